@@ -1,0 +1,1 @@
+"""numba kernels: sequential work that neither NumPy nor JAX does well."""

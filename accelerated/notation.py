@@ -1,0 +1,45 @@
+"""See `routelaws.reference.notation` for the letters and the tie rule.
+
+What differs here: NaN cannot raise under jit. It is carried through to the loss, where the training loop stops on it.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def canonical_zero(values: jax.Array) -> jax.Array:
+    """See reference. Adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0."""
+    return jnp.where(values == 0, jnp.zeros((), values.dtype), values)
+
+
+def check_finite(name: str, values) -> np.ndarray:
+    """See reference; for concrete arrays only, outside jit.
+
+    Raises:
+        ValueError: an entry is NaN or infinite; the message names the first one.
+    """
+    values = np.asarray(values)
+    bad = np.argwhere(~np.isfinite(values))
+    if bad.size:
+        where = tuple(int(i) for i in bad[0])
+        raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
+    return values
+
+
+def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
+    """See reference. At k = 1 an argmax (lowest index on ties) is cheaper than `lax.top_k`."""
+    scores = canonical_zero(scores)
+    if k == 1:
+        return jnp.argmax(scores, axis=-1, keepdims=True).astype(jnp.int32)
+    return jax.lax.top_k(scores, k)[1]
+
+
+def softmax(logits: jax.Array) -> jax.Array:
+    """See reference."""
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def log_sum_exp(logits: jax.Array, axis: int) -> jax.Array:
+    """See reference."""
+    return jax.nn.logsumexp(logits, axis=axis)

@@ -1,0 +1,1 @@
+"""Training: configuration, text, tokenizer, step, loop, sweep, checkpoints."""

@@ -1,0 +1,1 @@
+"""Property tests that hold a backend to the reference."""

@@ -1,0 +1,1 @@
+"""Tests of the suite and of the house rules."""

@@ -1,0 +1,16 @@
+"""The oracle: every router, the transformer and the laws in plain NumPy, float64, written to be read."""
+
+import importlib
+
+_MODULES = ('accounting', 'experts', 'laws', 'notation', 'routers', 'transformer')
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_MODULES))

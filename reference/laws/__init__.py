@@ -1,0 +1,16 @@
+"""The laws of the loss in model size and expert count, and how they are fitted."""
+
+import importlib
+
+_MODULES = ('fitting', 'routed', 'uncertainty')
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_MODULES))

@@ -1,0 +1,70 @@
+"""The letters, the tie rule and the checks that every file of the reference shares.
+
+Letters (docstrings, shape strings, einsum subscripts and prose use the same ones):
+
+    T  tokens in a group            d  model width                    N  dense (active) parameters
+    E  experts                      f  hidden width of an expert      P  total parameters
+    k  experts per token            L  blocks                         F  forward FLOPs per token
+    C  capacity: slots per expert   H  attention heads                B  P / F, the parameter utilisation ratio
+    R  routing frequency            S  sequence length                D  training tokens
+    b  sequences in a batch         V  vocabulary size                G  granularity
+
+A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
+calls them decides what the group is.
+
+Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error.
+"""
+
+import numpy as np
+
+
+def canonical_zero(values: np.ndarray) -> np.ndarray:
+    """Return `values` with every -0.0 replaced by +0.0, so that no sort can tell them apart."""
+    values = np.asarray(values, dtype=np.float64)
+    return np.where(values == 0, 0.0, values)
+
+
+def check_finite(name: str, values: np.ndarray) -> np.ndarray:
+    """Return `values` as float64.
+
+    Raises:
+        ValueError: an entry is NaN or infinite; the message names the first one.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    bad = np.argwhere(~np.isfinite(values))
+    if bad.size:
+        where = tuple(int(i) for i in bad[0])
+        raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
+    return values
+
+
+def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return the indices of the k largest entries of each row, largest first, ties to the lower index.
+
+    Args:
+        scores: [T, E], finite.
+        k: how many, 1 <= k <= E.
+
+    Returns:
+        [T, k] integers; the entries of a row are distinct.
+
+    Example:
+        >>> top_k_indices(np.array([[1.0, 3.0, 3.0], [0.0, -0.0, -1.0]]), 2)
+        array([[1, 2],
+               [0, 1]])
+    """
+    scores = canonical_zero(scores)
+    # A stable sort of the negated scores leaves equal entries in the order of their indices.
+    return np.argsort(-scores, axis=-1, kind="stable")[:, :k]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum so that nothing overflows."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
+    """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
+    top = logits.max(axis=axis, keepdims=True)
+    return np.squeeze(top, axis) + np.log(np.exp(logits - top).sum(axis=axis))

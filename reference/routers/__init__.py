@@ -1,0 +1,16 @@
+"""Routers: how a token is given its experts. One file, one router."""
+
+import importlib
+
+_MODULES = ('hash_layer', 'sinkhorn')
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_MODULES))
