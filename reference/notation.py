@@ -15,7 +15,24 @@ calls them decides what the group is.
 Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+
+
+class Routing(NamedTuple):
+    """What a router decided for one group of tokens.
+
+    Everything but `gate` is a constant for the gradient. A routing that was computed once can be handed back to the
+    same router, or to the whole model, as `held`: then `expert`, `load`, `plan` and `residual` are taken from it and
+    only `gate` is computed anew.
+    """
+
+    expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
+    gate: np.ndarray  # [T, k], what the output of each chosen expert is multiplied by
+    load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
+    plan: np.ndarray  # [T, E], mass of each token on each expert from which `expert` was selected; sums to 1
+    residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:
@@ -68,3 +85,8 @@ def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
     """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
     top = logits.max(axis=axis, keepdims=True)
     return np.squeeze(top, axis) + np.log(np.exp(logits - top).sum(axis=axis))
+
+
+def one_hot(indices: np.ndarray, size: int) -> np.ndarray:
+    """Return [..., size] float64 with a 1 at each index."""
+    return np.eye(size)[indices]

@@ -1,0 +1,108 @@
+"""See `routelaws.reference.accounting`. Plain integers: nothing here needs an array."""
+
+from typing import NamedTuple
+
+from .errors import InputError
+
+TABLE_VOCAB_SIZE = 32_000
+"""Vocabulary of every run in the released table."""
+
+TABLE_SEQUENCE_LENGTH = 2048
+"""Tokens per sequence of every run in the released table."""
+
+TABLE_TOKENS_PER_STEP = 256 * 2048
+"""Tokens per training step of every run in the released table."""
+
+ROUTER_TYPES = {"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R"}
+"""From the name of a router here to its `router_type` in the released table."""
+
+
+class Shape(NamedTuple):
+    """The five numbers that fix a dense model of the paper, and its N."""
+
+    d_model: int
+    num_blocks: int
+    num_heads: int
+    kqv_size: int
+    dense_parameters: int
+
+
+SIZES = {
+    "15M": Shape(512, 6, 8, 32, 16_527_360),
+    "25M": Shape(512, 8, 8, 64, 27_279_360),
+    "55M": Shape(640, 10, 12, 64, 57_369_600),
+    "130M": Shape(896, 12, 16, 64, 132_163_584),
+    "370M": Shape(1536, 12, 12, 128, 368_123_904),
+    "1.3B": Shape(2048, 24, 16, 128, 1_308_819_456),
+}
+"""The six sizes of the paper."""
+
+
+class Accounting(NamedTuple):
+    """The size and the cost of one model."""
+
+    dense_parameters: int  # N
+    total_parameters: int  # P
+    flops_per_token: int  # F, forward pass
+    utilisation: float  # B = P / F, parameters per FLOP per token
+
+
+def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
+    """See reference."""
+    if not 0 < routing_frequency <= 1:
+        raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
+    product = routing_frequency * num_blocks
+    if abs(product - round(product)) > 1e-6 or round(product) < 1:
+        raise InputError(
+            f"routing_frequency {routing_frequency:g} times num_blocks {num_blocks} is {product:g}; "
+            "it has to be a whole number of routed blocks, at least 1"
+        )
+    return round(product)
+
+
+def count(
+    d_model: int,
+    num_blocks: int,
+    num_heads: int,
+    kqv_size: int,
+    router_type: str = "Dense",
+    num_experts: int = 1,
+    k: int = 1,
+    routing_frequency: float = 0.5,
+    flop_increase: int = 1,
+    *,
+    vocab_size: int = TABLE_VOCAB_SIZE,
+    sequence_length: int = TABLE_SEQUENCE_LENGTH,
+) -> Accounting:
+    """See reference."""
+    _check(router_type, num_experts, k, flop_increase)
+    d, a = d_model, num_heads * kqv_size
+    attention = 5 * d * a
+    ffn = 8 * d * d
+    dense = num_blocks * (attention + ffn + 4 * d)
+    attention_flops = 10 * d * a + 6 * sequence_length * a + 3 * sequence_length * num_heads
+    flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
+    if router_type == "Dense":
+        num_experts = k = flop_increase
+    if num_experts == 1 and router_type == "Dense":
+        return Accounting(dense, dense, flops, dense / flops)
+    routed = routed_blocks(num_blocks, routing_frequency)
+    router = d * num_experts
+    baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
+    total = dense + routed * ((num_experts - 1) * ffn + router + baseline)
+    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn)
+    return Accounting(dense, total, flops, total / flops)
+
+
+def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> None:
+    """Raise InputError where the configuration means no model."""
+    if router_type not in ROUTER_TYPES.values():
+        raise InputError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
+    if num_experts < 1:
+        raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
+    if router_type == "Dense" and num_experts != 1:
+        raise InputError(f"num_experts is {num_experts}; a dense model has 1")
+    if router_type != "Dense" and not 1 <= k <= num_experts:
+        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
+        raise InputError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")

@@ -1,0 +1,155 @@
+"""How large a model is and what it costs: N, P, F and B of any configuration.
+
+Clark et al. 2022 report, for each of 223 runs, the dense parameter count N, the total parameter count P and the FLOPs
+of the forward pass of one training step. The formulas below give all three exactly for every one of those runs. With
+a = num_heads * kqv_size and n_r = routing_frequency * num_blocks routed blocks:
+
+    N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
+    P = N + n_r ((E − 1) 8d² + dE)           E experts instead of one FFN, and a router
+    F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dE + (k − 1) 16d²)     per token, forward
+
+Not in N and P: the embedding and the final norm. In F: attention as if it were not causal (QK, relative QK, AV: 6Sa),
+3 FLOPs per attention logit for the softmax, 10d for the norms, and the output layer 2Vd. N does not grow with k.
+
+Conventions of the released table, kept here:
+- Hash has no router weights, yet the table counts d·E of them (and their FLOPs).
+- RL-R has a baseline d → d/8 → 1 in every routed block: d·d/8 + d/8 more parameters, twice that in FLOPs.
+- A dense model with flop_increase = X is counted as X experts that are all used, in R of its blocks.
+
+Source: deduced from the released table of the paper; the paper itself prints no such formulas.
+"""
+
+from typing import NamedTuple
+
+TABLE_VOCAB_SIZE = 32_000
+"""Vocabulary of every run in the released table."""
+
+TABLE_SEQUENCE_LENGTH = 2048
+"""Tokens per sequence of every run in the released table."""
+
+TABLE_TOKENS_PER_STEP = 256 * 2048
+"""Tokens per training step of every run in the released table."""
+
+ROUTER_TYPES = {"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R"}
+"""From the name of a router here to its `router_type` in the released table."""
+
+
+class Shape(NamedTuple):
+    """The five numbers that fix a dense model of the paper, and its N."""
+
+    d_model: int
+    num_blocks: int
+    num_heads: int
+    kqv_size: int
+    dense_parameters: int
+
+
+SIZES = {
+    "15M": Shape(512, 6, 8, 32, 16_527_360),
+    "25M": Shape(512, 8, 8, 64, 27_279_360),
+    "55M": Shape(640, 10, 12, 64, 57_369_600),
+    "130M": Shape(896, 12, 16, 64, 132_163_584),
+    "370M": Shape(1536, 12, 12, 128, 368_123_904),
+    "1.3B": Shape(2048, 24, 16, 128, 1_308_819_456),
+}
+"""The six sizes of the paper."""
+
+
+class Accounting(NamedTuple):
+    """The size and the cost of one model."""
+
+    dense_parameters: int  # N
+    total_parameters: int  # P
+    flops_per_token: int  # F, forward pass
+    utilisation: float  # B = P / F, parameters per FLOP per token
+
+
+def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
+    """Return n_r = R L, the number of routed blocks.
+
+    Raises:
+        ValueError: R is not in (0, 1], or R L is not whole.
+    """
+    if not 0 < routing_frequency <= 1:
+        raise ValueError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
+    product = routing_frequency * num_blocks
+    if abs(product - round(product)) > 1e-6 or round(product) < 1:
+        raise ValueError(
+            f"routing_frequency {routing_frequency:g} times num_blocks {num_blocks} is {product:g}; "
+            "it has to be a whole number of routed blocks, at least 1"
+        )
+    return round(product)
+
+
+def count(
+    d_model: int,
+    num_blocks: int,
+    num_heads: int,
+    kqv_size: int,
+    router_type: str = "Dense",
+    num_experts: int = 1,
+    k: int = 1,
+    routing_frequency: float = 0.5,
+    flop_increase: int = 1,
+    *,
+    vocab_size: int = TABLE_VOCAB_SIZE,
+    sequence_length: int = TABLE_SEQUENCE_LENGTH,
+) -> Accounting:
+    """Count the parameters and the FLOPs of a model.
+
+    Args:
+        d_model: d.
+        num_blocks: L.
+        num_heads: H.
+        kqv_size: width of one head; H * kqv_size need not equal d.
+        router_type: "Dense", "Hash", "S-Base" or "RL-R", as in the released table.
+        num_experts: E >= 1; 1 for a dense model.
+        k: experts per token, 1 <= k <= E (ignored for a dense model).
+        routing_frequency: R, the share of blocks that are routed; R * L has to be whole.
+        flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
+        vocab_size: V, for the output layer's FLOPs.
+        sequence_length: S, for the attention's FLOPs.
+
+    Returns:
+        `Accounting`.
+
+    Raises:
+        ValueError: an unknown router_type, a number out of range, or R * L not whole.
+
+    Example:
+        The 15M model of the paper with 64 experts in every other block:
+
+        >>> count(512, 6, 8, 32, "S-Base", 64)[:2]
+        (16527360, 412987392)
+    """
+    _check(router_type, num_experts, k, flop_increase)
+    d, a = d_model, num_heads * kqv_size
+    attention = 5 * d * a
+    ffn = 8 * d * d
+    dense = num_blocks * (attention + ffn + 4 * d)
+    attention_flops = 10 * d * a + 6 * sequence_length * a + 3 * sequence_length * num_heads
+    flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
+    if router_type == "Dense":
+        num_experts = k = flop_increase
+    if num_experts == 1 and router_type == "Dense":
+        return Accounting(dense, dense, flops, dense / flops)
+    routed = routed_blocks(num_blocks, routing_frequency)
+    router = d * num_experts
+    baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
+    total = dense + routed * ((num_experts - 1) * ffn + router + baseline)
+    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn)
+    return Accounting(dense, total, flops, total / flops)
+
+
+def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> None:
+    """Raise ValueError where the configuration means no model."""
+    if router_type not in ROUTER_TYPES.values():
+        raise ValueError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
+    if num_experts < 1:
+        raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
+    if router_type == "Dense" and num_experts != 1:
+        raise ValueError(f"num_experts is {num_experts}; a dense model has 1")
+    if router_type != "Dense" and not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
+        raise ValueError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
