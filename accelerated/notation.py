@@ -3,9 +3,21 @@
 What differs here: NaN cannot raise under jit. It is carried through to the loss, where the training loop stops on it.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+class Routing(NamedTuple):
+    """See reference."""
+
+    expert: jax.Array  # [T, k] int32
+    gate: jax.Array  # [T, k]
+    load: jax.Array  # [E]
+    plan: jax.Array  # [T, E]
+    residual: jax.Array  # []
 
 
 def canonical_zero(values: jax.Array) -> jax.Array:
@@ -43,3 +55,8 @@ def softmax(logits: jax.Array) -> jax.Array:
 def log_sum_exp(logits: jax.Array, axis: int) -> jax.Array:
     """See reference."""
     return jax.nn.logsumexp(logits, axis=axis)
+
+
+def one_hot(indices: jax.Array, size: int) -> jax.Array:
+    """See reference; float32, or float64 where x64 is on."""
+    return jax.nn.one_hot(indices, size, dtype=jnp.result_type(float))

@@ -1,0 +1,8 @@
+"""`python -m routelaws.accelerated` is the command `routelaws`."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The command line: `routelaws train | sweep | fit | report | generate`.
+
+Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
+results only; progress and remarks go to standard error.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import os
+import sys
+from json import dumps as dump_json
+from pathlib import Path
+
+from .errors import InputError
+
+EXTRAS = {
+    "tyro": "train", "grain": "train", "optax": "train", "orbax": "train", "sentencepiece": "train", "rich": "train",
+    "pandas": "laws", "matplotlib": "laws",
+}  # fmt: skip
+"""Which extra brings a package that the base install lacks."""
+
+COMMANDS = {
+    "train": "Train one model.",
+    "sweep": "Train a grid of models, fit the law to it and write the report.",
+    "fit": "Fit a law to a results table.",
+    "report": "Write the report of a sweep again.",
+    "generate": "Continue a text with a trained model.",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        arguments: the command and its flags; those of the process if None.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    command, *rest = arguments
+    try:
+        if command == "--version":
+            print(importlib.import_module("routelaws").__version__)
+        elif command in COMMANDS:
+            globals()[f"_{command}"](rest)
+        else:
+            raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+    except InputError as error:
+        print(f"routelaws: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"routelaws: {error.name} is missing; install it with: pip install 'routelaws[{extra}]'", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("routelaws: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left
+    return 0
+
+
+def _usage() -> str:
+    lines = [f"  {name:10} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["usage: routelaws COMMAND [flags]", "", *lines, "", "routelaws COMMAND --help lists the flags."])
+
+
+def _run(function, command: str, arguments: list[str]):
+    """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            call = tyro.cli(
+                _deferred(function), args=arguments, prog=f"routelaws {command}", description=COMMANDS[command]
+            )
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise InputError(_one_line(said.getvalue())) from None
+    return call()
+
+
+def _deferred(function):
+    """Return a function with the same flags that returns a call to be made, so that parsing ends before work begins."""
+
+    @functools.wraps(function)
+    def later(*args, **kwargs):
+        return functools.partial(function, *args, **kwargs)
+
+    return later
+
+
+def _one_line(box: str) -> str:
+    """Return what the parser printed in a box as one line, without the advice that follows the rule."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()]
+    until = next((i for i, line in enumerate(box.splitlines()) if i and set(line.strip("│ ")) == {"─"}), len(lines))
+    return " ".join(line for line in lines[1:until] if line) or "the flags cannot be read"
+
+
+def _train(arguments: list[str]) -> None:
+    from .training.workers import keep_freed_memory
+
+    keep_freed_memory()
+    import tyro
+
+    from .report.progress import Progress
+    from .training.config import TrainConfig, from_mapping, read_toml
+    from .training.corpus import read_corpus
+    from .training.loop import Run
+    from .training.tokens import prepare_tokens
+
+    file = _value_of("--config", arguments)
+    default = TrainConfig() if file is None else from_mapping(read_toml(Path(file)), file)
+
+    def train(
+        out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[TrainConfig] = default
+    ) -> None:
+        """Train one model.
+
+        Args:
+            out: Folder of the run; a run that was killed goes on there.
+            config: TOML file with fields of the run; flags go before it.
+            fields: The run.
+        """
+        fields.check()
+        corpus = read_corpus(fields.corpus or None)
+        with Progress([fields]) as watch:
+            watch("say", line=corpus.summary())
+            tokens = prepare_tokens(corpus, fields.vocab_size, tell=lambda line: watch("say", line=line))
+            run = Run(fields, out, tokens, watch=lambda kind, **rest: watch(kind, run=0, **rest))
+            watch("start", run=0)
+            rows = run.train()
+            watch("finished", run=0)
+        last = rows[-1]
+        loss = float(last["loss_validation"])
+        print(f"{out}: {fields.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")
+
+    _run(train, "train", arguments)
+
+
+def _sweep(arguments: list[str]) -> None:
+    import tyro
+
+    from .report.progress import Progress
+    from .report.sweep_report import write_report
+    from .training.grid import read_grid
+    from .training.sweep import run_sweep
+
+    def sweep(
+        grid: tyro.conf.Positional[str], out: Path, corpus: tuple[str, ...] = (), jobs: int | None = None
+    ) -> None:
+        """Train a grid of models, fit the law to it and write the report.
+
+        Args:
+            grid: Name of a preset, or a TOML file.
+            out: Folder of the sweep; a sweep that was killed goes on there.
+            corpus: Files, folders and globs of text; what the grid says if not given.
+            jobs: Runs at a time, one thread each; as many as there are cores if not given.
+        """
+        if jobs is not None and jobs < 1:
+            raise InputError(f"--jobs {jobs}: at least 1")
+        chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {})
+        with Progress(chosen.runs) as watch:
+            run_sweep(chosen, out, jobs=jobs, watch=watch)
+        print(write_report(out))
+
+    _run(sweep, "sweep", arguments)
+
+
+def _fit(arguments: list[str]) -> None:
+    import tyro
+
+    from .report.fit_command import as_dict, fit_report, print_fit
+
+    def fit(
+        table: tyro.conf.Positional[Path],
+        law: str = "routed-bounded",
+        loss: str = "loss_validation",
+        rows: str | None = None,
+        json: bool = False,
+    ) -> None:
+        """Fit a law to a results table.
+
+        Args:
+            table: A results table, .csv or .csv.gz.
+            law: routed-bounded.
+            loss: Column of the loss.
+            rows: The preset clark, or an expression over the columns; the last evaluation of every run if not given.
+            json: Print one JSON object and nothing else.
+        """
+        report = fit_report(table, law, loss, rows)
+        if json:
+            print(dump_json(as_dict(report), allow_nan=False))
+        else:
+            print_fit(report)
+
+    _run(fit, "fit", arguments)
+
+
+def _report(arguments: list[str]) -> None:
+    import tyro
+
+    from .report.sweep_report import write_report
+
+    def report(folder: tyro.conf.Positional[Path]) -> None:
+        """Write the report of a sweep again.
+
+        Args:
+            folder: Folder of the sweep.
+        """
+        print(write_report(folder))
+
+    _run(report, "report", arguments)
+
+
+def _generate(arguments: list[str]) -> None:
+    import tyro
+
+    from .training.generate import generate as continue_text
+
+    def generate(
+        folder: tyro.conf.Positional[Path],
+        prompt: str = "",
+        tokens: int = 200,
+        temperature: float = 0.8,
+        seed: int = 0,
+    ) -> None:
+        """Continue a text with a trained model.
+
+        Args:
+            folder: Folder of a run.
+            prompt: The text to continue.
+            tokens: How many tokens to sample.
+            temperature: 0 takes the most likely token each time, 1 samples from the model as it is.
+            seed: Of the sampling.
+        """
+        print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed))
+
+    _run(generate, "generate", arguments)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """Return the value of a flag that has to be known before the others are read."""
+    for i, argument in enumerate(arguments):
+        if argument == flag:
+            return arguments[i + 1] if i + 1 < len(arguments) else None
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return None

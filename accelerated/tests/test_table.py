@@ -1,0 +1,191 @@
+"""Reading a results table and choosing rows: what is kept, what is left out, and one clear line for what is wrong."""
+
+import gzip
+
+import pandas
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
+
+
+def make_frame() -> pandas.DataFrame:
+    """Two evaluations of each of 16 runs: 4 dense, 12 routed (S-Base), in columns of the released table."""
+    rows = []
+    for size in (1e7, 1e8):
+        for experts in (1, 1, 2, 4, 8, 16, 32, 64):
+            run = len(rows) // 2
+            for step in (1000, 2000):
+                rows.append({
+                    "hyper_id": run, "step": step, "router_type": "Dense" if experts == 1 else "S-Base",
+                    "num_experts": experts, "dense_parameter_count": size, "loss_validation": 3.0 - step / 1e4,
+                    "loss_c4": 3.1, "seed": 42, "k": 1, "routing_frequency": 0.5, "flop_increase": 1.0,
+                })  # fmt: skip
+    return pandas.DataFrame(rows)
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Return a function that writes a frame and returns the path."""
+
+    def write(frame, name="table.csv"):
+        frame.to_csv(tmp_path / name, index=False)
+        return tmp_path / name
+
+    return write
+
+
+def test_columns_are_the_released_ones_in_order():
+    assert len(RELEASED_COLUMNS) == 22 and RELEASED_COLUMNS[0] == "hyper_id" and RELEASED_COLUMNS[-2:] == (
+        "flops_per_step", "model_size_label")  # fmt: skip
+    assert len(OWN_COLUMNS) == 11 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+def test_a_table_comes_back_as_numbers(save, name):
+    frame = make_frame()
+    frame["device"], frame["loss_c4"] = "cpu", frame["loss_c4"].where(frame["hyper_id"] != 3)
+    read = read_table(save(frame, name))
+    pandas.testing.assert_frame_equal(read, frame, check_dtype=False)
+    assert read["hyper_id"].dtype == read["step"].dtype == "int64" and read["num_experts"].dtype == "float64"
+    assert read["loss_c4"].isna().sum() == 2
+
+
+def test_a_minimal_table_is_enough(save):
+    read = read_table(save(make_frame()[[*NEEDED_COLUMNS, "loss_validation"]]))
+    (selection,) = select_rows(read)
+    assert (selection.router, len(selection.frame), selection.left_out) == ("S-Base", 16, [])
+    with pytest.raises(InputError, match="column routing_frequency is missing"):
+        select_rows(read, "clark")
+
+
+BAD_VALUES = {
+    "text in a number": ("num_experts", "many", "row 4, column num_experts: 'many'; needed: a number"),
+    "text in a loss": ("loss_c4", "diverged", "row 4, column loss_c4: 'diverged'; needed: a number"),
+    "text in an own column": ("flop_increase", "x", "column flop_increase: 'x'; needed: a number"),
+    "negative loss": ("loss_validation", "-2.5", "row 4, column loss_validation: '-2.5'; needed: a loss above 0"),
+    "loss of 0": ("loss_validation", "0", "row 4, column loss_validation: '0'; needed: a loss above 0"),
+    "infinite loss": ("loss_validation", "inf", "row 4, column loss_validation: 'inf'; needed: a finite number"),
+    "E of 0": ("num_experts", "0", "row 4, column num_experts: '0'; needed: 1 .dense. or more"),
+    "no E": ("num_experts", "", "row 4, column num_experts: ''; needed: a value"),
+    "no router": ("router_type", " ", "row 4, column router_type: ' '; needed: a value"),
+    "negative size": ("dense_parameter_count", "-1", "column dense_parameter_count: '-1'; needed: a count above 0"),
+    "half a step": ("step", "2.5", "column step: '2.5'; needed: a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_a_bad_value_is_named_with_its_row_and_column(save, case):
+    column, value, message = BAD_VALUES[case]
+    frame = make_frame().astype({column: object})
+    frame.loc[3, column] = value
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(save(frame))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", [*NEEDED_COLUMNS])
+def test_a_missing_column_is_named(save, column):
+    with pytest.raises(InputError, match=f"column {column} is missing"):
+        read_table(save(make_frame().drop(columns=column)))
+
+
+def test_a_table_without_losses_or_rows(save):
+    with pytest.raises(InputError, match="no column starts with loss_"):
+        read_table(save(make_frame()[[*NEEDED_COLUMNS]]))
+    with pytest.raises(InputError, match="no rows below the header"):
+        read_table(save(make_frame().iloc[:0]))
+
+
+def bad_file(folder, kind):
+    """Write a file that is no table and return its path."""
+    path = folder / ("table.csv.gz" if "gzip" in kind else "table.csv")
+    packed = gzip.compress(make_frame().to_csv(index=False).encode())
+    content = {
+        "empty": b"", "bytes": bytes(range(128, 256)) * 40, "ragged": b"a,b\n1,2\n1,2,3,4\n", "cut gzip": packed[:-200],
+        "not gzip": b"hyper_id,step\n", "damaged gzip": packed[:30] + b"\x00\xff" * 20 + packed[70:],
+        "quote never closed": b'hyper_id,step\n"1,2\n',
+    }  # fmt: skip
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes(content[kind])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("missing", "no such file"), ("folder", "is a folder"), ("empty", "is empty"), ("bytes", "is not a CSV table"),
+     ("ragged", "is not a CSV table"), ("quote never closed", "is not a CSV table"),
+     ("cut gzip", "cannot be unpacked"), ("not gzip", "cannot be unpacked"), ("damaged gzip", "cannot be unpacked")],
+)  # fmt: skip
+def test_a_file_that_is_no_table(tmp_path, kind, message):
+    path = bad_file(tmp_path, kind)
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_the_last_evaluation_by_step_is_used_whatever_the_order():
+    frame = make_frame().sort_values("step", ascending=False)
+    (selection,) = select_rows(frame, "clark")
+    assert (selection.frame["step"] == 2000).all() and len(selection.frame) == 16
+    assert sorted(selection.frame["num_experts"]) == sorted([1, 1, 2, 4, 8, 16, 32, 64] * 2)
+
+
+def test_a_blank_at_the_last_evaluation_leaves_the_run_out():
+    frame = make_frame()
+    frame.loc[(frame["hyper_id"] == 5) & (frame["step"] == 2000), "loss_validation"] = float("nan")
+    frame.loc[(frame["hyper_id"] == 6) & (frame["step"] == 1000), "loss_validation"] = float("nan")
+    for rows in ("clark", None, "seed == 42"):
+        (selection,) = select_rows(frame, rows)
+        assert [run["hyper_id"] for run in selection.left_out] == [5]
+        assert "loss_validation is blank" in selection.left_out[0]["reason"]
+        assert set(selection.frame["hyper_id"]) == set(range(16)) - {5}
+
+
+def test_clark_takes_its_rows_only():
+    frame = make_frame()
+    for run, column, value in ((2, "seed", 1), (3, "k", 2), (4, "routing_frequency", 0.25)):
+        frame.loc[frame["hyper_id"] == run, column] = value
+    (selection,) = select_rows(frame, "clark")
+    assert set(selection.frame["hyper_id"]) == set(range(16)) - {2, 3, 4} and selection.left_out == []
+
+
+def test_the_default_keeps_all_seeds_and_says_what_it_drops():
+    frame = make_frame()
+    for run, column, value in ((2, "seed", 1), (3, "k", 2), (4, "routing_frequency", 0.25), (8, "flop_increase", 2),
+                               (9, "routing_frequency", 1.0)):  # fmt: skip
+        frame.loc[frame["hyper_id"] == run, column] = value
+    (selection,) = select_rows(frame)
+    reasons = {run["hyper_id"]: run["reason"] for run in selection.left_out}
+    assert set(reasons) == {3, 4, 8}  # 9 is dense: it has no routing frequency
+    assert "k is not 1" in reasons[3] and "the commonest, 0.5" in reasons[4] and "flop_increase" in reasons[8]
+    assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8}
+
+
+def test_dense_runs_join_every_router():
+    frame = make_frame()
+    frame.loc[frame["num_experts"] > 8, "router_type"] = "Hash"
+    selections = select_rows(frame)
+    assert [selection.router for selection in selections] == ["Hash", "S-Base"]
+    assert [(selection.frame["router_type"] == "Dense").sum() for selection in selections] == [4, 4]
+    assert set(selections[0].frame["num_experts"]) == {1, 16, 32, 64}
+
+
+def test_a_query_is_applied_before_the_last_evaluation():
+    (selection,) = select_rows(make_frame(), "step <= 1000 and num_experts < 64")
+    assert (selection.frame["step"] == 1000).all() and len(selection.frame) == 14
+
+
+@pytest.mark.parametrize(
+    ("rows", "loss", "message"),
+    [("seed ==", "loss_c4", "not a condition"), ("sede == 42", "loss_c4", "not a condition.*sede"),
+     ("seed + 1", "loss_c4", "no true or false"), ("True", "loss_c4", "no true or false"),
+     ("seed == 7", "loss_c4", "no routed run is left"), ("num_experts == 1", "loss_c4", "no routed run is left"),
+     (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
+)  # fmt: skip
+def test_a_choice_that_cannot_be_made(rows, loss, message):
+    with pytest.raises(InputError, match=message) as caught:
+        select_rows(make_frame(), rows, loss)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,215 @@
+"""What one training run is: a frozen dataclass whose fields are the flags of `routelaws train`.
+
+A run is fixed by its configuration, the machine and its thread count: the same three give the same losses bit for bit.
+"""
+
+import dataclasses
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..accounting import Accounting
+from ..errors import InputError
+from ..transformer import ModelConfig
+
+EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
+"""Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
+
+DTYPES = ("float32", "bfloat16")
+"""What matrix products may be computed in; parameters, routing and the loss are float32 always."""
+
+
+def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
+    """Return the peak learning rate of a model of N dense parameters and E experts; our choice.
+
+    The rate was tuned on Python source at two sizes of about 7 thousand and 110 thousand parameters, for dense and
+    for routed models; see the README. It does not depend on E: at both sizes the best rate of the routed models was
+    that of the dense one within a factor of two.
+    """
+    del num_experts
+    return min(0.03, 0.016 * (dense_parameters / 30_000) ** -0.35)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    router: str = "dense"
+    """dense, hash or sinkhorn (S-BASE)."""
+    experts: int = 1
+    """E, the number of experts; 1 for a dense model."""
+    k: int = 1
+    """Experts per token."""
+    routing_frequency: float = 0.5
+    """R, the share of blocks that are routed; R times the number of blocks has to be whole."""
+    d_model: int = 64
+    """Width of the model."""
+    blocks: int = 2
+    """L, the number of blocks."""
+    heads: int = 2
+    """H, the number of attention heads."""
+    kqv_size: int | None = None
+    """Width of one head; d_model / heads if not given."""
+    vocab_size: int = 1024
+    """Pieces of the SentencePiece tokenizer that is trained on the corpus."""
+    capacity_factor: float | None = None
+    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: inf for hash, 2 for sinkhorn."""  # noqa: E501
+    gate: str = "softmax"
+    """Gate of sinkhorn: softmax or sigmoid."""
+    sequence_length: int = 128
+    """S, tokens per sequence."""
+    batch_size: int = 16
+    """b, sequences per step; all their tokens are the group over which a router balances."""
+    steps: int = 1000
+    """Training steps."""
+    learning_rate: float | None = None
+    """Peak learning rate; by a rule of size and expert count if not given."""
+    warmup: float = 0.05
+    """Share of the steps over which the rate rises from 0; then it falls along a cosine to a tenth of the peak."""
+    weight_decay: float = 0.1
+    """Of AdamW, on matrices only."""
+    gradient_clip: float = 1.0
+    """Largest global norm of the gradient."""
+    seed: int = 42
+    """Of the initial weights and the order of the training text."""
+    dtype: str = "float32"
+    """Of the matrix products: float32 or bfloat16."""
+    evaluations: int = 5
+    """How often to evaluate, evenly spaced; the last time is at the end."""
+    evaluation_tokens: int = 65_536
+    """Validation tokens per evaluation (fewer if the corpus has fewer)."""
+    steps_per_call: int = 8
+    """Steps that run in one compiled call."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; at every evaluation if not given."""
+    corpus: tuple[str, ...] = ()
+    """Files, folders and globs of text (.txt, .gz, .jsonl, ...); the Python standard library's source if not given."""
+    eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()
+    """More evaluation texts: c4=PATH fills the column loss_c4, and so on."""
+    init_from: str | None = None
+    """Folder of a run whose last checkpoint gives the initial weights."""
+
+    def model(self) -> ModelConfig:
+        """Return the model of this run.
+
+        Raises:
+            InputError: the configuration means no model.
+        """
+        return ModelConfig(
+            vocab_size=self.vocab_size, d_model=self.d_model, num_blocks=self.blocks, num_heads=self.heads,
+            kqv_size=self.kqv_size, router=self.router, num_experts=self.experts, k=self.k,
+            routing_frequency=self.routing_frequency, capacity_factor=self.capacity_factor, gate=self.gate,
+        )  # fmt: skip
+
+    def accounting(self) -> Accounting:
+        """Return N, P, F and B of the model at this run's sequence length."""
+        return self.model().accounting(self.sequence_length)
+
+    def peak_learning_rate(self) -> float:
+        """Return the learning rate that was given, or that of the rule."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return learning_rate_rule(self.accounting().dense_parameters, self.experts)
+
+    def name(self) -> str:
+        """Return a short name, unique within most sweeps."""
+        experts = "" if self.router == "dense" else f"-E{self.experts}" + (f"-k{self.k}" if self.k > 1 else "")
+        return f"{self.router}{experts}-d{self.d_model}-L{self.blocks}-s{self.seed}"
+
+    def check(self) -> None:
+        """Raise `InputError` where a field, or a combination of fields, cannot be used."""
+        self.model()
+        for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
+            _check_whole(name, getattr(self, name), 1)
+        _check_whole("seed", self.seed, 0)
+        if self.checkpoint_every is not None:
+            _check_whole("checkpoint_every", self.checkpoint_every, 1)
+        for name in ("learning_rate", "gradient_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} is {value}; it has to be above 0 and finite")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"weight_decay is {self.weight_decay}; it has to be at least 0 and finite")
+        if not 0 <= self.warmup <= 1:
+            raise InputError(f"warmup is {self.warmup}; it has to be between 0 and 1")
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        self.evaluation_sets()
+
+    def evaluation_sets(self) -> dict[str, str]:
+        """Return {name: path} of the texts given by `--eval`.
+
+        Raises:
+            InputError: not of the form NAME=PATH, or an unknown name.
+        """
+        sets = {}
+        for item in self.eval:
+            name, equals, path = item.partition("=")
+            if not equals or not path or name not in EVALUATION_SETS:
+                raise InputError(f"--eval {item}: NAME=PATH is needed, with NAME one of {', '.join(EVALUATION_SETS)}")
+            sets[name] = path
+        return sets
+
+    def to_json(self) -> str:
+        """Return the configuration as JSON that `from_mapping` reads back, infinity as the text "inf"."""
+        values = dataclasses.asdict(self)
+        return json.dumps({k: "inf" if v == math.inf else v for k, v in values.items()}, indent=2) + "\n"
+
+
+def _check_whole(name: str, value, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}; it has to be a whole number of at least {least}")
+
+
+def from_mapping(values: dict, where: str) -> TrainConfig:
+    """Return the configuration with these fields, the rest at their defaults.
+
+    Args:
+        values: field names to values, as read from TOML or JSON.
+        where: named in the error message, such as the file the values came from.
+
+    Raises:
+        InputError: an unknown field or a value of the wrong kind.
+    """
+    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
+    clean = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise InputError(f"{where}: unknown field {name!r}; allowed: {', '.join(fields)}")
+        clean[name] = _convert(name, value, fields[name], where)
+    return TrainConfig(**clean)
+
+
+def _convert(name: str, value, field: dataclasses.Field, where: str):
+    """Return `value` as the type of its field: whole numbers become floats where floats are meant, lists tuples."""
+    kind = str(field.type)
+    if value is None and "None" in kind:
+        return None
+    if "tuple" in kind and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if "float" in kind and value == "inf":
+        return math.inf
+    if "float" in kind and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    wanted = int if "int" in kind else str
+    if "float" not in kind and "tuple" not in kind and isinstance(value, wanted) and not isinstance(value, bool):
+        return value
+    raise InputError(f"{where}: {name} is {value!r}; {kind.replace('typing.', '')} is needed")
+
+
+def read_toml(path: Path) -> dict:
+    """Return the content of a TOML file.
+
+    Raises:
+        InputError: no such file, or not TOML; the message names the line.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}") from error

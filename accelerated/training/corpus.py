@@ -1,0 +1,343 @@
+"""The text a model is trained on: found, read, freed of duplicates, cut into pieces and split in two.
+
+    1. FIND    `standard_library_files` or `find_files`    which files, and the name of each
+    2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; what does not decode is counted
+    3. UNIQUE  `without_duplicates`                        a text counts once, under its first name
+    4. CUT     `cut`                                       long documents become pieces, at line ends where possible
+    5. SPLIT   `split`                                     by a hash of the name of the piece
+
+The name of a document is its path relative to the folder that was given (or to the fixed part of a pattern, or its
+file name alone), so the same text is split in the same way wherever it lies, and (from 1 MB on, where the length of a
+piece is fixed) adding a file moves no other.
+
+The whole text is held in memory: about twice its size on disk while it is read.
+"""
+
+import glob
+import gzip
+import json
+import os
+import platform
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+from ..errors import InputError
+
+SPLIT_RULE = "1"
+"""Version of steps 3 to 5; part of the content hash, so that a change of the rule never meets an old cache."""
+
+VALIDATION_SHARE = 1 / 16
+"""Share of the pieces that go to validation, in expectation."""
+
+PIECE = 32_768
+"""Longest piece, in characters."""
+
+SHORTEST_PIECE = 256
+"""A text is never cut finer than this, in characters."""
+
+FEWEST_PIECES = 32
+"""A text shorter than this many `PIECE`s is cut finer, so that both halves of the split get some of it."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Document(NamedTuple):
+    """A piece of text under the name that decides its split."""
+
+    name: str  # relative path, with "#000001" for the second piece of a document and ":0000001" for the first line
+    text: str  # not empty; line ends are as they were in the file
+
+
+class Source(NamedTuple):
+    """A file to read. Sorts by name."""
+
+    name: str  # relative, with "/" between its parts on every system
+    path: str
+    lenient: bool  # whether a file that is not UTF-8 is counted and left out, rather than an error
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text, split. `training` is in the order of the names; `validation` in the order of their hashes, so that its
+    first few tokens are a fair sample of all of it."""
+
+    description: str
+    training: tuple[Document, ...]
+    validation: tuple[Document, ...]
+    files_read: int  # files whose text was used or found to be a duplicate
+    files_undecodable: int  # files left out, since they are not UTF-8
+    duplicates_removed: int  # documents whose text had been seen under an earlier name
+    bytes: int  # length of all text in UTF-8
+    content_hash: str  # 32 hexadecimal digits over the rule, every name and every text
+
+    def summary(self) -> str:
+        """Return one line for a log."""
+        return (
+            f"{self.description}: {self.bytes:,} bytes in {self.files_read:,} files "
+            f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
+            f"{len(self.training):,} pieces to train on and {len(self.validation):,} to validate"
+        )
+
+
+def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
+    """Read and split the text to train on.
+
+    Args:
+        paths: files, folders, and glob patterns of files (`**` goes through folders). Of a folder every file at any
+            depth is read whose path has no part that begins with a dot. `.gz` is decompressed; each line of `.jsonl`
+            (or `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py` source of the running
+            interpreter's standard library.
+
+    Returns:
+        The corpus. Files that are not UTF-8 are left out and counted, unless they were named one by one.
+
+    Raises:
+        InputError: nothing is there, a file cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
+            a `.jsonl` has no text, or there is too little text for two pieces.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [os.fspath(paths)]
+    sources = find_files(paths) if paths else standard_library_files()
+    description = ", ".join(map(str, paths)) if paths else f"standard library of Python {platform.python_version()}"
+
+    documents, undecodable = read_documents(sources)
+    unique = without_duplicates(documents)
+    pieces = cut_all(unique, description)
+    training, validation = split(pieces)
+    size, digest = _measure(training, validation)
+    return Corpus(
+        description=description,
+        training=training,
+        validation=validation,
+        files_read=len(sources) - undecodable,
+        files_undecodable=undecodable,
+        duplicates_removed=len(documents) - len(unique),
+        bytes=size,
+        content_hash=digest,
+    )
+
+
+# FIND
+
+
+def standard_library_files() -> list[Source]:
+    """Return the `.py` files of the running interpreter, without what was installed into it.
+
+    Raises:
+        InputError: this interpreter keeps no source on disk (a frozen or zipped one).
+    """
+    root = sysconfig.get_path("stdlib")
+    files = _walk(root, skip=("site-packages", "dist-packages")) if os.path.isdir(root) else ()
+    found = [source for source in files if source.name.endswith(".py")]
+    if not found:
+        raise InputError(f"{root}: the standard library's source is not on disk here; name your own text with --corpus")
+    return sorted(found)
+
+
+def find_files(paths: Iterable[str]) -> list[Source]:
+    """Return the files that the paths, folders and patterns stand for, sorted by name, each file once.
+
+    A path that exists is taken as it is, even where it looks like a pattern.
+    """
+    found = []
+    for path in map(os.path.expanduser, map(os.fspath, paths)):
+        if os.path.isdir(path):
+            matches = list(_walk(path))
+        elif os.path.exists(path):
+            matches = [Source(os.path.basename(path), path, lenient=False)]
+        elif glob.has_magic(path):
+            matches = list(_match(path))
+        else:
+            raise InputError(f"{path or repr(path)}: no such file or folder")
+        if not matches:
+            raise InputError(f"{path}: no files there")
+        found += matches
+    # The same file may be there twice, by a folder and by a pattern or through a link: its shortest way counts. Sorting
+    # makes that independent of the order of the arguments, and puts a strict mention before a lenient one.
+    once = {}
+    for source in sorted(found, key=lambda source: (source.name.count("/"), source)):
+        once.setdefault(os.path.realpath(source.path), source)
+    return sorted(once.values())
+
+
+def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
+    """Yield every file below `root` with no hidden part in its path; folders that are links are not entered."""
+
+    def refuse(error: OSError):
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
+
+    for folder, folders, files in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in skip]
+        for file in files:
+            path = os.path.join(folder, file)
+            if not file.startswith(".") and os.path.isfile(path):
+                yield Source(os.path.relpath(path, root).replace(os.sep, "/"), path, lenient=True)
+
+
+def _match(pattern: str) -> Iterator[Source]:
+    """Yield the files that match; their names are relative to the part of the pattern before its first wildcard."""
+    parts = pattern.split(os.sep)
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    root = os.sep.join(parts[:fixed]) + os.sep if fixed else os.curdir
+    for name in glob.iglob(os.sep.join(parts[fixed:]), root_dir=root, recursive=True):
+        path = os.path.join(root, name)
+        if os.path.isfile(path):
+            yield Source(name.replace(os.sep, "/"), path, lenient=True)
+
+
+# READ
+
+
+def read_documents(sources: Iterable[Source]) -> tuple[list[Document], int]:
+    """Return the documents of the files, and how many files were left out since they are not UTF-8."""
+    documents, undecodable = [], 0
+    for source in sources:
+        found = _read_file(source)
+        undecodable += found is None
+        documents += found or []
+    return documents, undecodable
+
+
+def _read_file(source: Source) -> list[Document] | None:
+    """Return the documents of one file: one, or one per line of a `.jsonl`; none that is empty.
+
+    Returns:
+        None where the file is not UTF-8 and `source.lenient`.
+    """
+    text = _decode(_read_bytes(source.path), source)
+    if text is None:
+        return None
+    if source.path.lower().endswith((".jsonl", ".jsonl.gz")):
+        return [document for document in _json_lines(text, source) if document.text]
+    return [Document(source.name, text)] if text else []
+
+
+def _read_bytes(path: str) -> bytes:
+    """Return what is in the file, decompressed where it ends in `.gz`."""
+    opener = gzip.open if path.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            return file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: damaged gzip file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _decode(data: bytes, source: Source) -> str | None:
+    """Return `data` as text without a byte order mark; line ends stay as they are."""
+    start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
+    try:
+        return data[start:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        if source.lenient:
+            return None
+        offset = start + error.start
+        raise InputError(
+            f"{source.path}: not UTF-8: byte {offset} is 0x{data[offset]:02x}; convert the file, "
+            "or name its folder to leave out what is not UTF-8"
+        ) from None
+
+
+def _json_lines(text: str, source: Source) -> Iterator[Document]:
+    """Yield the text of every line; blank lines are passed over."""
+    # Not splitlines(): it also breaks at characters that JSON allows within a string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)["text"]
+            content.encode("utf-8")  # a lone surrogate, as in "\ud800", is valid JSON but no text
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise InputError(
+                f'{source.path}, line {number}: not a JSON object with a string of Unicode text under "text"'
+            ) from None
+        yield Document(f"{source.name}:{number:07d}", content)
+
+
+# UNIQUE, CUT
+
+
+def without_duplicates(documents: Iterable[Document]) -> list[Document]:
+    """Return the documents in the order of their names, each text once, under the first name it has."""
+    first = {}
+    for document in sorted(documents):
+        first.setdefault(document.text, document)
+    return list(first.values())
+
+
+def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
+    """Return the documents with the long ones cut into pieces of `PIECE` characters, or less where there is little.
+
+    Raises:
+        InputError: there is no text, or too little for two pieces.
+    """
+    total = sum(len(document.text) for document in documents)
+    if not total:
+        raise InputError(f"{description}: no text there: every file is empty or not UTF-8")
+    longest = min(PIECE, max(SHORTEST_PIECE, total // FEWEST_PIECES))
+    pieces = [piece for document in documents for piece in cut(document, longest)]
+    if len(pieces) < 2:
+        raise InputError(
+            f"{description}: too small to be split into training and validation text: {total} characters; "
+            f"at least {SHORTEST_PIECE + 1} are needed"
+        )
+    return pieces
+
+
+def cut(document: Document, longest: int) -> list[Document]:
+    """Return the document in pieces of at most `longest` characters that together are the document.
+
+    A piece ends at the last line end of its second half, or where it is full if that half has none.
+    """
+    name, text = document
+    if len(text) <= longest:
+        return [document]
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + longest
+        if end < len(text):
+            line_end = text.rfind("\n", start + longest // 2, end)
+            end = line_end + 1 if line_end >= 0 else end
+        pieces.append(Document(f"{name}#{len(pieces):06d}", text[start:end]))
+        start = end
+    return pieces
+
+
+# SPLIT
+
+
+def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """Return (training, validation): validation has the pieces whose name hashes below `VALIDATION_SHARE`.
+
+    The piece with the smallest hash is always for validation and the one with the largest never, so that neither
+    is empty. There have to be two pieces at least.
+    """
+    ranked = sorted(pieces, key=lambda piece: (name_hash(piece.name), piece))
+    below = sum(name_hash(piece.name) < VALIDATION_SHARE for piece in ranked)
+    count = min(max(below, 1), len(ranked) - 1)
+    return tuple(sorted(ranked[count:])), tuple(ranked[:count])
+
+
+def name_hash(name: str) -> float:
+    """Return a number in [0, 1) that depends on the name alone, on every machine and in every version of Python."""
+    digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=6)
+    return int.from_bytes(digest.digest(), "big") / 2**48
+
+
+def _measure(training: Iterable[Document], validation: Iterable[Document]) -> tuple[int, str]:
+    """Return the length of all text in bytes of UTF-8, and the content hash."""
+    digest, size = blake2b(SPLIT_RULE.encode(), digest_size=16), 0
+    for half in (training, validation):
+        digest.update(b"half")
+        for document in half:
+            name, text = document.name.encode("utf-8", "surrogateescape"), document.text.encode("utf-8")
+            # The lengths go first, so that no two corpora run together into the same bytes.
+            digest.update(len(name).to_bytes(8, "big") + len(text).to_bytes(8, "big") + name)
+            digest.update(text)
+            size += len(text)
+    return size, digest.hexdigest()

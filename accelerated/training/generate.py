@@ -1,0 +1,75 @@
+"""Text from a trained model."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InputError
+from ..transformer import apply, parameter_shapes
+from .loop import load_params, read_config
+from .tokenizer import END_OF_DOCUMENT, Tokenizer
+
+
+def generate(
+    folder: str | Path, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, seed: int = 0
+) -> str:
+    """Continue a text with the model of a run.
+
+    The model is causal in evaluation, whatever its router, so one window of S tokens serves every position: what lies
+    after the last token read does not matter. Each new token runs the whole window again.
+
+    Args:
+        folder: a run folder; its last whole checkpoint is used.
+        prompt: the text to continue; may be empty.
+        tokens: how many to sample, at least 1. Sampling stops early at the end of a document.
+        temperature: 0 takes the most likely token, 1 samples from the model as it is.
+        seed: of the sampling.
+
+    Returns:
+        The prompt and its continuation.
+
+    Raises:
+        InputError: no run there, or an option out of range.
+    """
+    if tokens < 1 or not 0 <= temperature < float("inf"):
+        raise InputError(f"tokens {tokens} has to be at least 1 and temperature {temperature} at least 0 and finite")
+    config = read_config(Path(folder))
+    model = config.model()
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32), parameter_shapes(model),
+                        is_leaf=lambda node: isinstance(node, tuple))
+    params = load_params(folder, like)
+    tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
+
+    @jax.jit
+    def next_logits(window, last):
+        return apply(params, window[None], model).logits[0, last].astype(jnp.float32)
+
+    # A document starts after the end of the one before it.
+    ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
+    uniforms = np.random.default_rng(seed).random(tokens)
+    for uniform in uniforms:
+        window = np.zeros(config.sequence_length, np.int32)
+        recent = ids[-config.sequence_length :]
+        window[: len(recent)] = recent
+        chosen = sample(np.asarray(next_logits(window, len(recent) - 1), np.float64), temperature, uniform)
+        if chosen == END_OF_DOCUMENT:
+            break
+        ids.append(chosen)
+    return tokenizer.decode(ids[1:])
+
+
+def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:
+    """Return a token drawn from softmax(logits / temperature) by inverting its distribution at `uniform`.
+
+    Args:
+        logits: [V].
+        temperature: at least 0; 0 takes the largest logit.
+        uniform: in [0, 1).
+    """
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = (logits - logits.max()) / temperature
+    cumulative = np.cumsum(np.exp(scaled))
+    return int(min(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(logits) - 1))

@@ -1,0 +1,92 @@
+"""A sweep's file: which runs a grid consists of.
+
+    name = "my grid"
+
+    [base]                      # fields of one run, as the flags of `routelaws train` without the dashes
+    steps = 600
+    vocab_size = 512
+
+    [sizes.small]               # named groups of fields
+    d_model = 16
+    heads = 2
+
+    [[runs]]                    # every field may be a list: the product of the lists is run
+    router = ["hash", "sinkhorn"]
+    experts = [4, 16]
+    size = ["small", "large"]
+
+Fields in [[runs]] go before those of the size, and those before [base].
+"""
+
+import itertools
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+from .config import TrainConfig, from_mapping, read_toml
+
+
+class Grid(NamedTuple):
+    """A named list of runs; the place in the list is the run's hyper_id."""
+
+    name: str
+    runs: tuple[TrainConfig, ...]
+
+
+def presets() -> dict[str, Path]:
+    """Return the grids that come with the package, by name."""
+    folder = resources.files(__package__) / "presets"
+    return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
+
+
+def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
+    """Return the grid of a preset or of a TOML file.
+
+    Args:
+        preset_or_file: a name of `presets`, or a path that ends in .toml.
+        overrides: fields that go before everything the file says, such as the corpus.
+
+    Raises:
+        InputError: no such preset or file, or one of its runs is impossible; the message says which.
+    """
+    path = Path(preset_or_file)
+    if path.suffix != ".toml":
+        known = presets()
+        if preset_or_file not in known:
+            raise InputError(
+                f"sweep {preset_or_file!r}: no such preset; there are {', '.join(sorted(known))}, or give a .toml file"
+            )
+        path = known[preset_or_file]
+    content = read_toml(path)
+    unknown = set(content) - {"name", "base", "sizes", "runs"}
+    if unknown:
+        raise InputError(f"{path}: unknown section {sorted(unknown)[0]!r}; allowed: name, base, sizes, runs")
+    runs = tuple(_expand(content, overrides or {}, str(path)))
+    if not runs:
+        raise InputError(f"{path}: no [[runs]]")
+    for number, run in enumerate(runs):
+        try:
+            run.check()
+        except InputError as error:
+            raise InputError(f"{path}: run {number} ({run.name()}): {error}") from error
+        if run in runs[:number]:
+            raise InputError(f"{path}: run {number} ({run.name()}) is the same as run {runs.index(run)}")
+    return Grid(str(content.get("name", path.stem)), runs)
+
+
+def _expand(content: dict, overrides: dict, where: str) -> Iterator[TrainConfig]:
+    """Yield the run of every combination of the lists of every [[runs]]."""
+    base, sizes = content.get("base", {}), content.get("sizes", {})
+    tables = content.get("runs", [])
+    if not isinstance(tables, list) or not all(isinstance(part, dict) for part in (base, sizes, *tables)):
+        raise InputError(f"{where}: [base] and [sizes.NAME] have to be tables and [[runs]] a list of tables")
+    for table in tables:
+        axes = {name: value if isinstance(value, list) and name != "corpus" else [value] for name, value in table.items()}
+        for values in itertools.product(*axes.values()):
+            fields = dict(zip(axes, values, strict=True))
+            size = fields.pop("size", None)
+            if size is not None and size not in sizes:
+                raise InputError(f"{where}: unknown size {size!r}; there are {', '.join(sizes) or 'none'}")
+            yield from_mapping({**base, **sizes.get(size, {}), **fields, **overrides}, where)

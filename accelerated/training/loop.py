@@ -1,0 +1,260 @@
+"""One run from its first step, or from its last checkpoint, to its end.
+
+    run folder/
+        config.json        the resolved configuration
+        tokenizer.model    what turns text into this model's tokens
+        log.jsonl          one line per compiled call and per evaluation
+        results.csv        one row per evaluation
+        checkpoints/       the last two
+
+A run that was killed goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log
+lines that were written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart
+but the time they took.
+"""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ..errors import InputError
+from .batches import training_batches, validation_batches, windows_of_text
+from .checkpoints import Checkpoints
+from .config import TrainConfig, from_mapping
+from .files import locked, make_folder, write_atomically
+from .results import read_rows, result_row, write_rows
+from .step import TrainState, initial_state, make_evaluate, make_train_steps
+from .tokens import TokenFiles
+
+
+class DivergedError(InputError):
+    """The loss stopped being a finite number; the message says where and what to change."""
+
+
+Watch = Callable[..., None]
+"""Called as watch("step", step=, loss=, tokens_per_second=), watch("evaluation", ...), watch("say", line=)."""
+
+
+def _silent(kind: str, **fields) -> None:
+    """The `Watch` of a run that nobody watches."""
+
+
+class Run:
+    """One training run in a folder of its own.
+
+    Args:
+        config: what to train.
+        folder: where it is kept; made if missing.
+        tokens: the corpus, as tokens.
+        hyper_id: number of the run in its sweep.
+        watch: told what happens.
+
+    Raises:
+        InputError: the folder holds a run with another configuration, or the text is too small.
+    """
+
+    def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = _silent):
+        config.check()
+        self.config, self.hyper_id, self.watch = config, hyper_id, watch
+        sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
+        self.batches = training_batches(tokens, **sizes, seed=config.seed)
+        wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+        self.evaluation_sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
+        for name, path in config.evaluation_sets().items():
+            self.evaluation_sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
+        self.folder = make_folder(folder)
+        claim_folder(self.folder, config)
+        shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
+        self.seconds = 0.0
+        self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
+
+    def train(self) -> list[dict]:
+        """Train to the end and return the rows of the results table.
+
+        Raises:
+            DivergedError: the loss is no longer finite.
+            InputError: every checkpoint is damaged.
+        """
+        with locked(self.folder, wait=True, holder="this run"):
+            checkpoints = Checkpoints(self.folder / "checkpoints", lambda line: self.watch("say", line=line))
+            try:
+                step, state = self._start(checkpoints)
+                if step < self.config.steps:
+                    self._train_from(step, state, checkpoints)
+            finally:
+                checkpoints.close()
+        return read_rows(self.folder / "results.csv")
+
+    def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
+        """Return the step and the state to go on from, with log and table cut back to them."""
+        state = initial_state(self.config)
+        if self.config.init_from is not None:
+            state = state._replace(params=load_params(self.config.init_from, state.params, self.watch))
+        restored = checkpoints.restore(state._asdict())
+        step = 0
+        if restored is not None:
+            step, state = restored.step, TrainState(**restored.state)
+            self.batches.set_state(restored.extra["position"])
+            self.seconds = restored.extra["wall_seconds"]
+            self.dropped = tuple(restored.extra["dropped"])
+        self.rows = [row for row in read_rows(self.folder / "results.csv") if int(row["step"]) <= step]
+        write_rows(self.folder / "results.csv", self.rows)
+        lines = [line for line in read_log(self.folder / "log.jsonl") if line["step"] <= step]
+        write_atomically(self.folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        return step, state
+
+    def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
+        config = self.config
+        train_steps, evaluate = make_train_steps(config), make_evaluate(config)
+        evaluation_steps, checkpoint_steps = _stops(config)
+        stops = sorted(evaluation_steps | checkpoint_steps)
+        before, started = self.seconds, time.perf_counter()
+        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as self._log:
+            while step < config.steps:
+                stop = next(s for s in stops if s > step)
+                n = min(config.steps_per_call, stop - step)
+                call_started = time.perf_counter()
+                state, metrics = train_steps(state, self.batches.stacked(n))
+                step += n
+                self._record_steps(step, n, metrics, call_started)
+                self.seconds = before + time.perf_counter() - started
+                if step in evaluation_steps:
+                    self._record_evaluation(step, evaluate, state.params)
+                if step in checkpoint_steps:
+                    self.seconds = before + time.perf_counter() - started
+                    checkpoints.save(step, state._asdict(), self._extra())
+
+    def _extra(self) -> dict:
+        """Return what a checkpoint has to hold beside the arrays."""
+        position = self.batches.get_state()
+        return {"position": position, "wall_seconds": self.seconds, "dropped": list(self.dropped)}
+
+    def _record_steps(self, step: int, n: int, metrics, call_started: float) -> None:
+        losses, norms, dropped = (np.asarray(leaf, np.float64) for leaf in metrics)  # waits for the call to end
+        seconds = time.perf_counter() - call_started
+        if not np.isfinite(losses).all():
+            first = step - n + 1 + int(np.flatnonzero(~np.isfinite(losses))[0])
+            raise DivergedError(
+                f"{self.folder}: the training loss is {losses[first - (step - n + 1)]} at step {first}; "
+                f"the learning rate {self.config.peak_learning_rate():.3g} may be too high"
+            )
+        self.dropped = (self.dropped[0] + float(dropped.sum()), self.dropped[1] + n)
+        tokens = n * self.config.batch_size * self.config.sequence_length
+        rate = tokens / seconds
+        self._write_log(
+            kind="train", step=step, loss=float(losses.mean()), gradient_norm=float(norms.mean()),
+            dropped_fraction=float(dropped.mean()), tokens_per_second=round(rate),
+        )  # fmt: skip
+        self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
+
+    def _record_evaluation(self, step: int, evaluate, params: dict) -> None:
+        results = {name: evaluate(params, batches) for name, batches in self.evaluation_sets.items()}
+        losses = {name: float(result.loss) for name, result in results.items()}
+        if not math.isfinite(losses["validation"]):
+            raise DivergedError(f"{self.folder}: the validation loss is {losses['validation']} at step {step}")
+        load = np.asarray(results["validation"].load).tolist()
+        dropped = self.dropped[0] / max(1, self.dropped[1])
+        self.dropped = (0.0, 0)
+        self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load)
+        self.rows.append(result_row(self.config, self.hyper_id, step, losses, dropped, self.seconds))
+        write_rows(self.folder / "results.csv", self.rows)
+        self.watch("evaluation", step=step, loss=losses["validation"])
+
+    def _write_log(self, **fields) -> None:
+        self._log.write(json.dumps(fields) + "\n")
+        self._log.flush()
+
+
+def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
+    """Return the steps after which to evaluate, and those after which to save; the last step is in both.
+
+    Evaluations fall on multiples of `steps_per_call`, so that every call but the last compiles to the same program.
+    """
+    call, steps = config.steps_per_call, config.steps
+    evaluations = {max(call, round(i * steps / config.evaluations / call) * call) for i in range(1, config.evaluations)}
+    evaluations = {step for step in evaluations if step < steps} | {steps}
+    if config.checkpoint_every is None:
+        return evaluations, evaluations
+    return evaluations, set(range(config.checkpoint_every, steps, config.checkpoint_every)) | {steps}
+
+
+def claim_folder(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration into a fresh folder, or find the same one there.
+
+    Raises:
+        InputError: the folder holds a run with another configuration; the message names the first difference.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        write_atomically(path, config.to_json())
+        return
+    found = read_config(folder)
+    for name in config.__dataclass_fields__:
+        ours, theirs = getattr(config, name), getattr(found, name)
+        if ours != theirs:
+            raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Return the configuration of the run in a folder.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = Path(folder) / "config.json"
+    try:
+        return from_mapping(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: holds no run (no config.json)") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def read_log(path: Path) -> list[dict]:
+    """Return the lines of a log; a last line that a kill cut short is left out."""
+    if not Path(path).exists():
+        return []
+    lines = []
+    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def load_params(folder: str | Path, like: dict, watch: Watch = _silent) -> dict:
+    """Return the weights of the last whole checkpoint of the run in `folder`.
+
+    Args:
+        folder: a run folder.
+        like: the parameter tree that is expected.
+        watch: told of damaged checkpoints.
+
+    Raises:
+        InputError: no run, no checkpoint, or weights of another shape.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    checkpoints_folder = folder / "checkpoints"
+    if not checkpoints_folder.is_dir():
+        raise InputError(f"{folder}: has no checkpoints")
+    shapes = jax.eval_shape(lambda: initial_state(config))
+    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
+    if ours != theirs:
+        raise InputError(f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes")
+    checkpoints = Checkpoints(checkpoints_folder, lambda line: watch("say", line=line))
+    try:
+        restored = checkpoints.restore(shapes._asdict())
+    finally:
+        checkpoints.close()
+    if restored is None:
+        raise InputError(f"{folder}: has no checkpoint yet")
+    return restored.state["params"]

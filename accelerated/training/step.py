@@ -1,0 +1,120 @@
+"""One training step, several of them in one compiled call, and the evaluation."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..transformer import init, loss
+from .config import TrainConfig
+
+FINAL_RATE = 0.1
+"""The cosine ends at this share of the peak learning rate."""
+
+BETAS = (0.9, 0.95)
+"""Decay rates of AdamW's two moments."""
+
+
+class TrainState(NamedTuple):
+    """All that a training step reads and writes."""
+
+    params: dict
+    optimizer: optax.OptState
+
+
+class StepMetrics(NamedTuple):
+    """What is logged of each step."""
+
+    loss: jax.Array  # training loss, nats per token
+    gradient_norm: jax.Array  # before clipping
+    dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
+
+
+class Evaluation(NamedTuple):
+    """Means over the evaluation tokens."""
+
+    loss: jax.Array  # cross-entropy, nats per token, with routing as in evaluation
+    load: jax.Array  # [n_r, E], share of tokens that each expert received; [0, 0] for a dense model
+
+
+def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only."""
+    warmup_steps = max(1, round(config.warmup * config.steps))
+    schedule = learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
+
+    def decayed(params):
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ("scale", "offset"), params)
+
+    return optax.chain(
+        optax.clip_by_global_norm(config.gradient_clip),
+        optax.adamw(schedule, *BETAS, weight_decay=config.weight_decay, mask=decayed),
+    )
+
+
+def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
+    """Return the rate of each step: linear up to `peak`, then a cosine down to `FINAL_RATE` of it.
+
+    The first step is taken at peak / warmup_steps, not at 0.
+    """
+    up = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
+    down = optax.cosine_decay_schedule(peak, max(1, steps - warmup_steps), FINAL_RATE)
+    return optax.join_schedules([up, down], [warmup_steps])
+
+
+def initial_state(config: TrainConfig) -> TrainState:
+    """Return fresh weights, drawn from the run's seed, and the optimizer's state for them."""
+
+    @jax.jit
+    def start(key):
+        params = init(key, config.model())
+        return TrainState(params, optimizer(config).init(params))
+
+    return start(jax.random.key(config.seed))
+
+
+def make_train_steps(config: TrainConfig):
+    """Return a jitted function (state, batches [n, b, S + 1]) -> (state, `StepMetrics` of [n]).
+
+    The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
+    models from spending their time in the allocator. The state that goes in is given up (donated).
+    """
+    model, transformation = config.model(), optimizer(config)
+    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
+
+    def objective(params, tokens):
+        result = loss(params, tokens, model, training=True, compute_dtype=dtype)
+        return result.total, result.output.dropped_fraction
+
+    def step(state, tokens):
+        (value, dropped), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens)
+        updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
+        dropped = dropped.mean() if dropped.size else jnp.zeros(())
+        metrics = StepMetrics(value, optax.global_norm(gradient), dropped)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state), metrics
+
+    @functools.partial(jax.jit, donate_argnames="state")
+    def train_steps(state, batches):
+        return jax.lax.scan(step, state, batches)
+
+    return train_steps
+
+
+def make_evaluate(config: TrainConfig):
+    """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`."""
+    model = config.model()
+    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
+
+    @jax.jit
+    def evaluate(params, batches):
+        def one(_, tokens):
+            result = loss(params, tokens, model, training=False, compute_dtype=dtype)
+            routing = result.output.routing
+            load = jnp.zeros((0, 0)) if routing is None else routing.load
+            return None, Evaluation(result.cross_entropy, load)
+
+        _, parts = jax.lax.scan(one, None, batches)
+        return jax.tree.map(lambda leaf: leaf.mean(axis=0), parts)
+
+    return evaluate

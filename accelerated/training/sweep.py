@@ -1,0 +1,259 @@
+"""A grid of runs, trained side by side, that goes on where it was killed.
+
+    sweep folder/
+        sweep.json         the resolved grid
+        runs/000-dense-…/  one folder per run, see `loop`
+        results.csv        the rows of every finished run
+        sessions.json      when the sweep was at work, and on how many runs at a time
+"""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from ..errors import InputError
+from .config import TrainConfig
+from .corpus import Corpus, read_corpus
+from .files import locked, make_folder, write_atomically
+from .grid import Grid
+from .loop import Run
+from .results import read_rows, write_rows
+from .tokens import TokenFiles, prepare_tokens
+from .workers import available_cores, start_worker, thread_environment
+
+HEARTBEAT = 2.0
+"""Seconds between the notes of a session that it is still at work."""
+
+Watch = Callable[..., None]
+"""Called as watch("start" | "step" | "evaluation" | "finished" | "failed" | "say", run=hyper_id, ...)."""
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process was killed from outside."""
+
+
+def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch) -> list[dict]:
+    """Train every run of a grid that is not finished, and return the rows of all.
+
+    Args:
+        grid: the runs.
+        folder: where they are kept; made if missing.
+        jobs: runs at a time, each on one thread; as many as there are cores if None. On an accelerator always 1.
+        watch: told what happens.
+
+    Raises:
+        InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
+        WorkerDiedError: a worker was killed; starting again goes on.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    jobs = (jobs or available_cores()) if on_cpu else 1
+    corpora = {run.corpus: read_corpus(run.corpus or None) for run in grid.runs}
+    folder = claim_sweep_folder(folder, grid)
+    with locked(folder, wait=False, holder="another sweep"), _session(folder, jobs):
+        tokens = _prepare_tokens(grid, corpora, watch)
+        tasks = [Task(i, run, run_folder(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
+        for task in filter(is_finished, tasks):
+            watch("finished", run=task.hyper_id)
+        # The longest first: the short ones then fill the gaps at the end.
+        todo = sorted((task for task in tasks if not is_finished(task)), key=lambda task: -cost(task.config))
+        failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
+        rows = _collect_rows(folder, tasks)
+    if failures:
+        first = min(failures)
+        raise InputError(f"{len(failures)} of {len(grid.runs)} runs failed; the first: {failures[first]}")
+    return rows
+
+
+class Task(NamedTuple):
+    """One run of a sweep, as it is handed to a worker."""
+
+    hyper_id: int
+    config: TrainConfig
+    folder: Path
+    tokens: TokenFiles
+
+
+def claim_sweep_folder(folder: Path, grid: Grid) -> Path:
+    """Make the folder of a sweep, or find the same sweep there.
+
+    Raises:
+        InputError: the folder is in use for something else.
+    """
+    folder = Path(folder)
+    description = json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
+    if (folder / "sweep.json").exists():
+        if (folder / "sweep.json").read_text(encoding="utf-8") != description:
+            raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
+        return folder
+    if folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
+        raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
+    make_folder(folder)
+    write_atomically(folder / "sweep.json", description)
+    return folder
+
+
+def _prepare_tokens(grid: Grid, corpora: dict[tuple, Corpus], watch: Watch) -> list[TokenFiles]:
+    """Return the tokens of every run; runs with the same text and vocabulary size share them."""
+    for corpus in corpora.values():
+        watch("say", line=corpus.summary())
+    made = {
+        (name, size): prepare_tokens(corpora[name], size, tell=lambda line: watch("say", line=line))
+        for name, size in dict.fromkeys((run.corpus, run.vocab_size) for run in grid.runs)
+    }
+    return [made[run.corpus, run.vocab_size] for run in grid.runs]
+
+
+def run_folder(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
+    """Return the folder of one run of a sweep."""
+    return Path(folder) / "runs" / f"{hyper_id:03d}-{config.name()}"
+
+
+def is_finished(task: Task) -> bool:
+    """Whether the last row of the run's table is that of its last step."""
+    rows = read_rows(task.folder / "results.csv")
+    return bool(rows) and int(rows[-1]["step"]) == task.config.steps
+
+
+def cost(config: TrainConfig) -> float:
+    """Return what the time of a run is guessed from, in FLOPs."""
+    overhead = 2e5  # per token: what a model costs that is too small for its FLOPs to matter
+    per_token = 3 * config.accounting().flops_per_token + overhead
+    return per_token * config.steps * config.batch_size * config.sequence_length
+
+
+def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
+    """Train one run after the other in this process; return {hyper_id: message} of those that failed."""
+    failures = {}
+    for task in todo:
+        watch("start", run=task.hyper_id)
+        try:
+            _train(task, lambda kind, run=task.hyper_id, **fields: watch(kind, run=run, **fields))
+            watch("finished", run=task.hyper_id)
+        except InputError as error:
+            failures[task.hyper_id] = str(error)
+            watch("failed", run=task.hyper_id, line=str(error))
+    return failures
+
+
+def _train(task: Task, watch: Watch) -> None:
+    Run(task.config, task.folder, task.tokens, task.hyper_id, watch).train()
+    jax.clear_caches()  # the next run compiles programs of its own
+
+
+def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:
+    """Train runs side by side, one thread each; return {hyper_id: message} of those that failed."""
+    context = multiprocessing.get_context("spawn")
+    events = context.SimpleQueue()
+    listener = threading.Thread(target=_pass_on, args=(events, watch), daemon=True)
+    failures = {}
+    with _environment(thread_environment(1)):
+        listener.start()
+        pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _start_worker, (events,))
+        try:
+            futures = {pool.submit(_train_in_worker, task): task for task in todo}
+            for future in concurrent.futures.as_completed(futures):
+                message = future.result()
+                if message is not None:
+                    failures[futures[future].hyper_id] = message
+        except BrokenProcessPool as error:
+            raise WorkerDiedError("a training process was killed; start the sweep again and it goes on") from error
+        except BaseException:
+            for process in list(pool._processes.values()):  # do not wait for runs that nobody wants any more
+                process.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+            events.put(None)
+            listener.join()
+    return failures
+
+
+def _pass_on(events, watch: Watch) -> None:
+    """Hand the events of the workers to the watcher, in the parent."""
+    while (event := events.get()) is not None:
+        watch(event[0], **event[1])
+
+
+def _start_worker(events) -> None:
+    """Prepare a worker process; `events` takes (kind, fields)."""
+    global _events
+    _events = events
+    start_worker()
+
+
+def _train_in_worker(task: Task) -> str | None:
+    """Train one run in a worker; return why it failed, if the input was to blame."""
+
+    def watch(kind, **fields):
+        _events.put((kind, {"run": task.hyper_id, **fields}))
+
+    watch("start")
+    try:
+        _train(task, watch)
+    except InputError as error:
+        watch("failed", line=str(error))
+        return str(error)
+    watch("finished")
+    return None
+
+
+def _collect_rows(folder: Path, tasks: list[Task]) -> list[dict]:
+    """Write results.csv from the tables of the finished runs, and return its rows."""
+    rows = [row for task in tasks if is_finished(task) for row in read_rows(task.folder / "results.csv")]
+    write_rows(Path(folder) / "results.csv", rows)
+    return rows
+
+
+@contextmanager
+def _environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, for the processes that are started inside, and put the old ones back."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _session(folder: Path, jobs: int) -> Iterator[None]:
+    """Note in sessions.json when this session began and when it was last at work, whatever ends it."""
+    path = folder / "sessions.json"
+    sessions = read_sessions(folder)
+    current = {"started": time.time(), "last": time.time(), "jobs": jobs, "cores": available_cores()}
+    over = threading.Event()
+
+    def note():
+        current["last"] = time.time()
+        write_atomically(path, json.dumps([*sessions, current], indent=1))
+
+    def beat():
+        while not over.wait(HEARTBEAT):
+            note()
+
+    note()
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        note()
+
+
+def read_sessions(folder: Path) -> list[dict]:
+    """Return the sessions of a sweep so far: started and last in seconds since 1970, jobs, cores."""
+    path = Path(folder) / "sessions.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

@@ -1,0 +1,236 @@
+"""Text as memory-mapped tokens, made once and cached.
+
+An entry of the cache is a folder whose name says what it was made from (`<content hash>-v<V>-f<format>`):
+
+    tokenizer.model   the SentencePiece model, trained on the training text
+    train.bin         token identifiers, an end-of-document token after every piece of text
+    validation.bin    the same for the validation text
+    meta.json         sizes and checksums of the three, and its own
+
+An entry is written in a folder beside it and renamed once it is whole, so a run killed at any moment leaves no entry
+that a later run would take for whole, and two runs that build the same entry do not meet. An entry that was damaged
+later is told by its checksums and made again.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from .corpus import Corpus, Document
+from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
+
+FORMAT = 1
+"""Version of the files and of the tokenizer's settings; part of the name of an entry."""
+
+DOCUMENTS_AT_ONCE = 64
+"""Pieces encoded in one call: lists of Python integers need ten times the room of the tokens on disk."""
+
+STALE = 86_400.0
+"""Age in seconds at which a folder left by a killed run is removed."""
+
+_FILES = ("tokenizer.model", "train.bin", "validation.bin")
+_BUILDING = ".building-"
+
+
+class TokenFiles(NamedTuple):
+    """A whole entry of the cache."""
+
+    folder: Path
+    tokenizer: Path
+    train: Path
+    validation: Path
+    train_tokens: int
+    validation_tokens: int
+    vocab_size: int
+    bytes_per_token: float  # of the validation text, ends of documents counted as tokens
+    dtype: str  # "uint16", or "uint32" where V needs it
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer that made the tokens."""
+        return Tokenizer(self.tokenizer.read_bytes())
+
+
+def prepare_tokens(
+    corpus: Corpus,
+    vocab_size: int,
+    cache: str | os.PathLike | None = None,
+    *,
+    tell: Callable[[str], None] | None = None,
+) -> TokenFiles:
+    """Return the corpus as tokens, from the cache or made now.
+
+    Args:
+        corpus: what `read_corpus` returned.
+        vocab_size: V, the number of pieces of the tokenizer.
+        cache: the folder of the cache; by default the one named by ROUTELAWS_CACHE, or else `routelaws/tokens` in
+            the user's cache folder.
+        tell: is given a line for each slow step, and one if a damaged entry is replaced; by default standard error.
+
+    Raises:
+        InputError: the text does not support V pieces, or the cache cannot be written. No half of an entry is left.
+    """
+    tell = tell or _tell_on_standard_error
+    cache = Path(cache) if cache else default_cache()
+    folder = cache / f"{corpus.content_hash}-v{vocab_size}-f{FORMAT}"
+    try:
+        if folder.exists():
+            try:
+                return _read_entry(folder)
+            except _Damaged as error:
+                tell(f"{folder}: {error}; making the entry again")
+        return _make_entry(corpus, vocab_size, folder, tell)
+    except OSError as error:
+        raise InputError(
+            f"{cache}: the token cache cannot be used: {error.strerror or error}; name another with ROUTELAWS_CACHE"
+        ) from error
+
+
+def default_cache() -> Path:
+    """Return the folder of the cache: ROUTELAWS_CACHE, XDG_CACHE_HOME/routelaws/tokens or ~/.cache/routelaws/tokens."""
+    if named := os.environ.get("ROUTELAWS_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws" / "tokens"
+
+
+def load_tokens(path: Path, dtype: str) -> np.ndarray:
+    """Return the tokens of `TokenFiles.train` or `.validation`, memory-mapped and read-only: [tokens]."""
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+
+
+# MAKE
+
+
+def _make_entry(corpus: Corpus, vocab_size: int, folder: Path, tell: Callable[[str], None]) -> TokenFiles:
+    """Build the entry beside its place, then move it there in one step."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(folder.parent)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_BUILDING, ignore_cleanup_errors=True) as building:
+        entry = Path(building) / "entry"
+        entry.mkdir()
+        _write_entry(corpus, vocab_size, entry, tell)
+        _publish(entry, folder)
+    return _read_entry(folder)
+
+
+def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[str], None]) -> None:
+    """Write the four files of an entry."""
+    tell(f"training a tokenizer of {vocab_size:,} pieces")
+    model = train_tokenizer([document.text for document in corpus.training], vocab_size)
+    (entry / "tokenizer.model").write_bytes(model)
+
+    tell(f"encoding {corpus.bytes / 1e6:,.1f} MB of text")
+    tokenizer, dtype = Tokenizer(model), "uint16" if vocab_size <= 2**16 else "uint32"
+    train_tokens = _write_tokens(entry / "train.bin", corpus.training, tokenizer, dtype)
+    validation_tokens = _write_tokens(entry / "validation.bin", corpus.validation, tokenizer, dtype)
+    validation_bytes = sum(len(document.text.encode("utf-8")) for document in corpus.validation)
+
+    body = {
+        "vocab_size": vocab_size,
+        "dtype": dtype,
+        "train_tokens": train_tokens,
+        "validation_tokens": validation_tokens,
+        "bytes_per_token": validation_bytes / validation_tokens,
+        "corpus": corpus.summary(),
+        "checksums": {name: _file_checksum(entry / name) for name in _FILES},
+    }
+    text = json.dumps({"body": body, "checksum": _checksum(body)}, indent=1)
+    (entry / "meta.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, dtype: str) -> int:
+    """Write the tokens of the documents, each followed by an end-of-document token; return how many."""
+    total = 0
+    with open(path, "wb") as file:
+        for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
+            texts = [document.text for document in documents[start : start + DOCUMENTS_AT_ONCE]]
+            for identifiers in tokenizer.encode_all(texts):
+                identifiers.append(END_OF_DOCUMENT)
+                file.write(np.asarray(identifiers, dtype=dtype).tobytes())
+                total += len(identifiers)
+    return total
+
+
+def _publish(entry: Path, folder: Path) -> None:
+    """Move a whole entry to its place; where another run was faster, its entry stays and ours is dropped."""
+    try:
+        os.rename(entry, folder)
+    except OSError:
+        try:
+            _read_entry(folder)
+        except _Damaged:
+            # Out of the way by a rename, not by removing file after file: nobody is to see half an entry.
+            os.rename(folder, entry.with_name("damaged"))
+            os.rename(entry, folder)
+
+
+def _remove_stale(cache: Path) -> None:
+    """Remove what killed runs left behind; a folder that is young may belong to a run that is at work."""
+    for left in cache.glob(_BUILDING + "*"):
+        try:
+            if time.time() - left.stat().st_mtime > STALE:
+                shutil.rmtree(left, ignore_errors=True)
+        except FileNotFoundError:
+            pass  # its own run removed it just now
+
+
+# READ
+
+
+class _Damaged(Exception):
+    """An entry is not as it was written; the message says which file."""
+
+
+def _read_entry(folder: Path) -> TokenFiles:
+    """Return an entry after checking every byte of it (about 1 GB/s).
+
+    Raises:
+        _Damaged: a file is missing or is not what was written.
+    """
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        body = meta["body"]
+        if meta["checksum"] != _checksum(body):
+            raise ValueError("wrong checksum")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _Damaged(f"meta.json is damaged ({error})") from None
+    for name in _FILES:
+        if not (folder / name).is_file() or _file_checksum(folder / name) != body["checksums"][name]:
+            raise _Damaged(f"{name} is missing or damaged")
+    return TokenFiles(
+        folder=folder,
+        tokenizer=folder / "tokenizer.model",
+        train=folder / "train.bin",
+        validation=folder / "validation.bin",
+        train_tokens=body["train_tokens"],
+        validation_tokens=body["validation_tokens"],
+        vocab_size=body["vocab_size"],
+        bytes_per_token=body["bytes_per_token"],
+        dtype=body["dtype"],
+    )
+
+
+def _checksum(body: dict) -> str:
+    return blake2b(json.dumps(body, sort_keys=True).encode("utf-8"), digest_size=16).hexdigest()
+
+
+def _file_checksum(path: Path) -> str:
+    """Return the checksum of a file, read in parts of 1 MiB."""
+    digest = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _tell_on_standard_error(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

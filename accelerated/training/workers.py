@@ -1,0 +1,57 @@
+"""Processes that train the runs of a sweep, one compute thread each, and end when the sweep does.
+
+A small model does not keep two threads busy, so two runs side by side on one thread each finish sooner than one after
+the other on two. The thread count of a run is fixed for another reason too: it is part of what makes its losses the
+same, bit for bit, whenever and beside whatever it is run.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import platform
+import sys
+import threading
+from multiprocessing import connection
+
+_THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
+_SINGLE_THREAD_XLA = "--xla_cpu_multi_thread_eigen=false"
+
+_MALLOPT = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
+"""glibc's M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD: keep freed memory instead of returning it.
+
+XLA on CPU frees its buffers after every call. Returned to the system, they are faulted in again page by page at the
+next one, which can take as long as the computation.
+"""
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory; does nothing on other C libraries. Call before JAX starts its threads."""
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        for parameter, value in _MALLOPT.items():
+            libc.mallopt(parameter, value)
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables that give a process this many compute threads."""
+    settings = {name: value.format(threads=threads) for name, value in _THREAD_SETTINGS.items()}
+    if threads == 1:
+        settings["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_SINGLE_THREAD_XLA}".strip()
+    return settings
+
+
+def start_worker() -> None:
+    """Prepare a worker process: die with the parent, keep freed memory. Runs before JAX is imported."""
+    keep_freed_memory()
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent():
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

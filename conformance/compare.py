@@ -1,0 +1,118 @@
+"""Comparisons that name what is wrong to someone who did not write the test.
+
+Each raises AssertionError with the function, the shapes, the first bad entry, and what was expected and found there.
+Limits come from `bounds.BOUNDS`; the caller supplies the scale, which is the condition of the computation.
+"""
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS, check
+
+
+def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) -> None:
+    """Fail unless |found - expected| <= BOUNDS[name].limit * scale in every entry.
+
+    Args:
+        name: key of `BOUNDS`.
+        found: what the backend returned.
+        expected: what the reference returned.
+        scale: at least 0, broadcastable to `expected`; where it is 0 the entry has to be exact.
+        what: the function under test, with the arguments that matter.
+
+    Raises:
+        AssertionError: shapes differ, an entry is NaN, or an entry is off.
+    """
+    found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    if not expected.size:
+        return
+    error = np.abs(found - expected)
+    scale = np.broadcast_to(scale, expected.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = np.where(error == 0, 0.0, error / scale)  # NaN stays NaN: check fails on it
+    bad = np.argwhere(~(used <= BOUNDS[name].limit))
+    message = ""
+    if bad.size:
+        where = tuple(int(i) for i in bad[0])
+        message = (
+            f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
+            f"expected {expected[where]!r}, found {found[where]!r}"
+        )
+    check(name, float(used.max()), message=message)
+
+
+def assert_same(found, expected, *, what: str) -> None:
+    """Fail unless two arrays of integers or booleans, or of floats that were only moved, are equal in every entry."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    bad = np.argwhere(~(found == expected))
+    if bad.size or (expected.ndim == 0 and found != expected):
+        where = tuple(int(i) for i in bad[0])
+        raise AssertionError(
+            f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} differ; first at {where}: "
+            f"expected {expected[where]!r}, found {found[where]!r}"
+        )
+
+
+def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
+    """Fail unless `chosen` can be the top k of scores that differ from `scores` by at most `margin` each.
+
+    With cut values s(k) and s(k+1), every entry above s(k+1) + 2 margin must be chosen and no entry below
+    s(k) - 2 margin may be. Choices stand in order: none is followed by one that is larger by more than 2 margin.
+
+    Args:
+        chosen: [T, k] integers.
+        scores: [T, E], those of the reference.
+        margin: at least 0, a number or [T]; the bound on the backend's error in a score.
+        what: the function under test.
+
+    Returns:
+        The share of rows in which more than one set would have passed.
+
+    Raises:
+        AssertionError: a choice is out of range, repeated, missing, not allowed, or out of order.
+    """
+    chosen, scores = np.asarray(chosen), np.asarray(scores, dtype=np.float64)
+    num_tokens, num_experts = scores.shape
+    assert chosen.ndim == 2 and len(chosen) == num_tokens, f"{what}: shape {chosen.shape}, scores {scores.shape}"
+    assert np.issubdtype(chosen.dtype, np.integer), f"{what}: dtype {chosen.dtype}, integers are needed"
+    k = chosen.shape[1]
+    margins = np.broadcast_to(margin, num_tokens)
+    undecided = 0
+    for t in range(num_tokens):
+        row, picked, delta = scores[t], chosen[t], 2 * margins[t]
+        head = f"{what}: token {t} of {num_tokens} has experts {picked.tolist()}, scores {row.tolist()}"
+        assert 0 <= picked.min() and picked.max() < num_experts, f"{head}; allowed: 0 to {num_experts - 1}"
+        assert len(set(picked.tolist())) == k, f"{head}; they have to be distinct"
+        ordered = np.sort(row)[::-1]
+        last_in = ordered[k - 1]
+        first_out = ordered[k] if k < num_experts else -np.inf
+        must = set(np.flatnonzero(row > first_out + delta).tolist())
+        may = set(np.flatnonzero(row >= last_in - delta).tolist())
+        assert must <= set(picked.tolist()), f"{head}; margin {margins[t]:.2e} makes {sorted(must)} certain"
+        assert set(picked.tolist()) <= may, f"{head}; margin {margins[t]:.2e} allows {sorted(may)} only"
+        assert np.all(np.diff(row[picked]) <= delta), f"{head}; the first choice has to be the largest"
+        undecided += must != may
+    return undecided / num_tokens
+
+
+def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
+    """Fail unless `plan` is a transport plan with exact rows whose columns are as far off as `residual` says.
+
+    Args:
+        name: key of `BOUNDS` for T * (row sum) - 1 and for the distance of the columns from `residual`.
+        plan: [T, E].
+        residual: what the backend reports.
+        unit: size of the rounding error of one entry, relative to 1/T.
+        what: the function under test.
+
+    Raises:
+        AssertionError: a negative or NaN entry, a row off, or a wrong residual.
+    """
+    plan = np.asarray(plan, dtype=np.float64)
+    num_tokens, num_experts = plan.shape
+    bad = np.argwhere(~(plan >= 0))
+    assert not bad.size, f"{what}: entry {tuple(bad[0])} of the plan {plan.shape} is {plan[tuple(bad[0])]}"
+    assert_close_bounded(name, plan.sum(axis=1) * num_tokens, np.ones(num_tokens), unit, what=f"{what}: T * row sums")
+    actual = np.abs(num_experts * plan.sum(axis=0) - 1).max()
+    assert_close_bounded(name, residual, actual, unit * max(1.0, actual), what=f"{what}: residual")

@@ -1,0 +1,114 @@
+"""How the tests call a backend: precision, compilation and derivatives in one place.
+
+A backend is a namespace with the public names of the reference. Where its `capabilities` (all, if it has none) hold
+"jit", a function is compiled once for each set of static arguments and shapes; where they hold "grad", derivatives
+are tested.
+"""
+
+import functools
+import operator
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+"""Half the distance from 1 to the next number."""
+
+PRECISIONS = ("float64", "float32")
+
+CAPABILITIES = ("jit", "grad")
+
+
+def rounded(tree, precision: str):
+    """Return the tree with its floats rounded to `precision`, as float64: what both twins are given."""
+
+    def leaf(value):
+        value = np.asarray(value)
+        return value.astype(precision).astype(np.float64) if np.issubdtype(value.dtype, np.floating) else value
+
+    return jax.tree.map(leaf, tree)
+
+
+def cast(tree, precision: str):
+    """Return the tree as JAX arrays: floats in `precision`, integers as int32."""
+
+    def leaf(value):
+        value = np.asarray(value)
+        return jnp.asarray(value, precision if np.issubdtype(value.dtype, np.floating) else jnp.int32)
+
+    return jax.tree.map(leaf, tree)
+
+
+@functools.cache
+def _compiled(function, static):
+    return jax.jit(functools.partial(function, **dict(static)))
+
+
+def run(backend, path: str, precision: str, *arrays, traced: dict | None = None, jit: bool = True, **static):
+    """Call backend.<path>(*arrays, **traced, **static) in one precision and return what it returns.
+
+    Args:
+        backend: the namespace under test.
+        path: such as "routers.sinkhorn.sinkhorn_plan".
+        precision: "float64" or "float32".
+        arrays: positional arguments; trees of arrays.
+        traced: keyword arguments that are trees of arrays.
+        jit: compile, where the backend can.
+        static: keyword arguments that are hashable constants.
+    """
+    function = operator.attrgetter(path)(backend)
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        return function(*arrays, **(traced or {}), **static)
+    with jax.enable_x64(precision == "float64"):
+        arguments, keywords = cast(arrays, precision), cast(traced or {}, precision)
+        if jit:
+            return _compiled(function, tuple(sorted(static.items())))(*arguments, **keywords)
+        return function(*arguments, **keywords, **static)
+
+
+@functools.cache
+def _gradient(scalar, static):
+    return jax.jit(jax.grad(functools.partial(scalar, **dict(static)), allow_int=True))
+
+
+def gradient(scalar, point, *arrays, **static):
+    """Return the gradient of scalar(point, *arrays, **static) with respect to the tree `point`, in float64.
+
+    `scalar` has to be a module-level function (it is the key of the compilation cache).
+    """
+    with jax.enable_x64(True):
+        found = _gradient(scalar, tuple(sorted(static.items())))(cast(point, "float64"), *cast(arrays, "float64"))
+        return jax.tree.map(np.asarray, found)
+
+
+def random_direction(point, seed: int):
+    """Return a tree like `point` with standard normal entries."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: random.standard_normal(np.shape(leaf)), point)
+
+
+def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
+    """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
+
+    def at(s):
+        return function(jax.tree.map(lambda p, v: p + s * v, point, direction))
+
+    return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
+
+
+def inner(gradient_tree, direction) -> float:
+    """Return the inner product of two trees."""
+    return float(sum(np.vdot(g, v) for g, v in zip(*map(jax.tree.leaves, (gradient_tree, direction)), strict=True)))
+
+
+def altered(backend, path: str, value, **more):
+    """Return a copy of a backend in which backend.<path> is `value`; for planted bugs.
+
+    Only what is called through the namespace changes: a module of the backend that imported the name keeps the old one.
+    """
+    head, _, rest = path.partition(".")
+    names = {name: getattr(backend, name) for name in dir(backend) if not name.startswith("__")}
+    names[head] = altered(names[head], rest, value) if rest else value
+    return SimpleNamespace(**(names | more))

@@ -1,0 +1,146 @@
+"""Generated inputs: logits of five families, selections, token ids and small models, in a short menu of shapes.
+
+The menu is short because every new shape is compiled anew. Where a choice can jump, the family says what may be
+asked of it: indices only of `lattice` and `tied` rows, admissible sets of the others.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as numpy_strategies
+
+from routelaws.reference import transformer
+
+SHAPES = ((1, 1), (5, 1), (8, 2), (12, 3), (6, 8), (16, 4))
+"""(T, E): one token, one expert, fewer tokens than experts, and more."""
+
+FAMILIES = ("lattice", "tied", "free", "skewed", "extreme")
+
+
+class Logits(NamedTuple):
+    """Logits and how they were made."""
+
+    values: np.ndarray  # [T, E], exact in float32
+    family: str
+    k: int
+
+
+def lattice(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.ndarray:
+    """Return rows that are permutations of 0 … E-1 plus an offset, times 1/8: exact in bfloat16, no ties in a row."""
+    rows = np.array([random.permutation(num_experts) for _ in range(num_tokens)])
+    return (rows + random.integers(-20, 20, (num_tokens, 1))) / 8
+
+
+def tied(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.ndarray:
+    """Return rows of two or three different values, zeros of both signs among them."""
+    values = random.choice([-0.5, -0.0, 0.0, 0.5], (num_tokens, num_experts))
+    values[random.random(num_tokens) < 0.3] = -0.0
+    return values
+
+
+@st.composite
+def logits(draw, families=FAMILIES, shapes=SHAPES) -> Logits:
+    """Logits of one family and a number k of choices that fits them."""
+    num_tokens, num_experts = draw(st.sampled_from(shapes))
+    family = draw(st.sampled_from(families))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    if family == "lattice":
+        values = lattice(random, num_tokens, num_experts)
+    elif family == "tied":
+        values = tied(random, num_tokens, num_experts)
+    elif family == "free":
+        entries = st.floats(-8, 8, width=32, allow_subnormal=False)
+        values = draw(numpy_strategies.arrays(np.float64, (num_tokens, num_experts), elements=entries))
+    else:
+        values = random.standard_normal((num_tokens, num_experts))
+        if family == "skewed":
+            values = values + 3 * np.arange(num_experts) - 1.5 * num_experts
+        else:
+            values = values * draw(st.sampled_from([30.0, 100.0]))
+    k = draw(st.integers(1, min(2, num_experts)))
+    return Logits(values.astype(np.float32).astype(np.float64), family, k)
+
+
+LOADS = ("random", "one expert", "half the experts", "balanced")
+
+
+class Selection(NamedTuple):
+    """Experts of a group of tokens."""
+
+    expert: np.ndarray  # [T, k], distinct within a row
+    num_experts: int
+    loads: str
+    seed: int  # for whatever else the test draws
+
+
+@st.composite
+def selections(draw, shapes=((1, 1), (7, 1), (9, 4), (4, 8), (16, 3))) -> Selection:
+    """Selections with wildly different loads; k is 1 or 2."""
+    num_tokens, num_experts = draw(st.sampled_from(shapes))
+    k = draw(st.integers(1, min(2, num_experts)))
+    loads = draw(st.sampled_from(LOADS))
+    seed = draw(st.integers(0, 2**32 - 1))
+    random = np.random.default_rng(seed)
+    rows = np.array([random.permutation(num_experts) for _ in range(num_tokens)])
+    if loads == "one expert":
+        rows = np.broadcast_to(rows[0], rows.shape)
+    elif loads == "half the experts":
+        few = max(k, num_experts // 2)
+        rows = np.array([random.permutation(few) for _ in range(num_tokens)])
+    elif loads == "balanced":
+        rows = (np.arange(num_tokens)[:, None] + np.arange(num_experts)) % num_experts
+    return Selection(np.ascontiguousarray(rows[:, :k]), num_experts, loads, seed)
+
+
+_SMALL = dict(vocab_size=13, d_model=8, num_heads=2, kqv_size=3)
+
+MODELS = {
+    "dense": dict(num_blocks=3, **_SMALL),
+    "hash": dict(num_blocks=4, router="hash", num_experts=3, **_SMALL),
+    "hash that drops": dict(num_blocks=1, router="hash", num_experts=4, routing_frequency=1.0, capacity_factor=0.75,
+                            **_SMALL),
+    "sinkhorn": dict(num_blocks=4, router="sinkhorn", num_experts=4, **_SMALL),
+    "sinkhorn, k = 2, sigmoid, drops": dict(num_blocks=4, router="sinkhorn", num_experts=8, k=2, gate="sigmoid",
+                                            routing_frequency=0.25, capacity_factor=0.6, **_SMALL),
+    "sinkhorn, k = 2, no limit": dict(num_blocks=3, router="sinkhorn", num_experts=3, k=2, routing_frequency=1 / 3,
+                                      capacity_factor=float("inf"), **_SMALL),
+    "sinkhorn, one expert": dict(num_blocks=2, router="sinkhorn", num_experts=1, routing_frequency=1.0, **_SMALL),
+}  # fmt: skip
+"""Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1 and 2, capacities with and without drops."""
+
+BATCH, LENGTH = 3, 5
+"""b and S of every small model."""
+
+
+class Case(NamedTuple):
+    """A small model, its weights and a batch."""
+
+    name: str
+    config: transformer.ModelConfig
+    params: dict
+    tokens: np.ndarray  # [b, S + 1]
+    seed: int
+
+
+def case(name: str, seed: int) -> Case:
+    """Return a model of `MODELS` with random weights.
+
+    Larger than an initialisation, so that attention, norms and gates are far from their trivial values.
+    """
+    config = transformer.ModelConfig(**MODELS[name])
+    random = np.random.default_rng(seed)
+
+    def draw(node):
+        if isinstance(node, dict):
+            return {child: draw(node[child]) for child in sorted(node)}
+        shape, deviation = node
+        return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
+
+    tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
+    return Case(name, config, draw(transformer.parameter_shapes(config)), tokens, seed)
+
+
+def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:
+    """Small models of the menu."""
+    return st.builds(case, st.sampled_from(names), st.integers(0, 2**32 - 1))

@@ -1,0 +1,192 @@
+"""Fit the bounded law of `routed.py` by variable projection: the best coefficients, and proof that they are the best.
+
+What is minimised is the mean squared difference between predicted and measured log10 loss (Clark et al. 2022, arXiv
+2202.01169; its root is their RMSLE). The authors minimise over all six coefficients from 500 random starts, and no
+start of theirs reaches the optimum. Here the problem is taken apart instead:
+
+1. Two coefficients are not linear, E_start and E_max. Write x = E - 1. The law's Ê is, exactly,
+
+       Ê = E_start · (1 + rise·x / (1 + bend·x)),   rise = (1/E_start)(1 - E_start/E_max)²,
+                                                   bend = (1/E_max)(1 - E_start/E_max).                       (3)
+
+2. Given rise and bend, log10 L is linear in four unknowns. With ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its
+   own value at the largest E of the table so that it runs from 0 (E = 1) to 1,
+
+       log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)                                 (4)
+
+   and four-column least squares solves it (`project`). ψ and log10 Ê span the same models: they differ by a factor
+   and a shift.
+3. What is left is a function of two variables. `shape` maps the unit square onto all allowed pairs, limits included,
+   and `minimise` scans the square and zooms in on the lowest point. These three are in `_projection.py`.
+
+The domain is 1 <= E_start < E_max <= ∞. Its edges are closed forms and are searched as such (`_FACES`):
+E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at once; and the *linear limit*,
+where E_start → E_max or E_start → ∞ and ψ → x/x_top: the law then has no finite coefficients, although its
+predictions exist. An optimum on an edge is reported as a status and never as a number that happened to end up large.
+
+Gives up: speed. A fit solves tens of thousands of small least-squares problems.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._projection import RESOLUTION, Rows, check_range, check_rows, expert_curve, minimise, project, shape
+from .routed import RoutedCoefficients
+
+Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
+
+_FACES: tuple[tuple[Status, tuple[float, float], tuple[float, float]], ...] = (
+    ("linear limit", (0.0, 0.0), (0.0, 0.0)),
+    ("E_start at 1, E_max unbounded", (1.0, 1.0), (0.0, 0.0)),
+    ("E_start at 1", (1.0, 1.0), (0.0, 1.0)),
+    ("E_max unbounded", (0.0, 1.0), (0.0, 0.0)),
+    ("interior", (0.0, 1.0), (0.0, 1.0)),
+)
+"""Pieces of the unit square (t, w) of `shape`, from the smallest set to the largest, each as (status, t range, w
+range). A larger piece contains the smaller ones, so it wins only where it is better by more than rounding."""
+
+_TIE = 1e-11  # relative difference of objectives below which the smaller piece of _FACES is taken
+
+
+class LossCurve(NamedTuple):
+    """Equation (4): the fitted law in a form that exists on every face, the linear limit included."""
+
+    intercept: float  # log10 L at N = 1, E = 1
+    size: float  # d log10 L / d log10 N at E = 1
+    gain: float  # change of log10 L from E = 1 to E = 1 + top, at N = 1
+    interaction: float  # how much the gain changes per decade of N
+    rise: float  # equation (3), 1/experts; 0 in the linear limit
+    bend: float  # equation (3), 1/experts; 0 where E_max is infinite
+    top: float  # largest E - 1 of the table, where ψ = 1
+
+
+class RoutedFit(NamedTuple):
+    """The best fit of the bounded law to a table."""
+
+    coefficients: RoutedCoefficients  # E_max is inf where it is unbounded; all NaN in the linear limit
+    curve: LossCurve  # the same fit, for prediction: see `predict_curve`
+    objective: float  # mean squared difference of log10 losses
+    rmsle: float  # its square root
+    status: Status  # which piece of the domain holds the optimum
+    covariance: np.ndarray  # [6, 6], order of RoutedCoefficients; see `_covariance`
+    rows: int  # rows used, all that were given
+
+
+def fit_routed(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> RoutedFit:
+    """Fit log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d to a table, globally.
+
+    Args:
+        dense_parameters: [n], N, parameters, above 0.
+        num_experts: [n], E, at least 1; a dense model is E = 1.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        The fit. `objective` is within 1e-10 (relative) of the least value over the whole domain.
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
+            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ and two more are needed to tell E_start
+            from E_max), or fewer than two E that were each trained at two sizes or more (the slopes need them).
+
+    Example:
+        A table made by the law itself gives its coefficients back.
+
+        >>> from routelaws.reference.laws.routed import predict_loss
+        >>> law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+        >>> size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1, 4, 16, 64, 256]))
+        >>> fit = fit_routed(size, experts, predict_loss(size, experts, law))
+        >>> fit.status, [round(value, 3) for value in fit.coefficients]
+        ('interior', [-0.08, -0.11, 0.009, 1.1, 2.0, 300.0])
+    """
+    rows = check_rows(dense_parameters, num_experts, loss)
+
+    def residual_sum(t: np.ndarray, w: np.ndarray) -> np.ndarray:
+        rise, bend = shape(t, w, rows.extra_experts.max())
+        return project(rows, rise, bend, rows.log_size.mean())[0]
+
+    found = [(status, *minimise(residual_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
+    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
+    lowest = min(value for *_, value in found)
+    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
+    return _describe(rows, status, *shape(t, w, rows.extra_experts.max()))
+
+
+def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return the loss L that a fit predicts, equation (4), whatever its status.
+
+    Args:
+        curve: `RoutedFit.curve`.
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range.
+    """
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    extra = check_range("num_experts", num_experts, least=1.0) - 1.0
+    psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
+    return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
+
+
+def _describe(rows: Rows, status: Status, rise: float, bend: float) -> RoutedFit:
+    """Return everything that is reported about the optimum at (rise, bend)."""
+    rise, bend, top = float(rise), float(bend), float(rows.extra_experts.max())
+    centre = float(rows.log_size.mean())
+    psi = expert_curve(rows.extra_experts, rise, bend, top)
+    design = np.stack([np.ones_like(psi), rows.log_size - centre, psi, psi * (rows.log_size - centre)], axis=1)
+    solution = np.linalg.lstsq(design, rows.log_loss, rcond=None)[0]
+    objective = float(np.mean((rows.log_loss - design @ solution) ** 2))
+    intercept, size, gain, interaction = (float(value) for value in solution)
+    curve = LossCurve(intercept - size * centre, size, gain - interaction * centre, interaction, rise, bend, top)
+    coefficients = _coefficients(curve, status)
+    covariance = _covariance(rows, coefficients, status, objective)
+    return RoutedFit(coefficients, curve, objective, math.sqrt(objective), status, covariance, rows.log_loss.size)
+
+
+def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
+    """Return the law's own coefficients: log10 Ê = log10 E_start + span·ψ, put into equation (4)."""
+    if status == "linear limit":
+        return RoutedCoefficients(*[math.nan] * 6)
+    both = curve.rise + curve.bend  # 1/E_start - 1/E_max
+    E_start = 1.0 if status.startswith("E_start at 1") else curve.rise / both**2
+    E_max = math.inf if curve.bend == 0 else curve.rise / (both * curve.bend)
+    span = math.log1p(curve.rise * curve.top / (1 + curve.bend * curve.top)) / math.log(10)
+    b, c = curve.gain / span, curve.interaction / span
+    a, d = curve.size - c * math.log10(E_start), curve.intercept - b * math.log10(E_start)
+    return RoutedCoefficients(a, b, c, d, E_start, E_max)
+
+
+def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, objective: float) -> np.ndarray:
+    """Return the Gauss-Newton covariance of the six coefficients, residual variance times (JᵀJ)⁻¹.
+
+    J holds the derivatives of the predicted log10 L. The residual variance has n - 6 degrees of freedom on every
+    face, since all six were searched. A coefficient that sits on an edge (E_start = 1, E_max = ∞) is held: its row and
+    column are 0. In the linear limit every entry is NaN. This is a statement about a quadratic approximation; the
+    valley of E_start and E_max is not quadratic, and `uncertainty.py` does without.
+    """
+    if status == "linear limit":
+        return np.full((6, 6), np.nan)
+    _, b, c, _, E_start, E_max = coefficients
+    saturation = 0.0 if math.isinf(E_max) else 1 / E_max
+    offset = 1 / (1 / E_start - saturation)
+    experts = 1 / (1 / (rows.extra_experts + offset) + saturation)
+    decay = (offset / (rows.extra_experts + offset)) ** 2
+    slope = (b + c * rows.log_size) * experts / math.log(10)
+    log_experts = np.log10(experts)
+    derivatives = np.stack([rows.log_size, log_experts, rows.log_size * log_experts, np.ones_like(slope),
+                            slope * decay / E_start**2, slope * (1 - decay) * saturation**2], axis=1)  # fmt: skip
+    free = [0, 1, 2, 3] + [4] * (not status.startswith("E_start at 1")) + [5] * (not math.isinf(E_max))
+    scale = np.linalg.norm(derivatives[:, free], axis=0)  # columns differ by many orders of magnitude
+    inverse = np.linalg.pinv(derivatives[:, free] / scale) / scale[:, None]
+    covariance = np.zeros((6, 6))
+    residual_variance = objective * rows.log_loss.size / (rows.log_loss.size - 6)
+    covariance[np.ix_(free, free)] = residual_variance * inverse @ inverse.T
+    return covariance
+
+
+# What this file does not do: intervals (`uncertainty.py`); choosing rows from a table of runs.

@@ -1,0 +1,198 @@
+"""The bounded law of a routed language model's loss: how it falls with model size N and with the number of experts E.
+
+After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169), section 4. Logarithms
+are decimal, as in the paper. The law is
+
+    log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d                                                  (1)
+
+    1/Ê = 1 / (E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max                                                    (2)
+
+where  L  loss of the last evaluation, nats per token, above 0
+       N  dense (active) parameters, above 0; it does not count experts
+       E  experts per routed layer, 1 (a dense model) or more; any real number is allowed
+       Ê  *effective* experts: E_start at E = 1, rising with E and never above E_max.
+
+What each coefficient does: a is the slope of the loss in N at Ê = 1; b is the slope in Ê at N = 1; c > 0 makes
+routing help less as N grows; E_start sets where the first experts begin to count and E_max where more stop counting.
+E_max may be infinite: then Ê = E - 1 + E_start.
+
+Ill-conditioned, so never read alone: b and d are values at N = 1, seven decades below any model that was trained, and
+move with c. Print b + c log10 N at sizes that were trained (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
+unit in the third decimal of c moves it by an order of magnitude, so the paper's rounded Table 3 does not give back the
+paper's own cut-offs.
+
+Ours and theirs: `slope_in_experts` and `slope_in_parameters` are derivatives and hence negative while routing and
+size help; the authors' notes print them with the opposite sign.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ._projection import check_range
+
+
+class RoutedCoefficients(NamedTuple):
+    """The six coefficients of equations (1) and (2)."""
+
+    a: float  # d log10 L / d log10 N at Ê = 1
+    b: float  # d log10 L / d log10 Ê at N = 1
+    c: float  # how much the slope in log10 Ê changes per decade of N
+    d: float  # log10 L at N = 1, Ê = 1
+    E_start: float  # Ê of a dense model, 1 <= E_start < E_max
+    E_max: float  # the limit of Ê for many experts; may be math.inf
+
+
+def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
+    """Return Ê, equation (2).
+
+    Args:
+        num_experts: E, any shape, finite, at least 1.
+        E_start: Ê at E = 1, at least 1.
+        E_max: limit of Ê for large E, above E_start; may be math.inf.
+
+    Returns:
+        Ê, the shape of `num_experts`, in [E_start, E_max).
+
+    Raises:
+        ValueError: an entry is not finite or below 1, or not 1 <= E_start < E_max.
+
+    Example:
+        With E_start = 2 and E_max = 4, the inner term is 1 / (1/2 - 1/4) = 4. At E = 1 that gives
+        1 / (1/4 + 1/4) = 2 = E_start; at E = 9, 1 / (1/12 + 1/4) = 3.
+
+        >>> effective_experts(np.array([1.0, 9.0]), 2.0, 4.0)
+        array([2., 3.])
+        >>> effective_experts(np.array([1.0, 9.0]), 2.0, math.inf)
+        array([ 2., 10.])
+    """
+    num_experts = check_range("num_experts", num_experts, least=1.0)
+    if not (1 <= E_start < E_max):
+        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
+    saturation = 0.0 if math.isinf(E_max) else 1.0 / E_max
+    offset = 1.0 / (1.0 / E_start - saturation)
+    return 1.0 / (1.0 / (num_experts - 1.0 + offset) + saturation)
+
+
+def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return the loss L that equation (1) predicts.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range.
+
+    Example:
+        log10 L = -0.1 * 8 - 0.2 * log10 10 + 0.01 * 8 * log10 10 + 1.12 = 0.2, so L = 10^0.2.
+
+        >>> law = RoutedCoefficients(-0.1, -0.2, 0.01, 1.12, 2.0, math.inf)
+        >>> print(round(float(predict_loss(1e8, 9, law)), 6), round(10**0.2, 6))
+        1.584893 1.584893
+    """
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
+    a, b, c, d = coefficients[:4]
+    return 10.0 ** (a * log_size + b * log_experts + c * log_size * log_experts + d)
+
+
+def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 Ê = b + c log10 N: what ten times the effective experts do to log10 L at size N.
+
+    Negative where routing helps. It multiplies log10 Ê, not log10 E: beyond E_max more experts change Ê no more.
+
+    Raises:
+        ValueError: a size is not finite or not above 0.
+
+    Example:
+        >>> float(slope_in_experts(1e10, RoutedCoefficients(-0.1, -0.5, 0.04, 1.0, 2.0, 300.0)))
+        -0.09999999999999998
+    """
+    return coefficients.b + coefficients.c * np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+
+
+def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 N = a + c log10 Ê: what ten times the parameters do to log10 L at E experts.
+
+    Raises:
+        ValueError: as `effective_experts`.
+
+    Example:
+        >>> float(slope_in_parameters(9, RoutedCoefficients(-0.08, -0.1, 0.01, 1.0, 2.0, math.inf)))
+        -0.07
+    """
+    log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
+    return coefficients.a + coefficients.c * log_experts
+
+
+def effective_parameter_count(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients
+) -> np.ndarray:
+    """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
+
+    Setting L(N̄, 1) = L(N, E) in equation (1) and writing α(x) = a + c log10 x,
+
+        N̄ = N^(α(Ê)/α(E_start)) · (Ê/E_start)^(b/α(E_start))
+
+    Ill-conditioned far from the data: the exponents divide by the dense slope α(E_start), about -0.08.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law; α(E_start) must not be 0.
+
+    Returns:
+        N̄, parameters, the broadcast shape; N itself at E = 1.
+
+    Raises:
+        ValueError: an entry is out of its range, or α(E_start) is 0 (then size does not change the dense loss).
+
+    Example:
+        With c = 0, a = -0.1 and b = -0.2, twice the Ê is worth 2² times the parameters.
+
+        >>> law = RoutedCoefficients(-0.1, -0.2, 0.0, 1.0, 2.0, math.inf)
+        >>> print(round(float(effective_parameter_count(1e6, 3, law))))
+        4000000
+    """
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
+    log_start = math.log10(coefficients.E_start)
+    dense_slope = coefficients.a + coefficients.c * log_start
+    if dense_slope == 0:
+        raise ValueError("a + c log10 E_start is 0: no dense size is equivalent, since size does not change the loss")
+    slope = coefficients.a + coefficients.c * log_experts
+    return 10.0 ** ((slope * log_size + coefficients.b * (log_experts - log_start)) / dense_slope)
+
+
+def cutoff(coefficients: RoutedCoefficients) -> float:
+    """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
+
+    Very ill-conditioned (see the top of this file); it lies orders of magnitude outside the data.
+
+    Returns:
+        N_cutoff in parameters if c > 0. If c <= 0 the slope never rises to 0 as N grows: math.inf. If b or c is NaN
+        (a fit that found no coefficients): NaN. 10^(-b/c) above the largest float64 is math.inf as well.
+
+    Example:
+        >>> cutoff(RoutedCoefficients(-0.08, -0.12, 0.01, 1.1, 2.0, 300.0))
+        1000000000000.0
+        >>> cutoff(RoutedCoefficients(-0.08, -0.12, 0.0, 1.1, 2.0, 300.0))
+        inf
+    """
+    b, c = float(coefficients.b), float(coefficients.c)
+    if math.isnan(b) or math.isnan(c):
+        return math.nan
+    if c <= 0:
+        return math.inf
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        return float(np.float64(10.0) ** (-np.float64(b) / np.float64(c)))
+
+
+# What this file does not do: find the coefficients (`fitting.py`), or say how far they can be trusted
+# (`uncertainty.py`).
