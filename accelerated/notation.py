@@ -33,7 +33,7 @@ def check_finite(name: str, values) -> np.ndarray:
     """
     values = np.asarray(values)
     bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
+    if len(bad):  # a lone number gives one empty index
         where = tuple(int(i) for i in bad[0])
         raise ValueError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
     return values

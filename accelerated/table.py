@@ -113,7 +113,7 @@ def select_rows(frame, rows: str | None = None, loss_column: str = "loss_validat
     if loss_column not in frame:
         present = ", ".join(name for name in frame.columns if name.startswith("loss_"))
         raise InputError(f"loss column {loss_column} is not in the table; there: {present}")
-    chosen = _chosen(frame, rows).dropna(subset=[loss_column])
+    chosen = _chosen(frame, rows)
     # A stable sort: of two rows at the same step the later one in the file is the last.
     last = chosen.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     reasons = _reasons(last, rows, loss_column)

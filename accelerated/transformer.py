@@ -151,17 +151,19 @@ def parameter_shapes(config: ModelConfig) -> dict:
     return tree
 
 def init(key: jax.Array, config: ModelConfig) -> dict:
-    """See reference; float32."""
+    """See reference; float32. All weights are drawn at once: a draw per leaf takes many times longer to compile."""
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
-    keys = jax.random.split(key, len(leaves))
+    sizes = [math.prod(shape) if deviation else 0 for _, (shape, deviation) in leaves]
+    normal = jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, (sum(sizes),))
 
-    def draw(key, path, shape, deviation):
+    def leaf(path, shape, deviation, end, size):
         if deviation == 0:
             return jnp.ones(shape) if path[-1].key == "scale" else jnp.zeros(shape)
-        return jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, shape) * deviation
+        return normal[end - size : end].reshape(shape) * deviation
 
-    drawn = [draw(key, path, *leaf) for key, (path, leaf) in zip(keys, leaves, strict=True)]
+    ends = np.cumsum(sizes).tolist()
+    drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
     return jax.tree.unflatten(structure, drawn)
 
 
@@ -286,7 +288,8 @@ def _routed_block(params, x, tokens, config, training, held):
     """See reference."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     if config.router == "hash":
-        routing = hash_layer(tokens.reshape(-1), config.num_experts) if held is None else held
+        routing = hash_layer(tokens.reshape(-1), config.num_experts)
+        routing = routing if held is None else held._replace(gate=routing.gate)
     else:
         wide = jnp.promote_types(x.dtype, jnp.float32)
         logits = group.astype(wide) @ params["router"].astype(wide)  # SCORE

@@ -32,7 +32,7 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
         used = np.where(error == 0, 0.0, error / scale)  # NaN stays NaN: check fails on it
     bad = np.argwhere(~(used <= BOUNDS[name].limit))
     message = ""
-    if bad.size:
+    if len(bad):
         where = tuple(int(i) for i in bad[0])
         message = (
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
@@ -46,7 +46,7 @@ def assert_same(found, expected, *, what: str) -> None:
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     bad = np.argwhere(~(found == expected))
-    if bad.size or (expected.ndim == 0 and found != expected):
+    if len(bad):
         where = tuple(int(i) for i in bad[0])
         raise AssertionError(
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} differ; first at {where}: "
@@ -112,7 +112,7 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
     plan = np.asarray(plan, dtype=np.float64)
     num_tokens, num_experts = plan.shape
     bad = np.argwhere(~(plan >= 0))
-    assert not bad.size, f"{what}: entry {tuple(bad[0])} of the plan {plan.shape} is {plan[tuple(bad[0])]}"
+    assert not len(bad), f"{what}: entry {bad[0].tolist()} of the plan {plan.shape} is {plan[tuple(bad[0])]}"
     assert_close_bounded(name, plan.sum(axis=1) * num_tokens, np.ones(num_tokens), unit, what=f"{what}: T * row sums")
     actual = np.abs(num_experts * plan.sum(axis=0) - 1).max()
     assert_close_bounded(name, residual, actual, unit * max(1.0, actual), what=f"{what}: residual")

@@ -70,16 +70,16 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
 
 @functools.cache
 def _gradient(scalar, static):
-    return jax.jit(jax.grad(functools.partial(scalar, **dict(static)), allow_int=True))
+    return jax.jit(jax.grad(functools.partial(scalar, **dict(static))))
 
 
-def gradient(scalar, point, *arrays, **static):
-    """Return the gradient of scalar(point, *arrays, **static) with respect to the tree `point`, in float64.
+def gradient(scalar, point, *arrays, precision: str = "float64", **static):
+    """Return the gradient of scalar(point, *arrays, **static) with respect to the tree `point`.
 
     `scalar` has to be a module-level function (it is the key of the compilation cache).
     """
-    with jax.enable_x64(True):
-        found = _gradient(scalar, tuple(sorted(static.items())))(cast(point, "float64"), *cast(arrays, "float64"))
+    with jax.enable_x64(precision == "float64"):
+        found = _gradient(scalar, tuple(sorted(static.items())))(cast(point, precision), *cast(arrays, precision))
         return jax.tree.map(np.asarray, found)
 
 

@@ -122,6 +122,9 @@ class Case(NamedTuple):
     tokens: np.ndarray  # [b, S + 1]
     seed: int
 
+    def __repr__(self):
+        return f"case({self.name!r}, {self.seed})"
+
 
 def case(name: str, seed: int) -> Case:
     """Return a model of `MODELS` with random weights.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_plan, assert_same
 from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, run
 from routelaws.conformance.strategies import Logits, logits
@@ -105,7 +105,7 @@ def check_selection(found, wanted, drawn, precision, training, what):
     margin = BOUNDS["sinkhorn.plan"].limit * plan_unit(z, precision)
     undecided = assert_admissible_top_k(found.expert, scores, margin, what=what)
     if drawn.family == "skewed" and k == 1:
-        check("sinkhorn.undecided", undecided, message=what)
+        assert undecided <= BOUNDS["sinkhorn.undecided"].limit, f"{what}: {undecided:.2f} of the rows are undecided"
 
 
 @given(drawn=logits(), precision=precisions, num_sweeps=st.sampled_from(SWEEPS))
@@ -161,8 +161,8 @@ def test_symmetries(backend, drawn, seed, precision):
         ("permuted experts", z[:, columns], plan[:, columns]),
     ):
         found = run(backend, PLAN, precision, moved, num_sweeps=30).plan
-        scale = unit * wanted + np.finfo(precision).tiny
-        assert_close_bounded("sinkhorn.symmetry", found, wanted, scale, what=f"sinkhorn_plan, {name}")
+        scale = 2 * unit * wanted + np.finfo(precision).tiny  # both sides are rounded
+        assert_close_bounded("sinkhorn.plan", found, wanted, scale, what=f"sinkhorn_plan, {name}")
 
 
 def gate_sum(point, weights, router, k, gate, training):
@@ -195,7 +195,7 @@ def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed:
 
 
 @given(
-    # Lattice rows on few shapes: no plan entry of a row is near another, so both twins select the same.
+    # Few shapes, and logits far apart: no plan entry of a row is near another, so both twins select the same.
     drawn=logits(families=("skewed",), shapes=((12, 3), (6, 8))),
     gate=st.sampled_from(reference.GATES),
     training=st.booleans(),
@@ -208,7 +208,7 @@ def test_gate_gradient(backend, drawn, gate, training, seed):
 def check_no_gradient_through_the_plan(backend) -> None:
     """The plan depends on the logits, and autodiff must not know it."""
     z = np.array([[3.0, 0.0, 0.5], [2.0, 0.0, 1.0], [1.0, 0.0, -1.0]])
-    weights = np.arange(9.0).reshape(3, 3)
+    weights = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -1.0], [-0.7, 0.2, 2.0]])
     value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]
     assert abs(value[0] - value[1]) > 0.1  # so that a gradient of 0 says something
     for num_sweeps in (4, None):
@@ -230,7 +230,7 @@ def test_jit_changes_nothing(backend):
         unit = plan_unit(drawn.values, "float32")
         for name in ("gate", "load", "plan"):
             pair = getattr(ours, name), np.asarray(getattr(theirs, name))
-            assert_close_bounded("sinkhorn.jit", *pair, unit * np.abs(pair[1]), what=f"jit and no jit: {name}")
+            assert_close_bounded("sinkhorn.plan", *pair, unit * np.abs(pair[1]), what=f"jit and no jit: {name}")
 
 
 def test_types(backend):

@@ -304,7 +304,8 @@ def _routed_block(params, x, tokens, config, training, held):
     """Return the output [b, S, d] of a routed FFN, its routing, and the share of assignments dropped."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     if config.router == "hash":
-        routing = hash_layer(tokens.reshape(-1), config.num_experts) if held is None else held
+        routing = hash_layer(tokens.reshape(-1), config.num_experts)
+        routing = routing if held is None else held._replace(gate=routing.gate)
     else:
         logits = group @ params["router"]  # SCORE
         routing = sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held)

@@ -98,8 +98,8 @@ def fit_weighted(
         scan, starts: as `fit_routed`.
 
     Returns:
-        Two arrays. [B, 4]: E_start, E_max, and b and c of the law (NaN in the linear limit, E_max inf where unbounded).
-        [B]: the weighted mean squared difference of log10 losses.
+        Two arrays. [B, 4]: E_start, E_max, and b and c of the law (NaN in the linear limit and where too few rows are
+        left to fit, E_max inf where unbounded). [B]: the weighted mean squared difference of log10 losses.
 
     Raises:
         ValueError: as `fit_routed`, or the weights are of another shape, negative or all 0 in a line.
@@ -119,7 +119,7 @@ def fit_weighted(
         b = gain / span - c * table.centre
         E_start, E_max = 1 / alpha, 1 / (alpha * ratio)
     shapes = np.stack([E_start, E_max, b, c], axis=1)
-    shapes[found[:, 0] == law_fit.LINEAR] = np.nan
+    shapes[(found[:, 0] == law_fit.LINEAR) | ~np.isfinite(residual)] = np.nan
     return shapes, residual / weights.sum(axis=1)
 
 

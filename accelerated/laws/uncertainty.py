@@ -13,7 +13,7 @@ from ..kernels import law_fit
 from ..notation import check_finite
 from .fitting import LevelTable, RoutedFit, fit_routed, level_table
 
-_COEFFICIENTS = 5
+_COEFFICIENTS = 6
 
 
 class SlopeInterval(NamedTuple):

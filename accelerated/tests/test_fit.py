@@ -11,6 +11,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.fitting import fit_routed, fit_weighted
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.report.fit_command import as_dict, fit_report, fit_table, print_fit
 
@@ -96,6 +97,24 @@ def test_what_cannot_be_fitted(tmp_path, make, arguments, message):
     with pytest.raises(InputError, match=message) as caught:
         fit_table(make_table(tmp_path, **make), **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_weight_counts_a_row(tmp_path):
+    frame = pandas.read_csv(make_table(tmp_path, noise=3e-3))
+    columns = [frame[name].to_numpy(float) for name in ("dense_parameter_count", "num_experts", "loss_validation")]
+    weights = np.ones((3, len(frame)))
+    weights[1, 4] = 0
+    weights[2, [0, 9]] = 3
+    shapes, objectives = fit_weighted(*columns, weights)
+    for line, shape, objective in zip(weights.astype(int), shapes, objectives, strict=True):
+        one = fit_routed(*(np.repeat(column, line) for column in columns))
+        assert objective == pytest.approx(one.objective, rel=1e-10)
+        b, c, E_start, E_max = (getattr(one.coefficients, name) for name in ("b", "c", "E_start", "E_max"))
+        assert list(shape) == pytest.approx([E_start, E_max, b, c], rel=1e-4)
+    with pytest.raises(ValueError, match="weights has shape"):
+        fit_weighted(*columns, weights[:, 1:])
+    with pytest.raises(ValueError, match="at least 0"):
+        fit_weighted(*columns, -weights)
 
 
 @pytest.mark.released

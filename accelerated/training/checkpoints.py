@@ -5,10 +5,12 @@ What Orbax does not notice is a file that changed afterwards. Each checkpoint th
 one that cannot be read, or whose arrays do not match, is passed over in favour of the one before, and that is said.
 """
 
+import contextlib
+import gc
 import hashlib
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +41,6 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None]):
-        logging.getLogger("absl").setLevel(logging.ERROR)
         self.folder, self._say = Path(folder), say
         self._checkpointer = ocp.training.Checkpointer(
             self.folder.absolute(),
@@ -51,7 +52,8 @@ class Checkpoints:
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Write a checkpoint; one that exists for the same step is replaced."""
         metadata = {"digest": _digest(state), "extra": extra}
-        self._checkpointer.save_checkpointables(step, {"state": state}, custom_metadata=metadata, overwrite=True)
+        with _quiet():
+            self._checkpointer.save_checkpointables(step, {"state": state}, custom_metadata=metadata, overwrite=True)
 
     def restore(self, like: dict) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
@@ -64,21 +66,21 @@ class Checkpoints:
         """
         steps = sorted((checkpoint.step for checkpoint in self._checkpointer.checkpoints), reverse=True)
         for step in steps:
-            try:
-                return self._read(step, like)
-            except Exception as error:  # whatever a damaged file makes the reader do
-                reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
-                self._say(f"{self.folder}: checkpoint at step {step} is damaged and passed over ({reason})")
+            with _quiet():
+                try:
+                    return self._read(step, like)
+                except Exception as error:  # whatever a damaged file makes the reader do
+                    reason = _first_cause(error)
+                gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
+            self._say(f"{self.folder}: checkpoint at step {step} is damaged and passed over ({reason})")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None
 
     def _read(self, step: int, like: dict) -> Restored:
         metadata = self._checkpointer.metadata(step).custom_metadata
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Orbax warns that it takes the sharding from the file: that is meant
-            abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
-            state = self._checkpointer.load_checkpointables(step, {"state": abstract})["state"]
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+        state = self._checkpointer.load_checkpointables(step, {"state": abstract})["state"]
         if _digest(state) != metadata["digest"]:
             raise ValueError("its arrays do not match their digest")
         return Restored(step, state, metadata["extra"])
@@ -86,6 +88,28 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for writes that are under way."""
         self._checkpointer.close()
+
+
+def _first_cause(error: BaseException) -> str:
+    """Return one line on what went wrong first."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return f"{type(error).__name__}: {error}".split("\n")[0][:160]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Orbax from printing what is said here in one line, or is no news."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("absl", "asyncio"))}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _digest(tree: dict) -> str:

@@ -1,0 +1,313 @@
+"""The figures of a sweep's report, as PNG and SVG.
+
+Drawn with matplotlib's object interface and with settings that hold only while a figure is drawn, so that whoever
+imports this keeps their own backend and style. One colour per router in every figure (Okabe and Ito's palette, which
+colour-blind readers can tell apart); within a router darker means larger. The same sweep gives the same bytes.
+"""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ..laws.fitting import predict_curve
+from ..table import DENSE
+from ..training.files import make_folder, write_atomically
+from ..training.results import size_label
+from .findings import Findings, Load, RouterLaw, effective_size
+from .sweep_data import Sweep, SweepRun
+
+COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
+MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9")
+"""For routers without a colour of their own."""
+
+STYLE = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5, "axes.titlesize": 11.5,
+    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.edgecolor": "#888888", "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555",
+    "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "legend.frameon": False,
+    "lines.solid_capstyle": "round", "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 160,
+    "svg.hashsalt": "routelaws", "svg.fonttype": "path",
+}  # fmt: skip
+
+WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it
+PER_ROW = 3
+
+
+def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
+    """Draw every figure that the sweep has data for.
+
+    Args:
+        folder: where to put NAME.png and NAME.svg; made if missing. A figure of an earlier report that this sweep has
+            no data for is removed.
+        sweep, findings: what to draw.
+
+    Returns:
+        The names that were drawn, of loss, effective_size, training and load.
+    """
+    import matplotlib
+
+    make_folder(folder)
+    drawn = []
+    for name, draw in (("loss", loss_figure), ("effective_size", effective_size_figure),
+                       ("training", training_figure), ("load", load_figure)):  # fmt: skip
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()  # a reader's own style would change the bytes
+            matplotlib.rcParams.update(STYLE)
+            figure = draw(sweep, findings)
+            if figure is not None:
+                _save(figure, folder / name)
+                drawn.append(name)
+        if figure is None:
+            for ending in (".png", ".svg"):
+                (folder / (name + ending)).unlink(missing_ok=True)
+    return drawn
+
+
+def _save(figure, path: Path) -> None:
+    """Write PATH.png and PATH.svg, each whole or not at all, without the time or the version of anything."""
+    for ending, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
+        content = io.BytesIO()
+        figure.savefig(content, format=ending[1:], metadata=metadata)
+        target = path.with_name(path.name + ending)
+        if ending == ".svg":
+            write_atomically(target, content.getvalue().decode("utf-8"))
+            continue
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_bytes(content.getvalue())
+        os.replace(temporary, target)
+
+
+def loss_figure(sweep: Sweep, findings: Findings):
+    """Return the figure of loss against E, one panel per router, one line per N; None without routed runs."""
+    if not sweep.selections:
+        return None
+    figure, panels = _panels(len(sweep.selections), 4.6, most=2)
+    labels = []
+    for panel, selection, law in zip(panels, sweep.selections, findings.laws, strict=True):
+        runs = sweep.of(selection)
+        sizes = sorted({run.size for run in runs})
+        ends = []
+        for i, size in enumerate(sizes):
+            colour = _shade(_colour(law.router), i, len(sizes))
+            end = _loss_line(panel, [run for run in runs if run.size == size], law, colour)
+            ends.append((*end, f"N = {size_label(size)}", colour))
+        labels.append(ends)
+        counts = sorted({run.experts for run in runs})
+        _log_ticks(panel, counts)
+        panel.set(title=law.router, xlabel="experts E  (1 = dense)", xlim=(min(counts) * 0.85, max(counts) * 2.4))
+    _loss_scale(panels, [run.loss for selection in sweep.selections for run in sweep.of(selection)])
+    for panel, ends in zip(panels, labels, strict=True):
+        _label_ends(panel, ends)
+    return figure
+
+
+def _loss_line(panel, runs: list[SweepRun], law: RouterLaw, colour) -> tuple[float, float]:
+    """Draw the runs of one router and size and the law through them; return where the line ends."""
+    counts = sorted({run.experts for run in runs})
+    means = [np.mean([run.loss for run in runs if run.experts == count]) for count in counts]
+    if law.fit is not None:
+        at = np.geomspace(1, max(law.expert_counts), 200)
+        line = predict_curve(law.fit.curve, np.full(at.size, float(runs[0].size)), at)
+        panel.plot(at, line, color=colour, linewidth=1.8)
+    else:
+        at, line = counts, means
+        panel.plot(at, line, color=colour, linewidth=1.2, linestyle=":")
+    for count, mean in zip(counts, means, strict=True):
+        losses = [run.loss for run in runs if run.experts == count]
+        dense = count == 1
+        panel.plot(count, mean, "o", color=COLOURS[DENSE] if dense else colour, markersize=6.5, markeredgecolor="white",
+                   markeredgewidth=0.8, zorder=3)  # fmt: skip
+        if len(losses) > 1:  # dashes wider than the point, so that they show where seeds hardly differ
+            panel.plot([count] * len(losses), losses, "_", color="black", markersize=15, markeredgewidth=0.9, zorder=4)
+    return float(at[-1]), float(line[-1])
+
+
+def effective_size_figure(sweep: Sweep, findings: Findings):
+    """Return the figure of loss against effective parameter count; None if no router has a law."""
+    laws = [(law, sweep.of(s)) for law, s in zip(findings.laws, sweep.selections, strict=True)
+            if law.fit is not None and law.fit.curve.size != 0]  # fmt: skip
+    if not laws:
+        return None
+    figure, panels = _panels(len(laws), 4.4, most=2)
+    everything = []
+    for panel, (law, runs) in zip(panels, laws, strict=True):
+        sizes = sorted({run.size for run in runs})
+        for i, size in enumerate(sizes):
+            for dense in (False, True):
+                chosen = [run for run in runs if run.size == size and (run.router == DENSE) == dense]
+                at = effective_size(law.fit, [float(size)] * len(chosen), [run.experts for run in chosen])
+                everything += list(at)
+                colour = COLOURS[DENSE] if dense else _shade(_colour(law.router), i, len(sizes))
+                label = f"N = {size_label(size)}" if not dense else "dense" if i == len(sizes) - 1 else None
+                panel.plot(at, [run.loss for run in chosen], "s" if dense else "o", color=colour, markersize=6.5,
+                           markeredgecolor="white", markeredgewidth=0.8, zorder=3, label=label)  # fmt: skip
+        panel.set(title=law.router, xlabel="effective parameter count  (parameters)")
+        panel.legend(loc="lower left", handletextpad=0.2, borderaxespad=0.2)
+    low, high = min(everything) / 1.4, max(everything) * 1.4
+    for panel, (law, _) in zip(panels, laws, strict=True):
+        inside, beyond = np.array([law.sizes[0], law.sizes[-1]]), np.array([law.sizes[-1], max(high, law.sizes[-1])])
+        for at, style in ((inside, "-"), (beyond, (0, (4, 3)))):
+            line = predict_curve(law.fit.curve, at.astype(float), np.ones(at.size))
+            panel.plot(at, line, color=COLOURS[DENSE], linewidth=1.3, linestyle=style, zorder=2)
+        panel.set_xscale("log")
+        panel.set_xlim(low, high)
+        _size_ticks(panel, low, high)
+    _loss_scale(panels, [run.loss for _, runs in laws for run in runs])
+    return figure
+
+
+def training_figure(sweep: Sweep, findings: Findings):
+    """Return the training curves by size: dense, and each router at its largest E; None without logs."""
+    chosen = _shown_runs(sweep)
+    if not any(run.log for _, runs in chosen for run in runs):
+        return None
+    figure, panels = _panels(len(chosen), 3.6)
+    for panel, (size, runs) in zip(panels, chosen, strict=True):
+        tops = []
+        for run in runs:
+            colour = _colour(run.router)
+            label = run.router.lower() if run.router == DENSE else f"{run.router}, E = {run.experts}"
+            at, loss = _curve(run, "train", "loss")
+            panel.plot(at, _smoothed(loss), color=_shade(colour, 0, 3), linewidth=1.0)
+            at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
+            panel.plot(at_evaluation, validation, "o-", color=colour, markersize=4, linewidth=1.6, label=label, zorder=3)
+            tops += list(_smoothed(loss)[at >= 0.04 * at[-1]]) + list(validation) if at.size else list(validation)
+        if tops:
+            room = 0.04 * (max(tops) - min(tops))
+            panel.set_ylim(min(tops) - room, max(tops) + room)
+        panel.set(title=f"N = {size_label(size)}", xlabel="training tokens (millions)", xlim=(0, None))
+    panels[0].legend(loc="upper right", handlelength=1.4, borderaxespad=0.1)
+    for panel in panels[::PER_ROW]:
+        panel.set_ylabel("loss (nats per token)")
+    return figure
+
+
+def load_figure(sweep: Sweep, findings: Findings):
+    """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
+    shown: dict[str, Load] = {load.router: load for load in findings.loads}  # sizes rise, so the largest is kept
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), 3.6, most=2)
+    highest = max(load.busiest for load in shown.values())
+    for panel, load in zip(panels, shown.values(), strict=True):
+        for i, block in enumerate(load.shares):
+            colour = _shade(_colour(load.router), i, len(load.shares)) if len(load.shares) > 1 else _colour(load.router)
+            edges = np.arange(len(block) + 1) + 0.5
+            label = f"routed block {i + 1} of {len(load.shares)}" if len(load.shares) > 1 else None
+            panel.stairs(block, edges, color=colour, linewidth=1.8, label=label)
+            if len(load.shares) == 1:
+                panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
+        panel.axhline(1, color=COLOURS[DENSE], linewidth=1.1, linestyle=(0, (4, 3)))
+        panel.text(load.experts + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5,
+                   color=COLOURS[DENSE])  # fmt: skip
+        panel.set(title=f"{load.router}, N = {size_label(load.size)}, E = {load.experts}",
+                  xlabel="experts, busiest first", xlim=(0.5, load.experts + 0.5), ylim=(0, highest * 1.06))  # fmt: skip
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        if len(load.shares) > 1:
+            panel.legend(loc="upper right")
+    panels[0].set_ylabel("tokens, in units of a fair share")
+    return figure
+
+
+def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:
+    """Return, by size, the dense run and the run of each router with the largest E; of several seeds the first."""
+    chosen = []
+    for size in sorted({run.size for run in sweep.runs}):
+        here = [run for run in sweep.dense() if run.size == size][:1]
+        for selection in sweep.selections:
+            routed = [run for run in sweep.of(selection) if run.size == size and run.router != DENSE]
+            if routed:
+                here.append(max(routed, key=lambda run: (run.experts, -run.hyper_id)))
+        chosen.append((size, here))
+    return chosen
+
+
+def _curve(run: SweepRun, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return millions of tokens and values of one kind of log line."""
+    per_step = run.config.batch_size * run.config.sequence_length / 1e6
+    lines = [line for line in run.log if line.get("kind") == kind and field in line]
+    return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
+
+
+def _smoothed(values: np.ndarray) -> np.ndarray:
+    """Return running means over a fortieth of the values, shorter at the ends."""
+    half = len(values) // 80
+    totals = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(len(values)) - half, 0)
+    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
+    return (totals[last] - totals[first]) / (last - first)
+
+
+def _panels(count: int, height: float, most: int = PER_ROW) -> tuple:
+    """Return a figure and its panels, `most` in a row."""
+    from matplotlib.figure import Figure
+
+    columns = min(count, most)
+    rows = -(-count // columns)
+    width = WIDTH if columns > 1 else 0.65 * WIDTH
+    figure = Figure(figsize=(width, height * rows if rows == 1 else 0.85 * height * rows), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+    panels = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+    return figure, panels
+
+
+def _colour(router: str) -> str:
+    return COLOURS.get(router) or MORE_COLOURS[sum(map(ord, router)) % len(MORE_COLOURS)]
+
+
+def _shade(colour: str, i: int, count: int) -> tuple[float, ...]:
+    """Return the colour for the i-th of `count` sizes: from a light tint to the colour itself."""
+    from matplotlib.colors import to_rgb
+
+    strength = 1.0 if count == 1 else 0.45 + 0.55 * i / (count - 1)
+    return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
+
+
+def _log_ticks(panel, values: list[int]) -> None:
+    """Put a logarithmic x axis with ticks at these values alone, thinned to what can be read."""
+    from matplotlib.ticker import NullLocator
+
+    panel.set_xscale("log", base=2)
+    keep = values[:: 1 + len(values) // 9]
+    panel.set_xticks(keep, [str(value) for value in keep])
+    panel.xaxis.set_minor_locator(NullLocator())
+
+
+def _size_ticks(panel, low: float, high: float) -> None:
+    """Put ticks at round parameter counts between two ends of a logarithmic x axis."""
+    from matplotlib.ticker import NullLocator
+
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+    ticks = ticks[:: 1 + len(ticks) // 8]
+    panel.set_xticks(ticks, [size_label(round(tick)) for tick in ticks])
+    panel.xaxis.set_minor_locator(NullLocator())
+
+
+def _loss_scale(panels: list, losses: list[float]) -> None:
+    """Give all panels one logarithmic loss axis with plain numbers; the law is a straight line of log L."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    low, high = np.log(min(losses)), np.log(max(losses))
+    room = 0.06 * (high - low) or 0.02
+    low, high = np.exp(low - room), np.exp(high + room)
+    ticks = [tick for tick in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    for panel in panels:
+        panel.set_yscale("log")
+        panel.set_ylim(low, high)
+        panel.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
+        panel.yaxis.set_minor_locator(NullLocator())
+    panels[0].set_ylabel("validation loss (nats per token)")
+
+
+def _label_ends(panel, ends: list[tuple]) -> None:
+    """Write a label to the right of where each line ends, pushed apart where they would touch."""
+    low, high = np.log(panel.get_ylim())
+    gap, height = 0.055 * (high - low), -np.inf
+    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
+        height = max(np.log(y), height + gap)
+        panel.annotate(text, (x, np.exp(height)), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
+                       fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip

@@ -1,0 +1,187 @@
+"""One run: its log, its table, its checkpoints, and that it goes on where it stopped as if it had not."""
+
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.table import OWN_COLUMNS, RELEASED_COLUMNS
+from routelaws.accelerated.training import loop, step
+from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.generate import generate, sample
+from routelaws.accelerated.training.results import COLUMNS, read_rows, size_label
+from routelaws.accelerated.training.tokens import prepare_tokens
+
+
+def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
+    config = from_mapping({**fields, **changes}, "test")
+    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    return loop.Run(config, folder, tokens, 7, watch)
+
+
+def losses(rows):
+    return [(row["step"], row["loss_validation"]) for row in rows]
+
+
+ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
+
+
+def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
+    rows = make_run(small_fields, tmp_path / "run", steps=120, evaluations=4, **ROUTED).train()
+    assert tuple(rows[0]) == COLUMNS == (*RELEASED_COLUMNS, *OWN_COLUMNS)
+    assert [int(row["step"]) for row in rows] == [32, 60, 92, 120]
+    assert float(rows[-1]["loss_validation"]) < min(float(rows[0]["loss_validation"]), math.log(300)) - 0.2
+    last = rows[-1]
+    assert (last["hyper_id"], last["router_type"], last["num_experts"]) == ("7", "S-Base", "4")
+    assert int(last["tokens"]) == 120 * 4 * 16 and 0 <= float(last["dropped_fraction"]) < 0.5
+    assert last["loss_c4"] == ""
+    log = loop.read_log(tmp_path / "run" / "log.jsonl")
+    evaluations = [line for line in log if line["kind"] == "evaluation"]
+    assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in rows]
+    assert np.asarray(evaluations[-1]["load"]).shape == (1, 4)
+    assert np.isclose(np.sum(evaluations[-1]["load"]), 1)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["experts"] == 4
+
+
+@pytest.mark.parametrize("router", [{"router": "dense"}, {"router": "hash", "experts": 4}, ROUTED], ids=str)
+def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
+    whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=8, **router).train()
+
+    class Cut(Exception):
+        pass
+
+    def cut(kind, **fields):
+        if kind == "step" and fields["step"] == 20:  # after the evaluation at 16, before the next checkpoint at 24
+            raise Cut
+
+    with pytest.raises(Cut):
+        make_run(small_fields, tmp_path / "cut", cut, checkpoint_every=8, **router).train()
+    with open(tmp_path / "cut" / "log.jsonl", "a") as log:
+        log.write('{"kind": "train", "ste')  # what a kill can leave
+    resumed = make_run(small_fields, tmp_path / "cut", checkpoint_every=8, **router).train()
+    assert losses(resumed) == losses(whole)
+    assert [row["dropped_fraction"] for row in resumed] == [row["dropped_fraction"] for row in whole]
+    logs = [[{k: v for k, v in line.items() if k != "tokens_per_second"} for line in loop.read_log(folder / "log.jsonl")]
+            for folder in (tmp_path / "whole", tmp_path / "cut")]  # fmt: skip
+    assert logs[0] == logs[1]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, tmp_path):
+    whole = make_run(small_fields, tmp_path / "run").train()
+    shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+    newest = tmp_path / "damaged" / "checkpoints" / "24"
+    for data in newest.glob("state/**/d/*"):  # where Orbax keeps the arrays, some of them twice
+        data.write_bytes(data.read_bytes()[:-40])
+    said = []
+    again = make_run(small_fields, tmp_path / "damaged", lambda kind, **f: said.append(f.get("line"))).train()
+    assert losses(again) == losses(whole)
+    assert any(line and "step 24 is damaged" in line for line in said)
+    for path in (tmp_path / "damaged" / "checkpoints").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        make_run(small_fields, tmp_path / "damaged").train()
+
+
+def test_arrays_that_do_not_match_their_digest_are_damage(small_fields, tmp_path, monkeypatch):
+    run = make_run(small_fields, tmp_path / "run")
+    run.train()
+    from routelaws.accelerated.training import checkpoints
+
+    said = []
+    opened = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", said.append)
+    like = step.initial_state(run.config)._asdict()
+    assert opened.restore(like).step == 24
+    digest = checkpoints._digest
+    monkeypatch.setattr(checkpoints, "_digest", lambda tree: "another" if not said else digest(tree))
+    assert opened.restore(like).step == 16
+    assert "do not match their digest" in said[0]
+
+
+def test_the_seed_and_nothing_else_decides(small_fields, tmp_path):
+    runs = [make_run(small_fields, tmp_path / str(i), seed=seed).train() for i, seed in enumerate((5, 5, 6))]
+    assert losses(runs[0]) == losses(runs[1]) != losses(runs[2])
+
+
+def test_init_from_starts_with_the_weights_of_another_run(small_fields, tmp_path):
+    first = make_run(small_fields, tmp_path / "first", steps=120, evaluations=1).train()
+    second = make_run(small_fields, tmp_path / "second", steps=4, evaluations=1, learning_rate=1e-9,
+                      init_from=str(tmp_path / "first"))  # fmt: skip
+    assert abs(float(second.train()[0]["loss_validation"]) - float(first[0]["loss_validation"])) < 1e-4
+    with pytest.raises(InputError, match="other shapes"):
+        make_run(small_fields, tmp_path / "third", d_model=16, init_from=str(tmp_path / "first")).train()
+    with pytest.raises(InputError, match="holds no run"):
+        make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
+
+
+def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_path):
+    rows = make_run(small_fields, tmp_path / "run", eval=[f"c4={text_file}"]).train()
+    assert float(rows[-1]["loss_c4"]) > 0 and rows[-1]["loss_pile"] == ""
+    with pytest.raises(InputError, match="one of c4"):
+        from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(small_fields, tmp_path):
+    with pytest.raises(loop.DivergedError, match=r"loss is nan at step \d+; the learning rate 1e\+20"):
+        make_run(small_fields, tmp_path / "run", learning_rate=1e20, gradient_clip=1e20).train()
+
+
+def test_a_folder_with_another_run_is_refused(small_fields, tmp_path):
+    make_run(small_fields, tmp_path / "run")
+    with pytest.raises(InputError, match="holds a run with seed 1, not 2"):
+        make_run(small_fields, tmp_path / "run", seed=2)
+
+
+def test_bfloat16_trains(small_fields, tmp_path):
+    rows = make_run(small_fields, tmp_path / "run", dtype="bfloat16", **ROUTED).train()
+    assert 0 < float(rows[-1]["loss_validation"]) < 6
+
+
+def test_the_learning_rate_rises_and_falls():
+    rate = step.learning_rate_schedule(1.0, 10, 100)
+    values = np.array([rate(i) for i in range(100)])
+    np.testing.assert_array_equal(np.argmax(values) in (9, 10), True)
+    assert np.isclose(values[0], 0.1) and np.isclose(values[9], 1.0)
+    assert (np.diff(values[10:]) < 0).all() and 0.1 <= values[-1] < 0.11
+
+
+def test_weight_decay_spares_the_norms():
+    config = TrainConfig(vocab_size=300, d_model=8, heads=1, weight_decay=0.5, learning_rate=0.1, steps=10, warmup=0.1)
+    state = step.initial_state(config)
+    zeros = jax.tree.map(np.zeros_like, state.params)
+    updates, _ = step.optimizer(config).update(zeros, state.optimizer, state.params)
+    assert np.abs(updates["embedding"]).max() > 0
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(updates["final_norm"]))
+
+
+def test_generate_continues_the_prompt(small_fields, tmp_path):
+    make_run(small_fields, tmp_path / "run", steps=120, evaluations=1, **ROUTED).train()
+    texts = [generate(tmp_path / "run", "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+    assert all(text.startswith("ba ke ") and len(text) > 10 for text in texts)
+    assert generate(tmp_path / "run", "", tokens=5, temperature=0) == generate(tmp_path / "run", "", tokens=5,
+                                                                              temperature=0, seed=9)  # fmt: skip
+    with pytest.raises(InputError, match="at least 1"):
+        generate(tmp_path / "run", tokens=0)
+
+
+def test_sampling_inverts_the_distribution():
+    logits = np.log([0.2, 0.5, 0.3])
+    drawn = [sample(logits, 1.0, u) for u in (0.0, 0.19, 0.21, 0.69, 0.71, 0.999999)]
+    assert drawn == [0, 0, 1, 1, 2, 2]
+    assert sample(logits, 0, 0.99) == 1
+
+
+def test_size_labels():
+    assert [size_label(n) for n in (950, 6784, 27_279_360, 1_308_819_456)] == ["950", "6.8K", "27M", "1.3B"]
+
+
+def test_rows_read_back_exactly(small_fields, tmp_path):
+    rows = make_run(small_fields, tmp_path / "run").train()
+    assert read_rows(tmp_path / "run" / "results.csv") == rows
+    assert read_rows(tmp_path / "nothing.csv") == []

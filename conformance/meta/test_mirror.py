@@ -1,0 +1,281 @@
+"""The rules of the house, read from the source: the twins mirror each other and share nothing."""
+
+import ast
+import doctest
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import routelaws.accelerated
+import routelaws.conformance
+import routelaws.reference
+
+ROOMS = {
+    name: Path(importlib.import_module(f"routelaws.{name}").__file__).parent
+    for name in ("reference", "accelerated", "conformance")
+}
+
+
+def sources(room: str) -> list[str]:
+    """Return the paths of a room's files, relative to it."""
+    return sorted(path.relative_to(ROOMS[room]).as_posix() for path in ROOMS[room].rglob("*.py"))
+
+
+def parse(room: str, path: str) -> ast.Module:
+    return ast.parse((ROOMS[room] / path).read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Return the absolute names of all imported modules; "." stands for a relative import."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add("." if node.level else node.module)
+    return names
+
+
+def parameters(function: ast.FunctionDef) -> tuple[list, dict]:
+    """Return ([(name, default)] of the positional parameters, {name: default} of the keyword-only ones)."""
+    a = function.args
+    positional = a.posonlyargs + a.args
+    defaults = [None] * (len(positional) - len(a.defaults)) + [ast.unparse(d) for d in a.defaults]
+    keyword_only = {
+        arg.arg: None if default is None else ast.unparse(default)
+        for arg, default in zip(a.kwonlyargs, a.kw_defaults, strict=True)
+    }
+    positional = [(arg.arg, default) for arg, default in zip(positional, defaults, strict=True)]
+    if a.vararg:
+        positional.append(("*" + a.vararg.arg, None))
+    return positional, keyword_only
+
+
+def public_names(tree: ast.Module) -> dict:
+    """Return {name: node} of the public functions, classes and constants of a file."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    return {name: node for name, node in found.items() if not name.startswith("_")}
+
+
+def differences(reference: ast.Module, accelerated: ast.Module) -> list[str]:
+    """Return what the accelerated file lacks or has otherwise."""
+    problems = []
+    theirs = public_names(accelerated)
+    for name, node in public_names(reference).items():
+        if name not in theirs:
+            problems.append(f"{name} is missing")
+        elif type(node) is not type(theirs[name]):
+            problems.append(f"{name} is another kind of thing")
+        elif isinstance(node, ast.FunctionDef):
+            problems += function_differences(name, node, theirs[name])
+        elif isinstance(node, ast.ClassDef):
+            problems += class_differences(name, node, theirs[name])
+    return problems
+
+
+def function_differences(name: str, ours: ast.FunctionDef, theirs: ast.FunctionDef) -> list[str]:
+    positional, keyword_only = parameters(ours)
+    their_positional, their_keyword_only = parameters(theirs)
+    problems = []
+    if positional != their_positional:
+        problems.append(f"{name}: parameters {positional}, accelerated {their_positional}")
+    for key, default in keyword_only.items():
+        if key not in their_keyword_only or their_keyword_only[key] != default:
+            problems.append(f"{name}: {key}={default}, accelerated {their_keyword_only.get(key, 'lacks it')}")
+    for key, default in their_keyword_only.items():
+        if key not in keyword_only and default is None:
+            problems.append(f"{name}: accelerated adds {key} without a default")
+    return problems
+
+
+def class_differences(name: str, ours: ast.ClassDef, theirs: ast.ClassDef) -> list[str]:
+    def fields(node):
+        return [
+            (item.target.id, item.value and ast.unparse(item.value))
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ]
+
+    def methods(node):
+        return {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+
+    problems = []
+    if fields(ours) != fields(theirs):
+        problems.append(f"{name}: fields {fields(ours)}, accelerated {fields(theirs)}")
+    if [ast.unparse(base) for base in ours.bases] != [ast.unparse(base) for base in theirs.bases]:
+        problems.append(f"{name}: other bases")
+    for key, method in methods(ours).items():
+        if not key.startswith("_"):
+            if key not in methods(theirs):
+                problems.append(f"{name}.{key} is missing")
+            else:
+                problems += function_differences(f"{name}.{key}", method, methods(theirs)[key])
+    return problems
+
+
+MIRRORED = [path for path in sources("reference") if not Path(path).name.startswith("_")]
+
+
+@pytest.mark.parametrize("path", MIRRORED)
+def test_mirror(path):
+    assert (ROOMS["accelerated"] / path).is_file(), f"accelerated/{path} is missing"
+    assert not differences(parse("reference", path), parse("accelerated", path)), path
+
+
+def test_there_is_something_to_mirror():
+    assert {"transformer.py", "experts.py", "routers/sinkhorn.py", "laws/fitting.py"} <= set(MIRRORED)
+
+
+DRIFTED = {
+    "def f(a, b=1): pass": "def f(a, b=2): pass",
+    "def f(a, b): pass": "def f(b, a): pass",
+    "def f(a, *, c=1): pass": "def f(a, c=1): pass",
+    "def f(x): pass": "def f(x, dtype=None): pass",
+    "def f(y): pass": "def f(y, *, dtype): pass",
+    "X = 1": "Y = 1",
+    "class A(NamedTuple):\n    x: int\n    y: int": "class A(NamedTuple):\n    y: int\n    x: int",
+    "class A(NamedTuple):\n    x: int = 1": "class A(NamedTuple):\n    x: int = 2",
+    "class A:\n    def m(self, k): pass": "class A:\n    def m(self): pass",
+}
+
+
+@pytest.mark.parametrize("reference", DRIFTED)
+def test_drift_is_seen(reference):
+    assert differences(ast.parse(reference), ast.parse(DRIFTED[reference]))
+    assert not differences(ast.parse(reference), ast.parse(reference))
+
+
+def test_a_keyword_of_its_own_is_allowed():
+    pair = "def f(a, *, c=1): pass", "def f(a, *, c=1, dtype=None): pass"
+    assert not differences(*map(ast.parse, pair))
+
+
+@pytest.mark.parametrize("path", sources("reference"))
+def test_the_reference_imports_numpy_alone(path):
+    for name in imports(parse("reference", path)) - {"."}:
+        top = name.partition(".")[0]
+        assert top == "numpy" or top in sys.stdlib_module_names, f"reference/{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources("accelerated"))
+def test_the_fast_twin_does_not_import_the_reference(path):
+    found = {n for n in imports(parse("accelerated", path)) if n.startswith(("routelaws.reference", "reference"))}
+    assert not found or path.startswith("tests/"), f"accelerated/{path} imports {found}"
+
+
+def test_relative_imports_stay_inside():
+    """A relative import cannot leave the room, so that one room can be used without the others."""
+    for room in ("reference", "accelerated"):
+        for path in sources(room):
+            for node in ast.walk(parse(room, path)):
+                if isinstance(node, ast.ImportFrom):
+                    assert node.level <= path.count("/") + 1, f"{room}/{path}: from {'.' * node.level}{node.module}"
+
+
+TOLERANCE_WORDS = {"rtol", "atol", "rel", "abs", "rel_tol", "abs_tol", "decimal", "nulp", "maxulp"}
+SMALL = 1e-5
+"""A comparison with a number between 0 and this is taken for a tolerance."""
+
+CLOSE_CALLS = {"assert_allclose", "assert_almost_equal", "assert_array_almost_equal", "allclose", "isclose"}
+
+
+def tolerance_literals(tree: ast.Module) -> list[str]:
+    """Return the calls and comparisons that hide a tolerance."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            words = {k.arg for k in node.keywords if isinstance(k.value, ast.Constant)} & TOLERANCE_WORDS
+            if words or name in CLOSE_CALLS or (name == "approx" and len(node.args) > 1):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.Lt | ast.LtE):
+            limit = node.comparators[-1]
+            if isinstance(limit, ast.Constant) and isinstance(limit.value, float) and abs(limit.value - SMALL / 2) <= SMALL / 2:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in sources("conformance") if path != "bounds.py"])
+def test_tolerances_live_in_bounds_alone(path):
+    assert not tolerance_literals(parse("conformance", path)), path
+
+
+@pytest.mark.parametrize(
+    "line", ["np.testing.assert_allclose(a, b)", "a == approx(b, rel=1e-3)", "approx(b, 1e-3)", "abs(a - b) < 1e-6",
+             "jnp.allclose(a, b)", "f(a, b, atol=0.1)"]
+)  # fmt: skip
+def test_a_hidden_tolerance_is_seen(line):
+    assert tolerance_literals(ast.parse(line))
+
+
+def test_examples_of_the_reference():
+    attempted = {}
+    for path in sources("reference"):
+        name = ".".join(["routelaws", "reference", *Path(path).with_suffix("").parts]).removesuffix(".__init__")
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.failed == 0, name
+        attempted[name.removeprefix("routelaws.reference.")] = result.attempted
+    for name in ("notation", "accounting", "experts", "routers.hash_layer", "routers.sinkhorn"):
+        assert attempted[name] > 0, f"{name} has no example"
+
+
+def test_every_package_is_listed():
+    """Setuptools takes the list of packages as it stands: one that is left out is missing from the wheel."""
+    project = ROOMS["reference"].parent / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("an installed wheel has no pyproject.toml")
+    listed = set(tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
+    for room, folder in ROOMS.items():
+        for path in folder.rglob("*.py"):
+            inside = path.parent.relative_to(folder).parts
+            if (room, *inside[:1]) == ("accelerated", "tests"):
+                continue
+            assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
+            assert ".".join(["routelaws", room, *inside]) in listed, f"{path.parent} is not in pyproject.toml"
+    for name in listed - {"routelaws"}:
+        _, room, *inside = name.split(".")
+        assert ROOMS[room].joinpath(*inside, "__init__.py").is_file(), f"{name} is listed and not there"
+
+
+IMPORT_EVERYTHING = """
+import os, sys, threading
+import routelaws
+assert not {"jax", "numpy"} & set(sys.modules), "import routelaws imports a room"
+import routelaws.reference, routelaws.accelerated
+assert "jax" not in sys.modules, "the rooms are not lazy"
+import jax  # which changes the environment by itself
+before = dict(os.environ)
+for room in (routelaws.reference, routelaws.accelerated):
+    for name in room.__all__:
+        module = getattr(room, name)
+        for inner in getattr(module, "__all__", []):
+            getattr(module, inner)
+    try:
+        room.no_such_name
+    except AttributeError as error:
+        assert "no_such_name" in str(error)
+    else:
+        raise AssertionError("a name that is not there was found")
+assert not jax.config.jax_enable_x64
+assert jax.config.jax_default_matmul_precision is None
+assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
+assert threading.active_count() == 1, threading.enumerate()
+assert "routelaws.reference" in sys.modules and "routelaws.conformance" not in sys.modules
+"""
+
+
+def test_importing_changes_nothing():
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_ENABLE")}
+    done = subprocess.run([sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
