@@ -153,14 +153,18 @@ def _read_text(path: Path):
 
 
 def _numbers(path, name: str, text):
-    """Return a column as float64; InputError at the first text that is neither a finite number nor blank."""
+    """Return a column as float64; InputError at the first text that is neither a finite number nor blank.
+
+    An infinite capacity factor is a number like others: nothing was dropped.
+    """
     import pandas
 
     text = text.str.strip()
     blank = text.isin(_BLANK)
     values = pandas.to_numeric(text.mask(blank), errors="coerce").astype("float64")
     _refuse(path, name, text, values.isna() & ~blank, "a number")
-    _refuse(path, name, text, values.abs() == float("inf"), "a finite number")
+    if name != "capacity_factor":
+        _refuse(path, name, text, values.abs() == float("inf"), "a finite number")
     return values
 
 

@@ -132,7 +132,8 @@ def test_the_menu_drops_and_keeps(backend):
     for name in ROUTED:
         drawn = case(name, 0)
         for training in (True, False):
-            share = reference.apply(drawn.params, drawn.tokens[:, :-1], drawn.config, training=training).dropped_fraction
+            tokens = drawn.tokens[:, :-1]
+            share = reference.apply(drawn.params, tokens, drawn.config, training=training).dropped_fraction
             assert (share.max() > 0) == (training and name in DROPPING), (name, training, share)
             assert len(share) == drawn.config.num_routed
 

@@ -84,7 +84,7 @@ def loss_figure(sweep: Sweep, findings: Findings):
     if not sweep.selections:
         return None
     figure, panels = _panels(len(sweep.selections), 4.6, most=2)
-    labels = []
+    labels = []  # written once the axes have their range
     for panel, selection, law in zip(panels, sweep.selections, findings.laws, strict=True):
         runs = sweep.of(selection)
         sizes = sorted({run.size for run in runs})
@@ -92,15 +92,21 @@ def loss_figure(sweep: Sweep, findings: Findings):
         for i, size in enumerate(sizes):
             colour = _shade(_colour(law.router), i, len(sizes))
             end = _loss_line(panel, [run for run in runs if run.size == size], law, colour)
-            ends.append((*end, f"N = {size_label(size)}", colour))
-        labels.append(ends)
+            ends.append((*end, f"N = {size_label(size)}"))
+        labels.append((panel, ends, _colour(law.router)))
         counts = sorted({run.experts for run in runs})
         _log_ticks(panel, counts)
-        panel.set(title=law.router, xlabel="experts E  (1 = dense)", xlim=(min(counts) * 0.85, max(counts) * 2.4))
+        panel.set(title=law.router, xlabel="experts E  (1 = dense)", xlim=_with_room(counts))
     _loss_scale(panels, [run.loss for selection in sweep.selections for run in sweep.of(selection)])
-    for panel, ends in zip(panels, labels, strict=True):
-        _label_ends(panel, ends)
+    for panel, ends, colour in labels:
+        _label_ends(panel, ends, colour)
     return figure
+
+
+def _with_room(counts: list[int]) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis with room for the labels on the right."""
+    span = max(counts[-1] / counts[0], 2)
+    return counts[0] / span**0.05, counts[-1] * span**0.32
 
 
 def _loss_line(panel, runs: list[SweepRun], law: RouterLaw, colour) -> tuple[float, float]:
@@ -131,9 +137,9 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
     if not laws:
         return None
     figure, panels = _panels(len(laws), 4.4, most=2)
-    everything = []
+    reach = []  # by panel: the smallest and the largest effective size
     for panel, (law, runs) in zip(panels, laws, strict=True):
-        sizes = sorted({run.size for run in runs})
+        sizes, everything = sorted({run.size for run in runs}), []
         for i, size in enumerate(sizes):
             for dense in (False, True):
                 chosen = [run for run in runs if run.size == size and (run.router == DENSE) == dense]
@@ -143,13 +149,15 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
                 label = f"N = {size_label(size)}" if not dense else "dense" if i == len(sizes) - 1 else None
                 panel.plot(at, [run.loss for run in chosen], "s" if dense else "o", color=colour, markersize=6.5,
                            markeredgecolor="white", markeredgewidth=0.8, zorder=3, label=label)  # fmt: skip
+        reach.append((min(everything), max(everything)))
         panel.set(title=law.router, xlabel="effective parameter count  (parameters)")
         panel.legend(loc="lower left", handletextpad=0.2, borderaxespad=0.2)
-    low, high = min(everything) / 1.4, max(everything) * 1.4
-    for panel, (law, _) in zip(panels, laws, strict=True):
-        inside, beyond = np.array([law.sizes[0], law.sizes[-1]]), np.array([law.sizes[-1], max(high, law.sizes[-1])])
-        for at, style in ((inside, "-"), (beyond, (0, (4, 3)))):
-            line = predict_curve(law.fit.curve, at.astype(float), np.ones(at.size))
+    low, high = min(low for low, _ in reach) / 1.4, max(high for _, high in reach) * 1.4
+    for panel, (law, _), (smallest, largest) in zip(panels, laws, reach, strict=True):
+        inside, dashed = (law.sizes[0], law.sizes[-1]), (0, (4, 3))
+        below, above = (min(smallest, inside[0]), inside[0]), (inside[1], max(largest, inside[1]))
+        for at, style in ((inside, "-"), (below, dashed), (above, dashed)):
+            line = predict_curve(law.fit.curve, np.array(at, dtype=float), np.ones(2))
             panel.plot(at, line, color=COLOURS[DENSE], linewidth=1.3, linestyle=style, zorder=2)
         panel.set_xscale("log")
         panel.set_xlim(low, high)
@@ -164,23 +172,30 @@ def training_figure(sweep: Sweep, findings: Findings):
     if not any(run.log for _, runs in chosen for run in runs):
         return None
     figure, panels = _panels(len(chosen), 3.6)
+    names = {}
+    for router in {run.router for _, runs in chosen for run in runs}:
+        counts = {run.experts for _, runs in chosen for run in runs if run.router == router}
+        names[router] = f"{router}, " + (f"E = {counts.pop()}" if len(counts) == 1 else "largest E")
+    names[DENSE] = "dense"
     for panel, (size, runs) in zip(panels, chosen, strict=True):
         tops = []
         for run in runs:
             colour = _colour(run.router)
-            label = run.router.lower() if run.router == DENSE else f"{run.router}, E = {run.experts}"
             at, loss = _curve(run, "train", "loss")
             panel.plot(at, _smoothed(loss), color=_shade(colour, 0, 3), linewidth=1.0)
             at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
-            panel.plot(at_evaluation, validation, "o-", color=colour, markersize=4, linewidth=1.6, label=label, zorder=3)
+            panel.plot(at_evaluation, validation, "o-", color=colour, markersize=4, linewidth=1.6, zorder=3,
+                       label=names[run.router])  # fmt: skip
             tops += list(_smoothed(loss)[at >= 0.04 * at[-1]]) + list(validation) if at.size else list(validation)
         if tops:
             room = 0.04 * (max(tops) - min(tops))
             panel.set_ylim(min(tops) - room, max(tops) + room)
         panel.set(title=f"N = {size_label(size)}", xlabel="training tokens (millions)", xlim=(0, None))
-    panels[0].legend(loc="upper right", handlelength=1.4, borderaxespad=0.1)
-    for panel in panels[::PER_ROW]:
-        panel.set_ylabel("loss (nats per token)")
+    lines = {line.get_label(): line for panel in panels for line in panel.lines if not line.get_label().startswith("_")}
+    figure.legend(lines.values(), lines, loc="outside upper center", ncols=len(lines), handlelength=1.6)
+    for panel in panels:
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel("loss (nats per token)")
     return figure
 
 
@@ -196,14 +211,15 @@ def load_figure(sweep: Sweep, findings: Findings):
             colour = _shade(_colour(load.router), i, len(load.shares)) if len(load.shares) > 1 else _colour(load.router)
             edges = np.arange(len(block) + 1) + 0.5
             label = f"routed block {i + 1} of {len(load.shares)}" if len(load.shares) > 1 else None
-            panel.stairs(block, edges, color=colour, linewidth=1.8, label=label)
+            panel.stairs(block, edges, color=colour, linewidth=1.8, label=label, baseline=None)
             if len(load.shares) == 1:
                 panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
         panel.axhline(1, color=COLOURS[DENSE], linewidth=1.1, linestyle=(0, (4, 3)))
         panel.text(load.experts + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5,
                    color=COLOURS[DENSE])  # fmt: skip
         panel.set(title=f"{load.router}, N = {size_label(load.size)}, E = {load.experts}",
-                  xlabel="experts, busiest first", xlim=(0.5, load.experts + 0.5), ylim=(0, highest * 1.06))  # fmt: skip
+                  xlabel="experts, busiest first", xlim=(0.5, load.experts + 0.5),
+                  ylim=(0, highest * 1.06))  # fmt: skip
         panel.xaxis.get_major_locator().set_params(integer=True)
         if len(load.shares) > 1:
             panel.legend(loc="upper right")
@@ -244,7 +260,7 @@ def _panels(count: int, height: float, most: int = PER_ROW) -> tuple:
     """Return a figure and its panels, `most` in a row."""
     from matplotlib.figure import Figure
 
-    columns = min(count, most)
+    columns = 2 if count == 4 else min(count, most)
     rows = -(-count // columns)
     width = WIDTH if columns > 1 else 0.65 * WIDTH
     figure = Figure(figsize=(width, height * rows if rows == 1 else 0.85 * height * rows), layout="constrained")
@@ -283,7 +299,7 @@ def _size_ticks(panel, low: float, high: float) -> None:
     steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
     ticks = ticks[:: 1 + len(ticks) // 8]
-    panel.set_xticks(ticks, [size_label(round(tick)) for tick in ticks])
+    panel.set_xticks(ticks, [f"{tick / 1e6:g}M" if tick >= 1e6 else f"{tick / 1e3:g}K" for tick in ticks])
     panel.xaxis.set_minor_locator(NullLocator())
 
 
@@ -295,19 +311,20 @@ def _loss_scale(panels: list, losses: list[float]) -> None:
     room = 0.06 * (high - low) or 0.02
     low, high = np.exp(low - room), np.exp(high + room)
     ticks = [tick for tick in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    decimals = next((n for n in range(5) if all(abs(round(tick, n) - tick) < 1e-6 for tick in ticks)), 5)
     for panel in panels:
         panel.set_yscale("log")
         panel.set_ylim(low, high)
-        panel.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
+        panel.set_yticks(ticks, [f"{tick:.{decimals}f}" for tick in ticks])
         panel.yaxis.set_minor_locator(NullLocator())
     panels[0].set_ylabel("validation loss (nats per token)")
 
 
-def _label_ends(panel, ends: list[tuple]) -> None:
+def _label_ends(panel, ends: list[tuple[float, float, str]], colour: str) -> None:
     """Write a label to the right of where each line ends, pushed apart where they would touch."""
     low, high = np.log(panel.get_ylim())
     gap, height = 0.055 * (high - low), -np.inf
-    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
+    for x, y, text in sorted(ends, key=lambda end: end[1]):
         height = max(np.log(y), height + gap)
         panel.annotate(text, (x, np.exp(height)), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
                        fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip

@@ -64,7 +64,7 @@ class RouterLaw(NamedTuple):
     def verdict(self, i: int) -> str:
         """Return whether the slope at the i-th size is negative with the whole of its interval."""
         if self.slope.high[i] < 0:
-            return "yes"
+            return "yes" if math.isfinite(self.slope.slope[i]) else "yes in sign, no finite value"
         return "no, it is positive" if self.slope.low[i] > 0 else "no, the interval reaches past 0"
 
 

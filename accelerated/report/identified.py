@@ -5,7 +5,9 @@ Nothing is said that the fit at hand does not show: every sentence hangs on a st
 
 import math
 
-from ..laws.routed import RoutedCoefficients, cutoff
+import numpy as np
+
+from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
 from ..training.results import size_label
 from .findings import RouterLaw, percent
 
@@ -39,7 +41,7 @@ def _rows(law: RouterLaw) -> str:
 
 
 def _misfit(law: RouterLaw, scatter: float | None) -> str:
-    text = f"The law misses the losses by {percent(law.fit.rmsle):.2g} % (root mean square)"
+    text = f"The law misses the losses it was fitted to by {percent(law.fit.rmsle):.2g} % (root mean square)"
     if scatter is None:
         return text + ". No point was trained with two seeds, so it is open whether that is chance."
     text += f"; seeds alone scatter by {percent(scatter):.2g} % (standard deviation)."
@@ -50,7 +52,7 @@ def _misfit(law: RouterLaw, scatter: float | None) -> str:
 
 def _slopes(law: RouterLaw) -> list[str]:
     """Return a sentence on the slopes that are not negative with their interval, and one on infinite ends."""
-    doubtful = [size_label(n) for i, n in enumerate(law.sizes) if law.verdict(i) != "yes"]
+    doubtful = [size_label(n) for i, n in enumerate(law.sizes) if not law.verdict(i).startswith("yes")]
     unbounded = [
         size_label(n) for n, *ends in zip(law.sizes, law.slope.low, law.slope.high, strict=True)
         if not all(map(math.isfinite, ends))
@@ -69,14 +71,14 @@ def _slopes(law: RouterLaw) -> list[str]:
 def _linear_limit() -> str:
     return (
         "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1, so that none of a, b, c, d,"
-        " E_start and E_max has a value. Predictions and gains exist, slopes do not."
+        " E_start and E_max has a value. Predictions and gains exist; of the slopes only the sign."
     )
 
 
 def _start(law: RouterLaw, coefficients: RoutedCoefficients) -> str:
     if law.fit.status.startswith("E_start at 1"):
         return "E_start sits at 1, the least the law allows: the first experts count in full as far as these runs show."
-    return f"E_start is {coefficients.E_start:.3g}{_reach(law, 'E_start')}."
+    return f"{_pinned(law, 'E_start')}."
 
 
 def _limit(law: RouterLaw, coefficients: RoutedCoefficients) -> str:
@@ -86,10 +88,12 @@ def _limit(law: RouterLaw, coefficients: RoutedCoefficients) -> str:
             f"E_max is not identified: the fit is best without any limit, so up to E = {top} these runs show no"
             " saturation, and they say nothing about where more experts stop helping."
         )
-    text = f"E_max is {coefficients.E_max:.3g}{_reach(law, 'E_max')}"
+    text = f"{_pinned(law, 'E_max')}. "
     if coefficients.E_max > top:
-        return text + f". It lies beyond the largest E trained ({top}): it is read off a bend, and was not seen."
-    return text + f", below the largest E trained ({top}): more experts than that bring next to nothing here."
+        text += f"It lies beyond the largest E trained ({top}): it is read off a bend, and was not seen. "
+    reached = math.log(effective_experts(top, coefficients.E_start, coefficients.E_max) / coefficients.E_start)
+    share = 100 * reached / math.log(coefficients.E_max / coefficients.E_start)
+    return text + f"By this fit E = {top} brings {share:.0f} % of what any number of experts could, in log10 L."
 
 
 def _interaction(law: RouterLaw, coefficients: RoutedCoefficients) -> list[str]:
@@ -108,25 +112,40 @@ def _interaction(law: RouterLaw, coefficients: RoutedCoefficients) -> list[str]:
         return [text, f"N_cutoff, where the slope passes 0, is {_size(size)}, within the sizes trained."]
     times = size / high if size > high else low / size
     side = "above the largest" if size > high else "below the smallest"
-    return [text, f"N_cutoff, where the slope would pass 0, is {_size(size)}, {_times(times)} times {side} size trained:"
-                  " an extrapolation, and no prediction."]  # fmt: skip
+    return [
+        text,
+        f"N_cutoff, where the slope would pass 0, is {_size(size)}, {_times(times)} times {side} size trained: an"
+        " extrapolation, and no prediction.",
+    ]
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """Return a positive number with so many digits, written out unless it is very large or small."""
+    if not 1e-4 <= value < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return np.format_float_positional(value, precision=digits, unique=False, fractional=False, trim="-").rstrip(".")
 
 
 def _reach(law: RouterLaw, name: str) -> str:
-    """Return the rough interval of a coefficient, with a word where it is as wide as the number itself."""
-    value, reach = getattr(law.fit.coefficients, name), law.reach[name]
-    if not math.isfinite(reach):
-        return ""
-    loose = ", which is its order of magnitude at best" if name != "c" and reach > abs(value) / 2 else ""
-    return f" ± {reach:.2g}{loose}"
+    """Return the rough interval of a coefficient."""
+    reach = law.reach[name]
+    return f" ± {significant(reach)}" if math.isfinite(reach) else ""
+
+
+def _pinned(law: RouterLaw, name: str) -> str:
+    """Return a coefficient that is above 0, and whether the runs pin it down to within half of itself."""
+    value = getattr(law.fit.coefficients, name)
+    word = "is not pinned down:" if law.reach[name] > value / 2 else "is"
+    return f"{name} {word} {significant(value, 3)}{_reach(law, name)}"
 
 
 def _size(size: float) -> str:
-    return size_label(round(size)) if size < 1e13 else f"{size:.0e}"
+    return size_label(round(size)) if size < 1e12 else f"{size:.1e}"
 
 
 def _times(times: float) -> str:
-    return f"{times:.2g}" if times < 100 else f"{times:,.0f}" if times < 1e6 else f"{times:.0e}"
+    """Return a factor, at least 1, with two digits."""
+    return f"{float(f'{times:.1e}'):,.{0 if times >= 10 else 1}f}" if times < 1e12 else f"{times:.0e}"
 
 
 def _listed(words: list[str]) -> str:

@@ -4,6 +4,7 @@ Every number is one of `findings.py` or of the runs themselves; every judgement 
 """
 
 import math
+import shlex
 from pathlib import Path
 
 from ..errors import InputError
@@ -13,7 +14,7 @@ from ..training.config import TrainConfig
 from ..training.grid import presets, read_grid
 from ..training.results import size_label
 from .findings import Findings, RouterLaw, percent, seed_scatter
-from .identified import open_questions
+from .identified import open_questions, significant
 from .sweep_data import Sweep, SweepRun
 
 
@@ -29,6 +30,7 @@ def helps_section(findings: Findings) -> str:
           f"**{c.verdict}**") for c in findings.comparisons],
     )  # fmt: skip
     text = "## Does routing help?\n\nLosses are validation losses in nats per token, means over the seeds of a point."
+    text += " Evaluation routes greedily, sees no later token and drops nothing."
     text += f"\n\n{lines}\n\n{_spread_words(findings)}"
     if any(c.borrowed for c in findings.comparisons):
         text += "\n\n\\* This router has one seed at every point; the spread is the largest of the other runs."
@@ -62,8 +64,8 @@ def effective_section(drawn: list[str]) -> str:
         return text + "Without a fitted law there is no effective parameter count."
     return text + (
         "The effective parameter count is the size of the dense model that the law gives the same loss. If the law"
-        " describes the runs, the points of every N and E fall on the line of the dense models; it is dashed beyond the"
-        " largest dense model that was trained, where it is an extrapolation.\n\n"
+        " describes the runs, the points of every N and E fall on the line of the dense models; it is dashed outside"
+        " the sizes of the dense models that were trained, where it is an extrapolation.\n\n"
         "![Loss against effective parameter count](figures/effective_size.png)"
     )
 
@@ -72,9 +74,10 @@ def law_section(findings: Findings) -> str:
     """Return the law, its coefficients, slopes and gains with their intervals."""
     text = (
         "## The law\n\n"
-        "log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d, where the effective experts Ê rise with E from E_start"
-        " at E = 1 towards E_max:\n1/Ê = 1/(E − 1 + (1/E_start − 1/E_max)⁻¹) + 1/E_max. It is fitted to every run in the"
-        " grid, all seeds, by least squares in log10 L."
+        "```\nlog10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d\n"
+        "    1/Ê = 1/(E − 1 + (1/E_start − 1/E_max)⁻¹) + 1/E_max\n```\n\n"
+        "The effective experts Ê rise with E, from E_start for a dense model towards E_max. The law is fitted to every"
+        " run, all seeds, by least squares in log10 L, one router at a time; dense runs count for each."
     )
     text += "".join(f"\n\nNo law for {law.router}: {law.missing}." for law in findings.laws if law.missing)
     laws = [law for law in findings.laws if not law.missing]
@@ -107,7 +110,7 @@ def _coefficient(law: RouterLaw, name: str) -> str:
         return "none"
     if math.isinf(value):
         return "∞ (no limit seen)"
-    return f"{value:.4g}" + (f" ± {reach:.2g}" if reach > 0 else " (at its edge)")
+    return f"{value:.4g}" + (f" ± {significant(reach)}" if reach > 0 else " (at its edge)")
 
 
 def _cutoff(law: RouterLaw) -> str:
@@ -135,7 +138,7 @@ def _slopes(laws: list[RouterLaw]) -> str:
     ]  # fmt: skip
     return (
         "### Slopes\n\nb + c log10 N is the change of log10 L per tenfold *effective* experts at size N: negative where"
-        " routing helps.\n\n"
+        " routing helps. An infinite one has a sign and no size.\n\n"
         + table(("router", "N", "slope b + c log10 N", "95 % interval", "negative, with its interval?"), rows)
         + "\n\nProfile-likelihood intervals over all six coefficients, edges of the domain included; they take the"
         " misses of the law as independent and normal, which a few sizes cannot check."
@@ -144,9 +147,10 @@ def _slopes(laws: list[RouterLaw]) -> str:
 
 def _gains(laws: list[RouterLaw]) -> str:
     rows = [
-        (law.router, f"{n:,}", f"1 → {law.gain.experts:g}", number(gain), interval(low, high), f"{percent(gain):+.2f} %",
-         f"{percent(low):+.2f} % to {percent(high):+.2f} %")
-        for law in laws for n, gain, low, high in zip(law.sizes, law.gain.gain, law.gain.low, law.gain.high, strict=True)
+        (law.router, f"{int(n):,}", f"1 → {law.gain.experts:g}", number(gain), interval(low, high),
+         f"{percent(gain):+.2f} %", f"{percent(low):+.2f} % to {percent(high):+.2f} %")
+        for law in laws
+        for n, gain, low, high in zip(law.gain.at, law.gain.gain, law.gain.low, law.gain.high, strict=True)
     ]  # fmt: skip
     return (
         "### Gains\n\nThe change of the loss from dense to the largest E, by the law. It is close to what was measured,"
@@ -163,10 +167,11 @@ def open_section(sweep: Sweep, findings: Findings) -> str:
         text += f"\n\n**{law.router}**\n\n" + "\n".join(f"- {sentence}" for sentence in said)
     sizes = [run.size for run in sweep.runs]
     tokens = sorted({int(run.row["tokens"]) for run in sweep.runs})
+    texts = len({run.config.corpus for run in sweep.runs})
     budget = f"on {tokens[0]:,} tokens" if len(tokens) == 1 else f"on between {tokens[0]:,} and {tokens[-1]:,} tokens"
     general = [
-        f"Every run trained {budget}, on one text, with one recipe. How the gain changes with more training is not in"
-        " this grid: a law of N and E has no tokens in it.",
+        f"Every run trained {budget}{' of one text' if texts == 1 else ''}. How the gain changes with more training, or"
+        " on other text, is not something a law of N and E can say.",
         f"Nothing here was measured below N = {min(sizes):,} or above N = {max(sizes):,}; what the law says there is"
         " extrapolation.",
     ]
@@ -190,9 +195,10 @@ def load_section(findings: Findings, drawn: list[str]) -> str:
     rows = [(load.router, f"{load.size:,}", load.experts, f"{load.busiest:.2f}", load.idle,
              f"{100 * load.dropped_fraction:.2f} %") for load in findings.loads]  # fmt: skip
     return (
-        "## Load of the experts\n\nThe share of the validation tokens that each expert takes, times E: 1 is a fair share."
-        " In evaluation each token goes to its best expert and none is dropped; in training an expert takes no more than"
-        " its capacity, and what is dropped there passes by on the residual connection.\n\n"
+        "## Load of the experts\n\nThe share of the validation tokens that each expert takes, times E: 1 is a fair"
+        " share. Evaluation is greedy: where a token goes depends on no later token, and none is dropped. In training"
+        " an expert with a capacity takes no more than that; what is dropped passes by on the residual connection."
+        "\n\n"
         "![Load per expert](figures/load.png)\n\n"
         + table(("router", "N", "E", "busiest expert (fair = 1)", "experts without a token",
                  "dropped in training (last stretch)"), rows)
@@ -204,8 +210,8 @@ def runs_section(sweep: Sweep) -> str:
     rows = [_run_row(run) for run in sweep.runs]
     head = ("run", "router", "E", "N", "P", "seed", "learning rate", "tokens", "loss", "time")
     text = (
-        "## The runs\n\nN counts what one token passes through, embeddings left out; P counts every expert. The learning"
-        f" rate is the peak, after warm-up.\n\n{table(head, rows)}"
+        "## The runs\n\nN counts what one token passes through, embeddings left out; P counts every expert. The"
+        f" learning rate is the peak, after warm-up.\n\n{table(head, rows)}"
     )
     finished = {run.hyper_id for run in sweep.runs}
     waiting = [f"{i} ({config.name()})" for i, config in enumerate(sweep.planned) if i not in finished]
@@ -230,15 +236,16 @@ def repeat_section(sweep: Sweep) -> str:
     """Return the command, and what it depends on."""
     grid, where = _grid_argument(sweep)
     corpus = sweep.planned[0].corpus
-    flag = f" --corpus {' '.join(corpus)}" if corpus and len({run.corpus for run in sweep.planned}) == 1 else ""
+    flag = f" --corpus {shlex.join(corpus)}" if corpus and len({run.corpus for run in sweep.planned}) == 1 else ""
     devices = sorted({str(run.row["device"]) for run in sweep.runs})
     commits = sorted({str(run.row["commit"]) for run in sweep.runs})
     seeds = sorted({run.config.seed for run in sweep.runs})
     mixed = " (several: the runs are not of one state of the code)" if len(commits) > 1 else ""
     return (
         "## How to repeat it\n\n"
-        f"```\nroutelaws sweep {grid}{flag} --out NEW_FOLDER\nroutelaws report NEW_FOLDER\n```\n\n"
-        f"{where} The second command writes this report again. A sweep that was stopped goes on with the same command.\n\n"
+        f"```\nroutelaws sweep {shlex.quote(grid)}{flag} --out NEW_FOLDER\nroutelaws report NEW_FOLDER\n```\n\n"
+        f"{where} The second command writes this report again. A sweep that was stopped goes on with the same"
+        " command.\n\n"
         + table(("", ""), [("seeds", ", ".join(map(str, seeds))), ("device", ", ".join(devices)),
                            ("commit", ", ".join(commits) + mixed)])
         + "\n\nEvery number above is in [report.json](report.json), the table of all evaluations in"
@@ -256,8 +263,8 @@ def _grid_argument(sweep: Sweep) -> tuple[str, str]:
         except InputError:
             pass  # a preset of another version
     return f"{sweep.name}.toml", (
-        f"`{sweep.name}.toml` stands for the file that the grid `{sweep.name}` was read from; all of its runs, resolved,"
-        " are in [sweep.json](sweep.json)."
+        f"`{sweep.name}.toml` stands for the file that the grid `{sweep.name}` was read from; all of its runs,"
+        " resolved, are in [sweep.json](sweep.json)."
     )
 
 

@@ -113,9 +113,9 @@ def _on_what(sweep: Sweep) -> str:
     pieces = sorted({run.config.vocab_size for run in sweep.runs})
     per_run = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     return (
-        f"{'; '.join(texts).capitalize() if len(texts) > 1 else _capital(texts[0])}, {per_run} training tokens per run,"
-        f" in a vocabulary of {' or '.join(f'{p:,}' for p in pieces)} pieces. Losses are measured on text held out from"
-        " training, in nats per token: lower is better."
+        f"{_capital('; '.join(texts))}, {per_run} training tokens per run, in a vocabulary of"
+        f" {' or '.join(f'{p:,}' for p in pieces)} pieces. Losses are measured on text held out from training, in"
+        " nats per token: lower is better."
     )
 
 
@@ -153,17 +153,22 @@ def _outcome(findings: Findings, router: str) -> str:
     text += f"{len(good)} of {_count(len(entries), 'size')}{': ' + _range(good) if good else ''}."
     rest = [c for c in entries if c.verdict != "yes"]
     return text + " Not so at " + "; ".join(
-        f"N = {sections.sizes_text([c.size])} ({c.difference:+.4f} nats, {c.verdict.removeprefix('no, ')})" for c in rest
+        f"N = {sections.sizes_text([c.size])} ({c.difference:+.4f} nats, {c.verdict.removeprefix('no, ')})"
+        for c in rest
     ) + "."  # fmt: skip
 
 
 def _range(entries: list) -> str:
-    """Return the differences of some comparisons, the largest gain first."""
+    """Return the differences of some comparisons, the largest gain first: as gains if all are."""
     ordered = sorted(entries, key=lambda c: c.difference)
-    first, last = ordered[0], ordered[-1]
-    if len(entries) == 1:
-        return f"by {first.difference:+.4f} nats ({first.percent:+.2f} %)"
-    return f"by {first.difference:+.4f} to {last.difference:+.4f} nats ({first.percent:+.2f} % to {last.percent:+.2f} %)"
+    if ordered[-1].difference < 0:
+        nats, percents = [f"{-c.difference:.4f}" for c in ordered], [f"{-c.percent:.2f} %" for c in ordered]
+        form = "{} nats lower ({})"
+    else:
+        nats, percents = [f"{c.difference:+.4f}" for c in ordered], [f"{c.percent:+.2f} %" for c in ordered]
+        form = "a difference of {} nats ({})"
+    ends = [values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}" for values in (nats, percents)]
+    return form.format(*ends)
 
 
 def _law(findings: Findings) -> str:
@@ -178,11 +183,15 @@ def _law(findings: Findings) -> str:
 
 
 def _law_of(law: RouterLaw) -> str:
-    negative = sum(law.verdict(i) == "yes" for i in range(len(law.sizes)))
+    negative = sum(law.verdict(i).startswith("yes") for i in range(len(law.sizes)))
     sizes = f"all {len(law.sizes)}" if negative == len(law.sizes) else f"{negative} of {len(law.sizes)}"
+    if law.fit.status == "linear limit":
+        sizes += " sizes, though in its linear limit, where the slope has a sign and no size"
+    else:
+        sizes += " sizes"
     return (
         f"For {law.router} it misses the losses by {percent(law.fit.rmsle):.2g} % (root mean square), and the slope"
-        f" b + c log10 N is negative with the whole of its 95 % interval at {sizes} sizes."
+        f" b + c log10 N is negative with the whole of its 95 % interval at {sizes}."
     )
 
 
@@ -216,5 +225,3 @@ def _count(number: int, noun: str) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-

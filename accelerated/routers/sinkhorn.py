@@ -80,7 +80,7 @@ def sinkhorn_router(
         if training:
             solved = sinkhorn_plan(logits, num_sweeps=num_sweeps)
             plan, residual = solved.plan, solved.residual
-            expert = top_k_indices(plan, k)  # [T, k]
+            expert = top_k_indices(jax.lax.stop_gradient(logits) + solved.column_potential, k)  # [T, k]
         else:
             expert = top_k_indices(jax.lax.stop_gradient(logits), k)
             plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)

@@ -189,7 +189,7 @@ def from_mapping(values: dict, where: str) -> TrainConfig:
 
 def _convert(name: str, value, field: dataclasses.Field, where: str):
     """Return `value` as the type of its field: whole numbers become floats where floats are meant, lists tuples."""
-    kind = str(field.type)
+    kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
     if value is None and "None" in kind:
         return None
     if "tuple" in kind and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -201,7 +201,7 @@ def _convert(name: str, value, field: dataclasses.Field, where: str):
     wanted = int if "int" in kind else str
     if "float" not in kind and "tuple" not in kind and isinstance(value, wanted) and not isinstance(value, bool):
         return value
-    raise InputError(f"{where}: {name} is {value!r}; {kind.replace('typing.', '')} is needed")
+    raise InputError(f"{where}: {name} is {value!r}; {kind} is needed")
 
 
 def read_toml(path: Path) -> dict:

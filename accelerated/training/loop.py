@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from .batches import training_batches, validation_batches, windows_of_text
+from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .config import TrainConfig, from_mapping
 from .files import locked, make_folder, write_atomically
@@ -61,12 +61,9 @@ class Run:
     def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = _silent):
         config.check()
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
-        sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
-        self.batches = training_batches(tokens, **sizes, seed=config.seed)
-        wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
-        self.evaluation_sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
-        for name, path in config.evaluation_sets().items():
-            self.evaluation_sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
+        self.batches, self.evaluation_sets = open_text(config, tokens)
+        if config.init_from is not None:
+            check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
         self.folder = make_folder(folder)
         claim_folder(self.folder, config)
         shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
@@ -170,6 +167,21 @@ class Run:
         self._log.flush()
 
 
+def open_text(config: TrainConfig, tokens: TokenFiles) -> tuple[TrainingBatches, dict[str, np.ndarray]]:
+    """Return the training batches of a run, and {name: [n, b, S + 1]} of what it is evaluated on.
+
+    Raises:
+        InputError: a text is missing or too small for the run.
+    """
+    sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
+    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+    batches = training_batches(tokens, **sizes, seed=config.seed)
+    sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
+    for name, path in config.evaluation_sets().items():
+        sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
+    return batches, sets
+
+
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
     """Return the steps after which to evaluate, and those after which to save; the last step is in both.
 
@@ -236,22 +248,14 @@ def load_params(folder: str | Path, like: dict, watch: Watch = _silent) -> dict:
 
     Args:
         folder: a run folder.
-        like: the parameter tree that is expected.
+        like: a tree with the shapes that are expected.
         watch: told of damaged checkpoints.
 
     Raises:
         InputError: no run, no checkpoint, or weights of another shape.
     """
-    folder = Path(folder)
-    config = read_config(folder)
-    checkpoints_folder = folder / "checkpoints"
-    if not checkpoints_folder.is_dir():
-        raise InputError(f"{folder}: has no checkpoints")
-    shapes = jax.eval_shape(lambda: initial_state(config))
-    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
-    if ours != theirs:
-        raise InputError(f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes")
-    checkpoints = Checkpoints(checkpoints_folder, lambda line: watch("say", line=line))
+    shapes = check_params(folder, like)
+    checkpoints = Checkpoints(Path(folder) / "checkpoints", lambda line: watch("say", line=line))
     try:
         restored = checkpoints.restore(shapes._asdict())
     finally:
@@ -259,3 +263,15 @@ def load_params(folder: str | Path, like: dict, watch: Watch = _silent) -> dict:
     if restored is None:
         raise InputError(f"{folder}: has no checkpoint yet")
     return restored.state["params"]
+
+
+def check_params(folder: str | Path, like: dict) -> TrainState:
+    """Return the shapes of the state of the run in `folder`; `InputError` where `load_params` could not use it."""
+    config = read_config(folder)
+    if not (Path(folder) / "checkpoints").is_dir():
+        raise InputError(f"{folder}: has no checkpoints")
+    shapes = jax.eval_shape(lambda: initial_state(config))
+    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
+    if ours != theirs:
+        raise InputError(f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes")
+    return shapes

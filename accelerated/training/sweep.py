@@ -23,10 +23,10 @@ import jax
 
 from ..errors import InputError
 from .config import TrainConfig
-from .corpus import Corpus, read_corpus
+from .corpus import read_corpus
 from .files import locked, make_folder, write_atomically
 from .grid import Grid
-from .loop import Run
+from .loop import Run, open_text
 from .results import read_rows, write_rows
 from .tokens import TokenFiles, prepare_tokens
 from .workers import available_cores, start_worker, thread_environment
@@ -55,12 +55,14 @@ def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch
         InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
         WorkerDiedError: a worker was killed; starting again goes on.
     """
-    on_cpu = jax.default_backend() == "cpu"
+    folder, on_cpu = Path(folder), jax.default_backend() == "cpu"
     jobs = (jobs or available_cores()) if on_cpu else 1
-    corpora = {run.corpus: read_corpus(run.corpus or None) for run in grid.runs}
-    folder = claim_sweep_folder(folder, grid)
-    with locked(folder, wait=False, holder="another sweep"), _session(folder, jobs):
-        tokens = _prepare_tokens(grid, corpora, watch)
+    started = time.time()
+    check_sweep_folder(folder, grid)
+    # Whatever is wrong with the text is found before anything is written.
+    tokens = _prepare_tokens(grid, watch)
+    claim_sweep_folder(folder, grid)
+    with locked(folder, wait=False, holder="another sweep"), _session(folder, started, jobs):
         tasks = [Task(i, run, run_folder(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
         for task in filter(is_finished, tasks):
             watch("finished", run=task.hyper_id)
@@ -83,34 +85,44 @@ class Task(NamedTuple):
     tokens: TokenFiles
 
 
-def claim_sweep_folder(folder: Path, grid: Grid) -> Path:
-    """Make the folder of a sweep, or find the same sweep there.
+def check_sweep_folder(folder: Path, grid: Grid) -> None:
+    """Raise `InputError` where the folder of a sweep is in use for something else."""
+    folder = Path(folder)
+    if (folder / "sweep.json").exists():
+        if (folder / "sweep.json").read_text(encoding="utf-8") != _description(grid):
+            raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
+    elif folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
+        raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
+
+
+def claim_sweep_folder(folder: Path, grid: Grid) -> None:
+    """Make the folder of a sweep and write down which sweep it is."""
+    make_folder(folder)
+    if not (Path(folder) / "sweep.json").exists():
+        write_atomically(Path(folder) / "sweep.json", _description(grid))
+
+
+def _description(grid: Grid) -> str:
+    return json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
+
+
+def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
+    """Return the tokens of every run; runs with the same text and vocabulary size share them.
 
     Raises:
-        InputError: the folder is in use for something else.
+        InputError: a text cannot be read, or is too small for a run.
     """
-    folder = Path(folder)
-    description = json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
-    if (folder / "sweep.json").exists():
-        if (folder / "sweep.json").read_text(encoding="utf-8") != description:
-            raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
-        return folder
-    if folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
-        raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
-    make_folder(folder)
-    write_atomically(folder / "sweep.json", description)
-    return folder
-
-
-def _prepare_tokens(grid: Grid, corpora: dict[tuple, Corpus], watch: Watch) -> list[TokenFiles]:
-    """Return the tokens of every run; runs with the same text and vocabulary size share them."""
+    corpora = {name: read_corpus(name or None) for name in dict.fromkeys(run.corpus for run in grid.runs)}
     for corpus in corpora.values():
         watch("say", line=corpus.summary())
     made = {
         (name, size): prepare_tokens(corpora[name], size, tell=lambda line: watch("say", line=line))
         for name, size in dict.fromkeys((run.corpus, run.vocab_size) for run in grid.runs)
     }
-    return [made[run.corpus, run.vocab_size] for run in grid.runs]
+    tokens = [made[run.corpus, run.vocab_size] for run in grid.runs]
+    for run, files in zip(grid.runs, tokens, strict=True):
+        open_text(run, files)
+    return tokens
 
 
 def run_folder(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
@@ -227,11 +239,11 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _session(folder: Path, jobs: int) -> Iterator[None]:
+def _session(folder: Path, started: float, jobs: int) -> Iterator[None]:
     """Note in sessions.json when this session began and when it was last at work, whatever ends it."""
     path = folder / "sessions.json"
     sessions = read_sessions(folder)
-    current = {"started": time.time(), "last": time.time(), "jobs": jobs, "cores": available_cores()}
+    current = {"started": started, "last": time.time(), "jobs": jobs, "cores": available_cores()}
     over = threading.Event()
 
     def note():

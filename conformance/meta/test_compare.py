@@ -50,9 +50,9 @@ class TestClose:
     def test_names_the_first_bad_entry(self):
         found = self.expected.copy()
         found[1, 0] = 2.5
-        with pytest.raises(AssertionError, match=r"f: 1 of 4 entries of shape \(2, 2\).*first at \(1, 0\): expected") as e:
+        message = r"f: 1 of 4 entries of shape \(2, 2\).*first at \(1, 0\): expected .*0\.0.*, found .*2\.5"
+        with pytest.raises(AssertionError, match=message):
             assert_close_bounded("meta", found, self.expected, what="f")
-        assert "0.0" in str(e.value) and "2.5" in str(e.value)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_not_a_number_is_never_close(self, bad):

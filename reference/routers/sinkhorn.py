@@ -5,7 +5,7 @@ the exact assignment replaced by Sinkhorn's algorithm.
 
     1. SCORE    zₜₑ = xₜ · wₑ                                                            (the caller)
     2. PLAN     Π = argmax ⟨Π, z⟩ + H(Π)  with  Σₑ Πₜₑ = 1/T  and  Σₜ Πₜₑ = 1/E          `sinkhorn_plan`
-    3. SELECT   training:   the k experts with the largest Πₜₑ                           `sinkhorn_router`
+    3. SELECT   training:   the k experts with the largest Πₜₑ, that is, zₜₑ + gₑ        `sinkhorn_router`
                 evaluation: the k experts with the largest zₜₑ
     4. COMBINE  gate = softmax(z)ₜₑ of each chosen expert
 
@@ -129,7 +129,8 @@ def sinkhorn_router(
         if training:
             solved = sinkhorn_plan(logits, num_sweeps=num_sweeps)
             plan, residual = solved.plan, solved.residual
-            expert = top_k_indices(plan, k)  # [T, k]
+            # f is the same for a whole row, so z + g orders its experts as the plan does, and does not underflow.
+            expert = top_k_indices(logits + solved.column_potential, k)  # [T, k]
         else:
             expert = top_k_indices(logits, k)
             plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)

@@ -1,0 +1,139 @@
+"""The command line: exit codes, one clear line for what is wrong, nothing written by what failed."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import routelaws
+from routelaws.accelerated import cli
+
+
+def run(capsys, *arguments):
+    """Return exit code, standard output and standard error of a command, in this process."""
+    try:
+        code = cli.main([str(argument) for argument in arguments])
+    except SystemExit as exit_:  # --help
+        code = exit_.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def flags(fields: dict) -> list[str]:
+    listed = []
+    for name, value in fields.items():
+        listed += [f"--{name.replace('_', '-')}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"experts": 0, "router": "hash"}, "num_experts is 0"),
+        ({"experts": -3, "router": "sinkhorn"}, "num_experts is -3"),
+        ({"experts": 2, "k": 3, "router": "sinkhorn"}, "k is 3; it has to be between 1 and num_experts = 2"),
+        ({"router": "best"}, "router is 'best'; allowed: dense, hash, sinkhorn"),
+        ({"heads": 3}, "num_heads 3 does not divide d_model 8"),
+        ({"router": "sinkhorn", "experts": 2, "capacity_factor": 0}, "capacity_factor is 0"),
+        ({"router": "sinkhorn", "experts": 2, "capacity_factor": "nan"}, "capacity_factor is nan"),
+        ({"router": "hash", "experts": 2, "blocks": 3}, "routing_frequency 0.5 times num_blocks 3 is 1.5"),
+        ({"router": "hash", "experts": 2, "routing_frequency": 0}, "routing_frequency is 0"),
+        ({"experts": 4}, "a dense model has 1"),
+        ({"steps": 0}, "steps is 0"),
+        ({"dtype": "float8"}, "dtype is 'float8'; allowed: float32, bfloat16"),
+        ({"d_model": "wide"}, "d-model"),
+        ({"colour": "red"}, "--colour"),
+        ({"corpus": ["/no/such/folder"]}, "/no/such/folder: no such file"),
+        ({"sequence_length": 10**6}, "too small"),
+        ({"vocab_size": 100}, "vocab"),
+        ({"init_from": "/no/such/run"}, "/no/such/run: holds no run"),
+        ({"config": "/no/such/file.toml"}, "/no/such/file.toml: No such file"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_wrong_run_is_one_line_and_leaves_nothing(capsys, tmp_path, small_fields, wrong, message):
+    out = tmp_path / "run"
+    code, stdout, stderr = run(capsys, "train", "--out", out, *flags({**small_fields, **wrong}))
+    last = stderr.strip().splitlines()[-1]
+    assert code == 2 and stdout == ""
+    assert last.startswith("routelaws: ") and message in last
+    assert "Traceback" not in stderr
+    assert not (out / "results.csv").exists() and not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "empty"), (b"caf\xe9 au lait\n" * 500, "UTF-8"), (b"too short", "too small")],
+    ids=["empty", "latin-1", "short"],
+)
+def test_a_wrong_text_is_one_line_and_leaves_nothing(capsys, tmp_path, small_fields, content, message):
+    text = tmp_path / "text.txt"
+    text.write_bytes(content)
+    fields = {**small_fields, "corpus": [str(text)]}
+    code, stdout, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))
+    assert code == 2 and stdout == "" and message in stderr.strip().splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, small_fields):
+    code, stdout, _ = run(capsys, "train", "--out", tmp_path / "run", *flags({**small_fields, "steps": 8}))
+    assert code == 0
+    assert re.search(r"run: dense-d8-L2-s1, step 8: validation loss \d\.\d{4} nats per token\n$", stdout)
+    code, stdout, _ = run(capsys, "generate", tmp_path / "run", "--prompt", "ba ke", "--tokens", 4)
+    assert code == 0 and stdout.startswith("ba ke")
+    code, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags({**small_fields, "steps": 12}))
+    assert code == 2 and "holds a run with steps 8, not 12" in stderr
+
+
+def test_fields_from_a_file_and_flags_before_it(capsys, tmp_path, small_fields):
+    file = tmp_path / "run.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {**small_fields, "steps": 8}.items()]
+    file.write_text("\n".join(lines))
+    code, stdout, stderr = run(capsys, "train", "--config", file, "--out", tmp_path / "run", "--seed", 3)
+    assert code == 0, stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["seed"] == 3 and config["steps"] == 8 and config["corpus"] == small_fields["corpus"]
+    file.write_text("steps = 'many'")
+    code, _, stderr = run(capsys, "train", "--config", file, "--out", tmp_path / "other")
+    assert code == 2 and "steps is 'many'; int is needed" in stderr
+
+
+def test_help_and_version(capsys):
+    code, stdout, _ = run(capsys, "--help")
+    assert code == 0 and all(name in stdout for name in cli.COMMANDS)
+    code, stdout, _ = run(capsys, "--version")
+    assert code == 0 and stdout.strip() == routelaws.__version__
+    for command in cli.COMMANDS:
+        code, stdout, _ = run(capsys, command, "--help")
+        assert code == 0 and f"routelaws {command}" in stdout
+    code, _, stderr = run(capsys, "nothing")
+    assert code == 2 and stderr == f"routelaws: no command 'nothing'; there are {', '.join(cli.COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("command", ["report", "generate", "fit"])
+def test_a_folder_or_table_that_is_not_there(capsys, tmp_path, command):
+    code, stdout, stderr = run(capsys, command, tmp_path / "nothing")
+    assert code == 2 and stdout == "" and len(stderr.strip().splitlines()) == 1
+
+
+def test_a_missing_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    code, _, stderr = run(capsys, "report", "anywhere")
+    assert code == 2 and stderr == "routelaws: tyro is missing; install it with: pip install 'routelaws[train]'\n"
+
+
+def test_importing_changes_nothing_in_the_process():
+    script = """
+import os
+before = dict(os.environ)
+import routelaws, routelaws.reference, routelaws.accelerated, routelaws.accelerated.cli
+from routelaws.accelerated import accounting, experts, laws, notation, routers, transformer
+import jax
+assert os.environ == before, set(os.environ.items()) ^ set(before.items())
+assert not jax.config.jax_enable_x64
+import threading
+assert threading.active_count() == 1
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

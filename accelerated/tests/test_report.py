@@ -1,0 +1,347 @@
+"""The report of a sweep: numbers against independent ones, verdicts when the data turn round, figures."""
+
+import json
+import math
+import re
+import struct
+
+import matplotlib
+import numpy as np
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.fitting import fit_routed
+from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.accelerated.laws.uncertainty import SlopeInterval, gain_interval, slope_interval
+from routelaws.accelerated.report import sweep_report
+from routelaws.accelerated.report.findings import RouterLaw, SeedSpread, effective_size, spread_for
+from routelaws.accelerated.report.sweep_data import read_sweep
+from routelaws.accelerated.report.sweep_report import write_report
+from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.files import write_atomically
+from routelaws.accelerated.training.grid import Grid
+from routelaws.accelerated.training.results import read_rows, result_row, write_rows
+from routelaws.accelerated.training.sweep import claim_sweep_folder, run_folder
+
+LAWS = {
+    "dense": RoutedCoefficients(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0),
+    "hash": RoutedCoefficients(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0),
+    "sinkhorn": RoutedCoefficients(-0.06, -0.08, 0.006, 0.78, 1.5, 90.0),
+}
+HURTS = LAWS | {"hash": LAWS["hash"]._replace(b=0.05, c=-0.004)}
+STEPS = 400
+
+
+def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8, (1, 2)),)) -> list[TrainConfig]:
+    """Return a grid of dense, hash and sinkhorn runs, with more seeds at points of the middle size."""
+    base = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS}
+    runs = [TrainConfig(d_model=width, **base) for width in widths]
+    for router in ("hash", "sinkhorn"):
+        runs += [TrainConfig(router=router, experts=e, d_model=width, **base) for width in widths for e in experts]
+    for router, count, seeds in more_seeds:
+        fields = base | {"d_model": widths[len(widths) // 2], "router": router, "experts": count}
+        runs += [TrainConfig(**(fields | {"seed": other})) for other in seeds]
+    return runs
+
+
+def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect=True, logs=True):
+    """Write the folder of a sweep whose losses follow laws, as the trainer would; returns the folder."""
+    runs = grid() if runs is None else runs
+    claim_sweep_folder(folder, Grid("made up", tuple(runs)))
+    random, table = np.random.default_rng(0), []
+    for i, config in enumerate(runs):
+        size = config.accounting().dense_parameters
+        final = float(predict_loss(size, config.experts, laws[config.router])) * 10 ** random.normal(0, noise)
+        done = finished is None or i in finished
+        rows = []
+        for step in (STEPS // 2, STEPS) if done else (STEPS // 2,):
+            loss = final + (0 if step == STEPS else 0.3)
+            dropped = 0.01 if config.router == "sinkhorn" else 0.0
+            rows.append(result_row(config, i, step, {"validation": loss}, dropped, step / 10))
+        path = run_folder(folder, i, config)
+        path.mkdir(parents=True)
+        write_rows(path / "results.csv", rows)
+        if logs:
+            write_atomically(path / "log.jsonl", make_log(config, final, random))
+        table += rows if done else []
+    if collect:
+        write_rows(folder / "results.csv", table)
+    sessions = [{"started": 1000.0, "last": 1600.0, "jobs": 2}, {"started": 9000.0, "last": 9065.0, "jobs": 2}]
+    write_atomically(folder / "sessions.json", json.dumps(sessions))
+    return folder
+
+
+def make_log(config, final, random) -> str:
+    """Return the log of a run whose loss falls as a power of the step."""
+    lines = []
+    for step in range(8, STEPS + 1, 8):
+        loss = final + 3 * (step**-0.6 - STEPS**-0.6) + random.normal(0, 0.03)
+        lines.append({"kind": "train", "step": step, "loss": loss, "dropped_fraction": 0.0, "tokens_per_second": 9})
+        if step % (STEPS // 2) == 0:
+            evenness = np.full(config.experts, 6.0 if step == STEPS else 0.5)
+            load = [] if config.router == "dense" else random.dirichlet(evenness, 2).tolist()
+            loss = final + (0 if step == STEPS else 0.3)
+            lines.append({"kind": "evaluation", "step": step, "loss_validation": loss, "load": load})
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def numbers(folder) -> dict:
+    """Return report.json, and make sure that it is strict JSON."""
+
+    def refuse(text):
+        raise AssertionError(f"{text} is not JSON")
+
+    return json.loads((folder / "report.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Leave the figures out where they are not what is tested: they take most of the time."""
+    monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished sweep of 35 runs with its report."""
+    folder = make_sweep(tmp_path_factory.mktemp("whole") / "sweep")
+    assert write_report(folder) == folder / "report.md"
+    return folder
+
+
+def last_losses(folder, router) -> dict:
+    """Return {(N, E): losses} of one router_type at the last step, read without any code of the report."""
+    found: dict = {}
+    for row in read_rows(folder / "results.csv"):
+        if row["router_type"] == router and int(row["step"]) == STEPS:
+            found.setdefault((int(row["dense_parameter_count"]), int(row["num_experts"])), []).append(
+                float(row["loss_validation"])
+            )
+    return found
+
+
+@pytest.mark.parametrize("router", ["Hash", "S-Base"])
+def test_the_comparison_with_dense_is_that_of_the_last_evaluations(whole, router):
+    dense, routed = last_losses(whole, "Dense"), last_losses(whole, router)
+    entries = [entry for entry in numbers(whole)["does_routing_help"] if entry["router"] == router]
+    assert [entry["size"] for entry in entries] == sorted(size for size, _ in dense)
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    for entry in entries:
+        before, after = np.mean(dense[entry["size"], 1]), np.mean(routed[entry["size"], 32])
+        assert entry["experts"] == 32 and entry["verdict"] == "yes"
+        assert entry["difference"] == pytest.approx(after - before)
+        assert entry["percent"] == pytest.approx(100 * (after / before - 1))
+        assert f"| {before:.4f} | 32 | {after:.4f} | {after - before:+.4f} |" in text
+
+
+def test_the_seed_spread_is_that_of_the_point_with_three_seeds(whole):
+    (spread,) = numbers(whole)["seed_spread"]
+    losses = last_losses(whole, "Hash")[spread["size"], 8]
+    assert len(losses) == 3 and spread["losses"] == pytest.approx(losses)
+    assert spread["range"] == pytest.approx(max(losses) - min(losses))
+    mean = sum(losses) / 3
+    assert spread["deviation"] == pytest.approx(math.sqrt(sum((loss - mean) ** 2 for loss in losses) / 2))
+    assert (spread["router"], spread["experts"], spread["seeds"]) == ("Hash", 8, [42, 1, 2])
+    entries = numbers(whole)["does_routing_help"]
+    assert {entry["spread"] for entry in entries} == {spread["range"]}
+    assert {(entry["router"], entry["borrowed"]) for entry in entries} == {("Hash", False), ("S-Base", True)}
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    assert f"| {spread['range']:.4f} |" in text and f"| {spread['range']:.4f}* |" in text
+
+
+def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
+    def spread(router, width):
+        return SeedSpread(router, 1000, 8, [1, 2], [1.0, 1.0 + width], width, width / math.sqrt(2))
+
+    dense, own, other = spread("Dense", 0.02), spread("Hash", 0.01), spread("S-Base", 0.5)
+    assert spread_for("Hash", [own, other]) == (0.01, False)
+    assert spread_for("Hash", [dense, own, other]) == (0.02, False)
+    assert spread_for("RL-R", [dense, own, other]) == (0.5, True)
+    assert spread_for("Hash", []) == (None, False)
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, without_figures):
+    runs = grid(more_seeds=())
+    runs += [TrainConfig(**{**vars(runs[0]), "seed": 7, "learning_rate": 0.001})]
+    folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
+    write_report(folder)
+    result = numbers(folder)
+    assert result["seed_spread"] == []
+    assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
+    assert "how much of that is chance is not known" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("router", ["Hash", "S-Base"])
+def test_slopes_and_gains_are_those_of_the_fit_to_all_seeds(whole, router):
+    points = [point for kind in ("Dense", router) for point in last_losses(whole, kind).items()]
+    table = [(n, e, loss) for (n, e), losses in points for loss in losses]
+    columns = np.array(table).T
+    (law,) = (law for law in numbers(whole)["laws"] if law["router"] == router)
+    fit = fit_routed(*columns)
+    assert law["rows"] == len(table) == (20 if router == "Hash" else 18)
+    assert law["rmsle"] == pytest.approx(fit.rmsle) and law["status"] == fit.status
+    at = np.unique(columns[0])
+    slope, gain = slope_interval(*columns, at), gain_interval(*columns, at)
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    for i, n in enumerate(at):
+        ends = [value if math.isfinite(value) else None for value in (slope.slope[i], slope.low[i], slope.high[i])]
+        assert [law["slopes"][i][name] for name in ("slope", "low", "high")] == pytest.approx(ends)
+        assert (law["slopes"][i]["negative"] == "yes") == bool(slope.high[i] < 0)
+        assert f"| **{law['slopes'][i]['negative']}** |" in text
+        assert law["gains"][i]["log10"] == pytest.approx(gain.gain[i])
+        ratio = 10 ** gain.gain[i]
+        assert law["gains"][i]["percent"] == pytest.approx(100 * (ratio - 1))
+        assert f"| {int(n):,} | 1 → 32 | {gain.gain[i]:+.4f} |" in text and f"{100 * (ratio - 1):+.2f} %" in text
+        assert f"| {router} | {int(n):,} | {slope.slope[i]:+.4f} |" in text
+
+
+def test_the_effective_size_is_that_of_the_law():
+    size, experts = (v.ravel() for v in np.meshgrid([1e4, 1e5, 1e6], [1.0, 2.0, 8.0, 32.0]))
+    fit = fit_routed(size, experts, predict_loss(size, experts, LAWS["sinkhorn"]))
+    expected = effective_parameter_count(size, experts, LAWS["sinkhorn"])
+    assert effective_size(fit, size, experts) == pytest.approx(expected, rel=1e-4)
+
+
+def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
+    folder = make_sweep(tmp_path / "sweep", HURTS, noise=0.0003)
+    write_report(folder)
+    result = numbers(folder)
+    verdicts = {entry["router"]: entry["verdict"] for entry in result["does_routing_help"]}
+    assert verdicts == {"Hash": "no, routing hurts", "S-Base": "yes"}
+    laws = {law["router"]: law for law in result["laws"]}
+    assert all(slope["negative"] != "yes" for slope in laws["Hash"]["slopes"])
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "Hash with 32 experts is below dense by more than the spread over seeds" in text
+    assert re.search(r"at 0 of 3 sizes\. Not so at N = .*\+0\.\d+ nats, routing hurts", text)
+    assert "the runs do not show that the slope is negative" in text
+
+
+def test_a_gain_within_the_spread_is_no_gain(tmp_path, without_figures):
+    folder = make_sweep(tmp_path / "sweep", LAWS | {"hash": LAWS["hash"]._replace(b=-1e-4, c=0.0)}, noise=0.01)
+    write_report(folder)
+    verdicts = {e["verdict"] for e in numbers(folder)["does_routing_help"] if e["router"] == "Hash"}
+    assert "yes" not in verdicts and "no, within the spread" in verdicts
+
+
+def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
+    ends = [(-0.3, -0.2, -0.1), (-0.3, -0.2, 0.1), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (-math.inf, -math.inf, -0.1)]
+    low, slope, high = np.array(ends).T
+    interval = SlopeInterval(np.ones(5), slope, low, high, np.zeros(5, dtype=bool))
+    law = RouterLaw("Hash", 20, [1], [1, 2], [], None, slope=interval)
+    unsure = "no, the interval reaches past 0"
+    expected = ["yes", unsure, unsure, "no, it is positive", "yes in sign, no finite value"]
+    assert [law.verdict(i) for i in range(5)] == expected
+
+
+def test_figures_are_whole_and_the_same_each_time_and_change_no_settings(whole):
+    before, contents = dict(matplotlib.rcParams), {}
+    for path in sorted((whole / "figures").iterdir()):
+        contents[path.name] = path.read_bytes()
+        if path.suffix == ".png":
+            assert contents[path.name].startswith(b"\x89PNG") and len(contents[path.name]) > 20_000
+            width, height = struct.unpack(">II", contents[path.name][16:24])
+            assert width > 900 and height > 400
+    names = ("effective_size", "load", "loss", "training")
+    assert sorted(contents) == [name + ending for name in names for ending in (".png", ".svg")]
+    assert all(f"(figures/{name}.png)" in (whole / "report.md").read_text(encoding="utf-8") for name in names)
+    matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
+    write_report(whole)
+    assert matplotlib.rcParams["font.size"] == 31
+    matplotlib.rcParams["font.size"] = before["font.size"]
+    assert dict(matplotlib.rcParams) == before
+    assert {path.name: path.read_bytes() for path in (whole / "figures").iterdir()} == contents
+
+
+def test_the_load_is_that_of_the_last_evaluation(whole):
+    sweep = read_sweep(whole)
+    for load in numbers(whole)["load"]:
+        (run,) = (r for r in sweep.runs if (r.router, r.size, r.experts) == (load["router"], load["size"], 32))
+        last = json.loads((run_folder(whole, run.hyper_id, run.config) / "log.jsonl").read_text().splitlines()[-1])
+        shares = [sorted((32 * share for share in block), reverse=True) for block in last["load"]]
+        assert load["shares"] == [pytest.approx(block) for block in shares]
+        assert load["busiest"] == pytest.approx(max(map(max, shares)))
+        assert load["dropped_fraction"] == (0.01 if load["router"] == "S-Base" else 0)
+
+
+def test_the_report_says_how_long_and_how_to_repeat_it(whole):
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    assert "Training took 11 min 5 s in 2 sessions, 2 runs at a time; reading the runs and fitting the law took" in text
+    assert "The source code of the Python standard library, 819,200 training tokens per run" in text
+    assert numbers(whole)["seconds"]["training"] == 665
+    assert "routelaws sweep 'made up.toml' --out NEW_FOLDER" in text and "Not finished" not in text
+    for run in numbers(whole)["runs"]:
+        assert f"| {run['hyper_id']} | {run['router']} | {run['experts']} | {run['N']:,} | {run['P']:,} |" in text
+
+
+def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
+    folder = make_sweep(tmp_path / "sweep", finished=range(11), collect=False)
+    write_report(folder)
+    text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
+    assert "**Not finished: 11 of 35 runs are in.**" in text.splitlines()[2]
+    assert (result["runs_finished"], result["runs_planned"]) == (11, 35)
+    assert [law["router"] for law in result["laws"]] == ["Hash"] and "Not in: 11 (hash-E16-d32-L4-s42)" in text
+
+
+def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path):
+    folder = make_sweep(tmp_path / "sweep", runs=grid(experts=(4, 16), more_seeds=()))
+    write_report(folder)
+    text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
+    assert all("cannot be told apart with fewer than 4" in law["missing"] for law in result["laws"])
+    assert "No law for Hash: 3 different num_experts" in text and "dotted lines join them" in text
+    assert not (folder / "figures" / "effective_size.png").exists() and (folder / "figures" / "loss.png").exists()
+
+
+def test_dense_runs_alone_get_a_report(tmp_path):
+    folder = make_sweep(tmp_path / "sweep", finished=range(2), logs=False)
+    write_report(folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "2 of 35 runs are in" in text and "No routed run is in yet." in text
+    assert list((folder / "figures").iterdir()) == []
+
+
+def test_without_saturation_the_limit_is_not_identified(tmp_path, without_figures):
+    laws = {router: law._replace(E_max=math.inf) for router, law in LAWS.items()}
+    folder = make_sweep(tmp_path / "sweep", laws, noise=0.0, logs=False)
+    write_report(folder)
+    law = numbers(folder)["laws"][0]
+    assert "E_max unbounded" in law["status"] and law["coefficients"]["E_max"] is None
+    assert "E_max is not identified" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, monkeypatch):
+    def straight(size, experts, _):
+        return 10 ** (0.78 - 0.06 * np.log10(size) - 0.0005 * (experts - 1))
+
+    monkeypatch.setitem(globals(), "predict_loss", straight)
+    folder = make_sweep(tmp_path / "sweep", noise=0.0, logs=False)
+    write_report(folder)
+    law, text = numbers(folder)["laws"][0], (folder / "report.md").read_text(encoding="utf-8")
+    assert law["status"] == "linear limit" and set(law["coefficients"].values()) == {None}
+    assert {slope["negative"] for slope in law["slopes"]} == {"yes in sign, no finite value"}
+    assert law["gains"][0]["percent"] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
+    assert "The best fit is the linear limit" in text and "has a sign and no size" in text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda folder: (folder / "sweep.json").unlink(), "holds no sweep"),
+        (lambda folder: (folder / "sweep.json").write_text("[1]"), "is not the description of a sweep"),
+        (lambda folder: (folder / "sweep.json").write_text('{"name": "x", "runs": []}'), "is not one of the 0 runs"),
+        (lambda folder: (folder / "results.csv").write_text("hyper_id\n1\n"), "column step is missing"),
+        (lambda folder: (folder / "sessions.json").write_text("{"), "sessions.json: cannot be read"),
+    ],
+)
+def test_a_folder_that_cannot_be_reported_is_one_clear_line(tmp_path, spoil, says):
+    folder = make_sweep(tmp_path / "sweep", runs=grid(widths=(16,), experts=(2,), more_seeds=()), logs=False)
+    spoil(folder)
+    with pytest.raises(InputError, match=re.escape(says)) as caught:
+        write_report(folder)
+    assert "\n" not in str(caught.value) and not (folder / "report.md").exists()
+
+
+def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
+    folder = make_sweep(tmp_path / "sweep", finished=(), collect=False, logs=False)
+    with pytest.raises(InputError, match="none of the 35 runs of this sweep is finished"):
+        write_report(folder)
+    with pytest.raises(InputError, match="holds no sweep"):
+        write_report(tmp_path / "nowhere")

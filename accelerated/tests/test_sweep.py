@@ -1,0 +1,190 @@
+"""A grid of runs: what a file means, what a folder may hold, and a kill at any moment."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import sweep
+from routelaws.accelerated.training.grid import presets, read_grid
+from routelaws.accelerated.training.workers import thread_environment
+
+GRID = """
+name = "tiny"
+[base]
+corpus = ["{corpus}"]
+vocab_size = 300
+sequence_length = 16
+batch_size = 4
+steps = 40
+steps_per_call = 4
+checkpoint_every = 8
+evaluations = 2
+evaluation_tokens = 256
+heads = 1
+[sizes.a]
+d_model = 8
+[sizes.b]
+d_model = 12
+[[runs]]
+router = "dense"
+size = ["a", "b"]
+[[runs]]
+router = "sinkhorn"
+experts = 4
+size = "a"
+"""
+
+
+def write_grid(folder: Path, corpus: Path, text: str = GRID) -> Path:
+    path = folder / "grid.toml"
+    path.write_text(text.replace("{corpus}", str(corpus)), encoding="utf-8")
+    return path
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "routelaws.accelerated", *map(str, arguments)]
+
+
+def table(folder: Path) -> list[dict]:
+    with open(folder / "results.csv", newline="") as file:
+        return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
+
+
+def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
+    grid = read_grid(str(write_grid(tmp_path, text_file)))
+    assert grid.name == "tiny"
+    assert [(run.router, run.experts, run.d_model) for run in grid.runs] == [
+        ("dense", 1, 8), ("dense", 1, 12), ("sinkhorn", 4, 8)]  # fmt: skip
+    assert all(run.steps == 40 and run.corpus == (str(text_file),) for run in grid.runs)
+    assert read_grid(str(tmp_path / "grid.toml"), {"steps": 8}).runs[0].steps == 8
+
+
+def test_the_presets_are_possible_and_the_demo_is_what_it_says():
+    assert set(presets()) == {"demo", "smoke"}
+    runs = read_grid("demo").runs
+    sizes = {run.d_model for run in runs}
+    assert len(sizes) >= 3
+    assert {(run.router, run.d_model) for run in runs} == {(r, d) for r in ("dense", "hash", "sinkhorn") for d in sizes}
+    assert len({run.steps * run.batch_size * run.sequence_length for run in runs}) == 1
+    read_grid("smoke")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("d_model = 12", "d_model = 13"), r"run 1 .*even"),
+        (("experts = 4", "experts = 0"), r"run 2 .*num_experts is 0"),
+        (("steps = 40", "step = 40"), "unknown field 'step'"),
+        (("steps = 40", 'steps = "many"'), "steps is 'many'"),
+        (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
+        (("[[runs]]", "[[run]]"), "unknown section 'run'"),
+        (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
+        (('name = "tiny"', "name = "), "not a TOML file"),
+    ],
+)
+def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
+    path = write_grid(tmp_path, text_file, GRID.replace(*change))
+    with pytest.raises(InputError, match=message) as error:
+        read_grid(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_preset_names_those_there_are():
+    with pytest.raises(InputError, match="there are demo, smoke"):
+        read_grid("nothing")
+    with pytest.raises(InputError, match="No such file"):
+        read_grid("nothing.toml")
+
+
+def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
+    grid = read_grid(str(write_grid(tmp_path, text_file)))
+    other = read_grid(str(tmp_path / "grid.toml"), {"steps": 8})
+    sweep.claim_sweep_folder(tmp_path / "out", grid)
+    sweep.check_sweep_folder(tmp_path / "out", grid)
+    with pytest.raises(InputError, match="another sweep"):
+        sweep.run_sweep(other, tmp_path / "out", watch=lambda *_, **__: None)
+    with pytest.raises(InputError, match="holds no sweep"):
+        sweep.run_sweep(grid, tmp_path, watch=lambda *_, **__: None)
+
+
+def test_text_that_is_too_small_leaves_no_folder(tmp_path):
+    small = tmp_path / "small.txt"
+    small.write_text("a few words only, " * 60)
+    grid = read_grid(str(write_grid(tmp_path, small)), {"sequence_length": 4096})
+    with pytest.raises(InputError):
+        sweep.run_sweep(grid, tmp_path / "out", watch=lambda *_, **__: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_environment_of_the_workers_is_put_back(monkeypatch):
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
+    with sweep._environment(thread_environment(1)):
+        assert os.environ["NPROC"] == "1" and os.environ["XLA_FLAGS"].startswith("--xla_a=1 --xla_cpu")
+    assert "NPROC" not in os.environ and os.environ["XLA_FLAGS"] == "--xla_a=1"
+
+
+def test_a_run_that_diverges_is_named_and_the_others_finish(text_file, tmp_path):
+    text = GRID.replace('router = "sinkhorn"', 'router = "sinkhorn"\nlearning_rate = 1e20\ngradient_clip = 1e20')
+    path = write_grid(tmp_path, text_file, text)
+    done = subprocess.run(command("sweep", path, "--out", tmp_path / "out"), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert "1 of 3 runs failed" in done.stderr and "learning rate 1e+20" in done.stderr
+    assert {row["hyper_id"] for row in table(tmp_path / "out")} == {"0", "1"}
+
+
+def kill_and_finish(path: Path, out: Path, kills: list) -> None:
+    """Start the sweep, kill it with its workers' parent when a condition holds, and at last let it end."""
+    for condition in kills:
+        process = subprocess.Popen(command("sweep", path, "--out", out), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)  # fmt: skip
+        deadline = time.time() + 120
+        while not condition() and time.time() < deadline and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)  # the parent alone: its workers have to notice
+        process.wait()
+    done = subprocess.run(command("sweep", path, "--out", out), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path):
+    path = write_grid(tmp_path, text_file)
+    kill_and_finish(path, tmp_path / "whole", [])
+    out = tmp_path / "killed"
+
+    def first_checkpoint():
+        return any(out.glob("runs/*/checkpoints/8/commit_success.txt"))
+
+    def first_run_finished():
+        return any(f'"step": {40}' in log.read_text() for log in out.glob("runs/*/log.jsonl"))
+
+    kill_and_finish(path, out, [first_checkpoint, first_run_finished])
+    assert table(out) == table(tmp_path / "whole")
+    assert len(json.loads((out / "sessions.json").read_text())) == 3
+    assert len(table(out)) == 6
+
+
+@pytest.mark.slow
+def test_killed_anywhere_it_ends_with_the_same_table(text_file, tmp_path):
+    path = write_grid(tmp_path, text_file)
+    kill_and_finish(path, tmp_path / "whole", [])
+    for start in (1.5, 3.0):
+        out = tmp_path / f"killed-{start}"
+        times = [time.time() + start]
+
+        def after_a_while(times=times):
+            if time.time() < times[-1]:
+                return False
+            times.append(time.time() + times[-1] - times[0] + 2.7)
+            return True
+
+        kill_and_finish(path, out, [after_a_while] * 5)
+        assert table(out) == table(tmp_path / "whole")
