@@ -135,7 +135,8 @@ def test_the_environment_of_the_workers_is_put_back(monkeypatch):
 def test_a_run_that_diverges_is_named_and_the_others_finish(text_file, tmp_path):
     text = GRID.replace('router = "sinkhorn"', 'router = "sinkhorn"\nlearning_rate = 1e20\ngradient_clip = 1e20')
     path = write_grid(tmp_path, text_file, text)
-    done = subprocess.run(command("sweep", path, "--out", tmp_path / "out"), capture_output=True, text=True, timeout=300)
+    sweep_it = command("sweep", path, "--out", tmp_path / "out")
+    done = subprocess.run(sweep_it, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2, done.stderr
     assert "1 of 3 runs failed" in done.stderr and "learning rate 1e+20" in done.stderr
     assert {row["hyper_id"] for row in table(tmp_path / "out")} == {"0", "1"}

@@ -83,7 +83,8 @@ def _expand(content: dict, overrides: dict, where: str) -> Iterator[TrainConfig]
     if not isinstance(tables, list) or not all(isinstance(part, dict) for part in (base, sizes, *tables)):
         raise InputError(f"{where}: [base] and [sizes.NAME] have to be tables and [[runs]] a list of tables")
     for table in tables:
-        axes = {name: value if isinstance(value, list) and name != "corpus" else [value] for name, value in table.items()}
+        lists = {name for name, value in table.items() if isinstance(value, list) and name not in ("corpus", "eval")}
+        axes = {name: value if name in lists else [value] for name, value in table.items()}
         for values in itertools.product(*axes.values()):
             fields = dict(zip(axes, values, strict=True))
             size = fields.pop("size", None)

@@ -58,7 +58,9 @@ class Run:
         InputError: the folder holds a run with another configuration, or the text is too small.
     """
 
-    def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = _silent):
+    def __init__(
+        self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = _silent
+    ):
         config.check()
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         self.batches, self.evaluation_sets = open_text(config, tokens)
