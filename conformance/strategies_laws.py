@@ -6,14 +6,12 @@ failing example is short to read and shrinks by itself.
 
 import csv
 import gzip
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
+from routelaws.conformance.released import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 SIZES = (16_527_360.0, 27_279_360.0, 57_369_600.0, 132_163_584.0, 368_123_904.0, 1_308_819_456.0)
@@ -84,16 +82,12 @@ def noisy_tables(draw) -> Runs:
 
 
 def released_runs(router: str) -> Runs:
-    """Return the rows of the paper's fits; skips the test unless ROUTELAWS_DATA names a folder that holds them.
+    """Return the rows of the paper's fits; see `released_file`.
 
     Read with the standard library, so that this does not depend on the table reader under test.
     """
-    folder = os.environ.get("ROUTELAWS_DATA", "")
-    path = Path(folder) / "curves.csv.gz"
-    if not folder or not path.is_file():
-        pytest.skip("ROUTELAWS_DATA names no folder that holds curves.csv.gz")
     last: dict[str, dict] = {}
-    with gzip.open(path, "rt", newline="") as lines:
+    with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
         for row in csv.DictReader(lines):
             wanted = row["routing_frequency"] == "0.5" and row["k"] == "1" and row["seed"] == "42"
             if wanted and row["router_type"] in (router, "Dense"):

@@ -3,15 +3,14 @@
 import csv
 import gzip
 import math
-import os
 from fractions import Fraction
-from pathlib import Path
 
 import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routelaws.conformance.released import released_file
 from routelaws.reference import accounting as reference
 from routelaws.reference import transformer
 
@@ -57,11 +56,7 @@ def test_known_rows(backend, row):
 
 @pytest.mark.released
 def test_every_run_of_the_released_table(backend):
-    folder = os.environ.get("ROUTELAWS_DATA", "")
-    path = Path(folder) / "curves.csv.gz"
-    if not folder or not path.is_file():
-        pytest.skip("ROUTELAWS_DATA names no folder that holds curves.csv.gz")
-    with gzip.open(path, "rt", newline="") as lines:
+    with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
         runs = {row["hyper_id"]: row for row in csv.DictReader(lines)}
     assert len(runs) == 223
     for run in runs.values():

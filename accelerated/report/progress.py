@@ -33,7 +33,8 @@ class Progress:
         self.began = time.monotonic()
         self.bars = Bars(
             TextColumn("{task.description:28}"), BarColumn(None), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"), console=self.console, disable=not self.console.is_terminal, transient=True,
+            TextColumn("{task.fields[note]}"),
+            console=self.console, disable=not self.console.is_terminal, transient=True,
         )  # fmt: skip
         self.tasks: dict[int, int] = {}
 

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import fit_routed, fit_weighted
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.report.fit_command import as_dict, fit_report, fit_table, print_fit
+from routelaws.conformance.released import released_file
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 
@@ -119,9 +119,7 @@ def test_a_weight_counts_a_row(tmp_path):
 
 @pytest.mark.released
 def test_the_released_table():
-    path = Path(os.environ.get("ROUTELAWS_DATA", "")) / "curves.csv.gz"
-    if not path.is_file():
-        pytest.skip("ROUTELAWS_DATA names no folder that holds curves.csv.gz")
+    path = released_file("curves.csv.gz")
     fits = {fit["router"]: fit for fit in fit_table(path, rows="clark")["fits"]}
     wanted = {"S-Base": (58, 1.041688462e-05), "RL-R": (59, 1.042800091e-05), "Hash": (56, 8.890275660e-06)}
     assert {router: fit["rows"] for router, fit in fits.items()} == {name: rows for name, (rows, _) in wanted.items()}

@@ -68,13 +68,13 @@ def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
 
 
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
-    assert set(presets()) == {"demo", "smoke"}
+    assert set(presets()) == {"demo", "rates", "smoke"}
     runs = read_grid("demo").runs
     sizes = {run.d_model for run in runs}
     assert len(sizes) >= 3
     assert {(run.router, run.d_model) for run in runs} == {(r, d) for r in ("dense", "hash", "sinkhorn") for d in sizes}
     assert len({run.steps * run.batch_size * run.sequence_length for run in runs}) == 1
-    read_grid("smoke")
+    assert read_grid("smoke").runs and read_grid("rates").runs
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(InputError, match="there are demo, smoke"):
+    with pytest.raises(InputError, match="there are demo, rates, smoke"):
         read_grid("nothing")
     with pytest.raises(InputError, match="No such file"):
         read_grid("nothing.toml")

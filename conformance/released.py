@@ -1,0 +1,21 @@
+"""Where the released tables of other people's papers are, for the tests marked `released`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def released_file(name: str) -> Path:
+    """Return the path of a released table.
+
+    Skips the test where ROUTELAWS_DATA is not set. Where it is set, a missing file is a failure: whoever sets it wants
+    the test to run.
+    """
+    folder = os.environ.get("ROUTELAWS_DATA")
+    if not folder:
+        pytest.skip(f"ROUTELAWS_DATA is not set; it has to name the folder of {name}")
+    path = Path(folder) / name
+    if not path.is_file():
+        pytest.fail(f"ROUTELAWS_DATA is {folder}, and there is no {name} in it")
+    return path
