@@ -268,7 +268,8 @@ def apply(
         output, routing, dropped = _routed_block(layers["routed_ffn"], x, tokens, config, training, layers["held"])
         return h + output, (routing, dropped)
 
-    h, routings = jax.lax.scan(group, h, stacked)
+    # A loop of two costs more than it saves: XLA on CPU copies what it stacks for the backward pass.
+    h, routings = jax.lax.scan(group, h, stacked, unroll=groups if groups <= 2 else 1)
     routing, dropped = routings if routed else (None, jnp.zeros(0))
     x = layer_norm(_cast(params["final_norm"], dtype), h)
     return Output(_flat_product(x, embedding.T), routing, dropped)
