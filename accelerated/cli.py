@@ -13,7 +13,7 @@ import sys
 from json import dumps as dump_json
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
     "tyro": "train", "grain": "train", "optax": "train", "orbax": "train", "sentencepiece": "train", "rich": "train",
@@ -51,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"routelaws: {error}", file=sys.stderr)
         return 2
+    except WorkerDiedError as error:
+        print(f"routelaws: {error}", file=sys.stderr)
+        return 1
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

@@ -1,4 +1,4 @@
-"""The one exception that means: what the user gave cannot be used."""
+"""Exceptions that end a command with one line instead of a traceback."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The command line prints the message and ends with exit code 2. Every other exception is a fault of ours.
     """
+
+
+class WorkerDiedError(RuntimeError):
+    """A process of a sweep was killed from outside; starting the sweep again goes on. Exit code 1."""

@@ -67,6 +67,12 @@ def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
     assert read_grid(str(tmp_path / "grid.toml"), {"steps": 8}).runs[0].steps == 8
 
 
+def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
+    text = GRID.replace("[sizes.a]", "[sizes.a]\nseed = 2\nsteps = 41").replace("[base]", "[base]\nseed = 1")
+    grid = read_grid(str(write_grid(tmp_path, text_file, text.replace("experts = 4", "experts = 4\nseed = 3"))))
+    assert [(run.seed, run.steps) for run in grid.runs] == [(2, 41), (1, 40), (3, 41)]
+
+
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
     assert set(presets()) == {"demo", "rates", "smoke"}
     runs = read_grid("demo").runs
@@ -171,6 +177,28 @@ def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path):
     assert table(out) == table(tmp_path / "whole")
     assert len(json.loads((out / "sessions.json").read_text())) == 3
     assert len(table(out)) == 6
+
+
+def test_a_killed_worker_is_one_line_and_no_harm(text_file, tmp_path):
+    path, out = write_grid(tmp_path, text_file), tmp_path / "out"
+    process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 120
+    while not any(out.glob("runs/*/log.jsonl")) and time.time() < deadline:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        pytest.skip("the children of a process cannot be listed here")
+    workers = [pid for pid in children.read_text().split() if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert said.strip().splitlines()[-1] == (
+        "routelaws: a training process was killed; start the sweep again and it goes on"
+    )
+    assert "Traceback" not in said
+    kill_and_finish(path, out, [])
+    assert {row["hyper_id"] for row in table(out)} == {"0", "1", "2"}
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.generate import generate, sample
 from routelaws.accelerated.training.results import COLUMNS, read_rows, size_label
+from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.transformer import apply, loss
 
 
 def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
@@ -40,6 +42,9 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
     assert (last["hyper_id"], last["router_type"], last["num_experts"]) == ("7", "S-Base", "4")
     assert int(last["tokens"]) == 120 * 4 * 16 and 0 <= float(last["dropped_fraction"]) < 0.5
     assert last["loss_c4"] == ""
+    counted = TrainConfig(**{**small_fields, **ROUTED}).accounting()
+    assert int(last["flops_per_step"]) == counted.flops_per_token * 4 * 16
+    assert int(last["total_parameter_count"]) == counted.total_parameters > counted.dense_parameters
     log = loop.read_log(tmp_path / "run" / "log.jsonl")
     evaluations = [line for line in log if line["kind"] == "evaluation"]
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in rows]
@@ -48,22 +53,32 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["experts"] == 4
 
 
+def test_the_dropped_fraction_of_a_row_is_that_of_its_stretch(small_fields, tmp_path):
+    routed = {**ROUTED, "capacity_factor": 0.8}
+    rows = make_run(small_fields, tmp_path / "run", **routed).train()
+    steps = [line for line in loop.read_log(tmp_path / "run" / "log.jsonl") if line["kind"] == "train"]
+    for row, first in zip(rows, (0, 8, 16), strict=True):
+        stretch = [line["dropped_fraction"] for line in steps if first < line["step"] <= first + 8]
+        assert len(stretch) == 2 and float(row["dropped_fraction"]) == pytest.approx(np.mean(stretch), rel=1e-6)
+
+
 @pytest.mark.parametrize("router", [{"router": "dense"}, {"router": "hash", "experts": 4}, ROUTED], ids=str)
 def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
-    whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=8, **router).train()
+    # Evaluations at 8, 16 and 24, checkpoints at 12 and 24: what is counted between two evaluations has to be saved.
+    whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=12, **router).train()
 
     class Cut(Exception):
         pass
 
     def cut(kind, **fields):
-        if kind == "step" and fields["step"] == 20:  # after the evaluation at 16, before the next checkpoint at 24
+        if kind == "step" and fields["step"] == 20:
             raise Cut
 
     with pytest.raises(Cut):
-        make_run(small_fields, tmp_path / "cut", cut, checkpoint_every=8, **router).train()
+        make_run(small_fields, tmp_path / "cut", cut, checkpoint_every=12, **router).train()
     with open(tmp_path / "cut" / "log.jsonl", "a") as log:
         log.write('{"kind": "train", "ste')  # what a kill can leave
-    resumed = make_run(small_fields, tmp_path / "cut", checkpoint_every=8, **router).train()
+    resumed = make_run(small_fields, tmp_path / "cut", checkpoint_every=12, **router).train()
     assert losses(resumed) == losses(whole)
     assert [row["dropped_fraction"] for row in resumed] == [row["dropped_fraction"] for row in whole]
     whole_log, cut_log = (loop.read_log(tmp_path / name / "log.jsonl") for name in ("whole", "cut"))
@@ -160,6 +175,45 @@ def test_weight_decay_spares_the_norms():
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(updates["final_norm"]))
 
 
+def test_router_weights_learn_at_their_own_rate():
+    fields = dict(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=2, learning_rate=0.1, weight_decay=0.0)
+    gradient = {}
+    for rate in (1.0, 0.25):
+        config = TrainConfig(**fields, router_rate=rate, steps=10, warmup=0.1)
+        state = step.initial_state(config)
+        ones = jax.tree.map(np.ones_like, state.params)
+        gradient[rate], _ = step.optimizer(config).update(ones, state.optimizer, state.params)
+    full, slow = (gradient[rate]["routed_ffn"] for rate in (1.0, 0.25))
+    np.testing.assert_allclose(slow["router"], 0.25 * full["router"], rtol=1e-6)
+    np.testing.assert_array_equal(slow["up"], full["up"])
+
+
+def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
+    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=4, capacity_factor=0.5)
+    params = step.initial_state(config).params
+    batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
+    found = step.make_evaluate(config)(params, batches)
+    by_hand = [loss(params, tokens, config.model(), training=False) for tokens in batches]
+    assert np.isclose(found.loss, np.mean([part.cross_entropy for part in by_hand]), rtol=1e-6)
+    np.testing.assert_allclose(found.load, np.mean([part.output.routing.load for part in by_hand], axis=0), rtol=1e-6)
+    in_training = np.mean([loss(params, tokens, config.model()).cross_entropy for tokens in batches])
+    assert not np.isclose(found.loss, in_training, rtol=1e-6)
+
+
+def test_several_steps_in_one_call_are_several_calls():
+    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="hash", experts=4, steps=8)
+    batches = np.random.default_rng(0).integers(0, 300, (4, 2, 17)).astype(np.int32)
+    train_steps = step.make_train_steps(config)
+    together, metrics = train_steps(step.initial_state(config), batches)
+    apart, losses = step.initial_state(config), []
+    for tokens in batches:
+        apart, one = train_steps(apart, tokens[None])
+        losses.append(float(one.loss[0]))
+    np.testing.assert_allclose(metrics.loss, losses, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(together.params), jax.tree.leaves(apart.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
 def test_generate_continues_the_prompt(small_fields, tmp_path):
     make_run(small_fields, tmp_path / "run", steps=120, evaluations=1, **ROUTED).train()
     texts = [generate(tmp_path / "run", "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
@@ -169,6 +223,18 @@ def test_generate_continues_the_prompt(small_fields, tmp_path):
                                                                               temperature=0, seed=9)  # fmt: skip
     with pytest.raises(InputError, match="at least 1"):
         generate(tmp_path / "run", tokens=0)
+
+
+def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
+    run = make_run(small_fields, tmp_path / "run", steps=120, evaluations=1, **ROUTED)
+    run.train()
+    tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
+    params = loop.load_params(tmp_path / "run", step.initial_state(run.config).params)
+    for prompt in ("ba ke lo", "ti " * 30):  # shorter and longer than the window of 16 tokens
+        ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]
+        logits = apply(params, np.array([ids]), run.config.model()).logits[0, -1]
+        expected = tokenizer.decode([*tokenizer.encode(prompt), int(np.argmax(logits))])
+        assert generate(tmp_path / "run", prompt, tokens=1, temperature=0) == expected
 
 
 def test_sampling_inverts_the_distribution():

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import jax
 
-from ..errors import InputError
+from ..errors import InputError, WorkerDiedError
 from .config import TrainConfig
 from .corpus import read_corpus
 from .files import locked, make_folder, write_atomically
@@ -36,10 +36,6 @@ HEARTBEAT = 2.0
 
 Watch = Callable[..., None]
 """Called as watch("start" | "step" | "evaluation" | "finished" | "failed" | "say", run=hyper_id, ...)."""
-
-
-class WorkerDiedError(RuntimeError):
-    """A worker process was killed from outside."""
 
 
 def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch) -> list[dict]:
@@ -165,12 +161,13 @@ def _train(task: Task, watch: Watch) -> None:
 def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:
     """Train runs side by side, one thread each; return {hyper_id: message} of those that failed."""
     context = multiprocessing.get_context("spawn")
-    events = context.SimpleQueue()
-    listener = threading.Thread(target=_pass_on, args=(events, watch), daemon=True)
+    events, sender = context.Pipe(duplex=False)
+    over = threading.Event()
+    listener = threading.Thread(target=_pass_on, args=(events, over, watch), daemon=True)
     failures = {}
     with _environment(thread_environment(1)):
         listener.start()
-        pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _start_worker, (events,))
+        pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _start_worker, (sender, context.Lock()))
         try:
             futures = {pool.submit(_train_in_worker, task): task for task in todo}
             for future in concurrent.futures.as_completed(futures):
@@ -185,21 +182,26 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-            events.put(None)
+            over.set()
             listener.join()
     return failures
 
 
-def _pass_on(events, watch: Watch) -> None:
-    """Hand the events of the workers to the watcher, in the parent."""
-    while (event := events.get()) is not None:
-        watch(event[0], **event[1])
+def _pass_on(events, over: threading.Event, watch: Watch) -> None:
+    """Hand the events of the workers to the watcher, in the parent.
+
+    The parent takes no lock here: a worker that was killed could hold it for ever.
+    """
+    while not over.is_set() or events.poll():
+        if events.poll(0.1):
+            kind, fields = events.recv()
+            watch(kind, **fields)
 
 
-def _start_worker(events) -> None:
-    """Prepare a worker process; `events` takes (kind, fields)."""
-    global _events
-    _events = events
+def _start_worker(sender, lock) -> None:
+    """Prepare a worker process; events go through `sender`, one process at a time."""
+    global _sender, _lock
+    _sender, _lock = sender, lock
     start_worker()
 
 
@@ -207,7 +209,8 @@ def _train_in_worker(task: Task) -> str | None:
     """Train one run in a worker; return why it failed, if the input was to blame."""
 
     def watch(kind, **fields):
-        _events.put((kind, {"run": task.hyper_id, **fields}))
+        with _lock:
+            _sender.send((kind, {"run": task.hyper_id, **fields}))
 
     watch("start")
     try:

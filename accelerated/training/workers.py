@@ -9,6 +9,7 @@ import ctypes
 import multiprocessing
 import os
 import platform
+import signal
 import sys
 import threading
 from multiprocessing import connection
@@ -41,8 +42,9 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: die with the parent, keep freed memory. Runs before JAX is imported."""
+    """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, and die with it."""
     keep_freed_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def end_with_parent():
