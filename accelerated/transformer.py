@@ -240,39 +240,51 @@ def apply(
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
-    routed = config.router != "dense"
-    groups = config.num_routed if routed else config.num_blocks
-    per_group = config.num_blocks // groups
-    stacked = {
-        "blocks": jax.tree.map(lambda leaf: leaf.reshape(groups, per_group, *leaf.shape[1:]), params["blocks"]),
-        "held": held,
-    }
-    if "dense_ffn" in params:
-        stacked["dense_ffn"] = jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), params["dense_ffn"])
-    if routed:
-        stacked["routed_ffn"] = params["routed_ffn"]
-
-    def dense_block(h, layer):
-        block, ffn = _cast(layer, dtype)
-        h, x = _attend(block, h)
-        flat = expert_ffn(ffn["up"], ffn["down"], x.reshape(-1, config.d_model))
-        return h + flat.reshape(h.shape), None
-
-    def group(h, layers):
-        if not routed:
-            return dense_block(h, jax.tree.map(lambda leaf: leaf[0], (layers["blocks"], layers["dense_ffn"])))
-        if per_group > 1:
-            before = jax.tree.map(lambda leaf: leaf[:-1], layers["blocks"])
-            h, _ = jax.lax.scan(dense_block, h, (before, layers["dense_ffn"]))
-        h, x = _attend(_cast(jax.tree.map(lambda leaf: leaf[-1], layers["blocks"]), dtype), h)
-        output, routing, dropped = _routed_block(layers["routed_ffn"], x, tokens, config, training, layers["held"])
-        return h + output, (routing, dropped)
-
-    # A loop of two costs more than it saves: XLA on CPU copies what it stacks for the backward pass.
-    h, routings = jax.lax.scan(group, h, stacked, unroll=groups if groups <= 2 else 1)
-    routing, dropped = routings if routed else (None, jnp.zeros(0))
+    if config.router == "dense":
+        h, routing, dropped = _run_dense(h, params["blocks"], params["dense_ffn"]), None, jnp.zeros(0)
+    else:
+        h, routing, dropped = _run_routed(h, params, tokens, config, training, held)
     x = layer_norm(_cast(params["final_norm"], dtype), h)
     return Output(_flat_product(x, embedding.T), routing, dropped)
+
+
+def _run_dense(h: jax.Array, blocks: dict, ffns: dict) -> jax.Array:
+    """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common."""
+
+    def block(h, layer):
+        block, ffn = _cast(layer, h.dtype)
+        h, x = _attend(block, h)
+        output = expert_ffn(ffn["up"], ffn["down"], x.reshape(-1, x.shape[-1]))
+        return h + output.reshape(h.shape), None
+
+    return _scan(block, h, (blocks, ffns))[0]
+
+
+def _scan(step, h: jax.Array, layers):
+    """Scan over the leading axis of `layers`, but write a loop of two out: XLA on CPU copies what a loop keeps for the
+    backward pass, which then costs more than the loop saves in compiling."""
+    length = len(jax.tree.leaves(layers)[0])
+    return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
+
+
+def _run_routed(h, params, tokens, config, training, held) -> tuple[jax.Array, Routing, jax.Array]:
+    """Return the residual stream after all groups of 1/R blocks, their routings and dropped fractions [n_r]."""
+
+    def by_group(tree):
+        return jax.tree.map(lambda leaf: leaf.reshape(config.num_routed, -1, *leaf.shape[1:]), tree)
+
+    def group(h, layers):
+        blocks, ffns, routed, held = layers
+        if ffns is not None:
+            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), ffns)
+        last = jax.tree.map(lambda leaf: leaf[-1], blocks)
+        h, x = _attend(_cast(last, h.dtype), h)
+        output, routing, dropped = _routed_block(routed, x, tokens, config, training, held)
+        return h + output, (routing, dropped)
+
+    stacked = (by_group(params["blocks"]), by_group(params.get("dense_ffn")), params["routed_ffn"], held)
+    h, (routing, dropped) = _scan(group, h, stacked)
+    return h, routing, dropped
 
 
 def _cast(tree, dtype):
