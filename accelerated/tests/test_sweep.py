@@ -14,6 +14,7 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import sweep
 from routelaws.accelerated.training.grid import presets, read_grid
+from routelaws.accelerated.training.results import result_row, write_rows
 from routelaws.accelerated.training.workers import thread_environment
 
 GRID = """
@@ -119,6 +120,15 @@ def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
         sweep.run_sweep(other, tmp_path / "out", watch=lambda *_, **__: None)
     with pytest.raises(InputError, match="holds no sweep"):
         sweep.run_sweep(grid, tmp_path, watch=lambda *_, **__: None)
+
+
+def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
+    config = read_grid(str(write_grid(tmp_path, text_file))).runs[0]
+    task = sweep.Task(0, config, tmp_path, None)
+    assert not sweep.is_finished(task)
+    for step, finished in ((20, False), (40, True)):
+        write_rows(tmp_path / "results.csv", [result_row(config, 0, step, {"validation": 3.0}, 0.0, 1.0)])
+        assert sweep.is_finished(task) == finished
 
 
 def test_text_that_is_too_small_leaves_no_folder(tmp_path):
