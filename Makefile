@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test test-all lint clean
 .DELETE_ON_ERROR:
@@ -12,11 +13,11 @@ demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.
 
 test: $(VENV)/.installed  ## a few generated examples of each property; minutes
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL)
 
 test-all: $(VENV)/.installed  ## many examples, and the slow tests
 	$(BIN)/ruff check .
-	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q
+	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -22,6 +22,20 @@ def backend():
     return importlib.import_module(os.environ.get("ROUTELAWS_BACKEND", "routelaws.accelerated"))
 
 
+def pytest_sessionfinish(session):
+    """Under xdist: hand the shares of this process to the one that prints."""
+    if hasattr(session.config, "workeroutput"):
+        shares = {name: float(share) for name, share in bounds.worst_share.items()}
+        session.config.workeroutput["worst_share"] = shares
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Under xdist: take the shares of a process that has ended."""
+    for name, share in getattr(node, "workeroutput", {}).get("worst_share", {}).items():
+        bounds.worst_share[name] = max(bounds.worst_share.get(name, 0.0), share)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print the worst share of each bound that was used."""
     if not bounds.worst_share:

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import hashlib
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,11 +104,13 @@ def _quiet() -> Iterator[None]:
     levels = {logger: logger.level for logger in map(logging.getLogger, ("absl", "asyncio"))}
     for logger in levels:
         logger.setLevel(logging.CRITICAL + 1)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # reads that were given up, when they are collected
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        sys.unraisablehook = hook
         for logger, level in levels.items():
             logger.setLevel(level)
 
