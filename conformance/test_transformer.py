@@ -32,7 +32,6 @@ from routelaws.reference import transformer as reference
 from routelaws.reference.notation import Routing
 
 ROUTED = tuple(name for name in MODELS if name != "dense")
-S_BASE = tuple(name for name in MODELS if name.startswith("sinkhorn"))
 DROPPING = ("hash that drops", "sinkhorn, k = 2, sigmoid, drops")
 
 seeds = st.integers(0, 2**32 - 1)

@@ -60,10 +60,13 @@ def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch
     claim_sweep_folder(folder, grid)
     with locked(folder, wait=False, holder="another sweep"), _session(folder, started, jobs):
         tasks = [Task(i, run, run_folder(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
-        for task in filter(is_finished, tasks):
-            watch("finished", run=task.hyper_id)
-        # The longest first: the short ones then fill the gaps at the end.
-        todo = sorted((task for task in tasks if not is_finished(task)), key=lambda task: -cost(task.config))
+        todo = []
+        for task in tasks:
+            if is_finished(task):
+                watch("finished", run=task.hyper_id)
+            else:
+                todo.append(task)
+        todo.sort(key=lambda task: -cost(task.config))  # the longest first: the short ones fill the gaps at the end
         failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
         rows = _collect_rows(folder, tasks)
     if failures:
