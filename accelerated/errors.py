@@ -2,7 +2,8 @@
 
 
 class InputError(ValueError):
-    """Raised for input that is wrong; its message is one line that says what, where, and what is allowed.
+    """Raised for input that is wrong; its message says what, where, and what is allowed: one line, or, for a
+    table with several things wrong, a line for each of the first of them.
 
     The command line prints the message and ends with exit code 2. Every other exception is a fault of ours.
     """

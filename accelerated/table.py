@@ -5,34 +5,34 @@ RELEASED_COLUMNS; our own training writes those and then OWN_COLUMNS, so that bo
 user's own needs only NEEDED_COLUMNS and a loss column.
 """
 
-import gzip
-import zlib
-from pathlib import Path
-from typing import NamedTuple
+import io
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from .errors import InputError
+from .table_files import Block, Cells, is_json, read_blocks, take_apart
+from .table_schema import (
+    BLANK,
+    DENSE,
+    NEEDED_COLUMNS,
+    OWN_COLUMNS,
+    RELEASED_COLUMNS,
+    TEXT_COLUMNS,
+    Problems,
+    check_runs,
+    outside,
+    range_of,
+    to_numbers,
+)
 
-RELEASED_COLUMNS = (
-    "hyper_id", "step", "loss_c4", "loss_curation_corpus", "loss_lambada", "loss_pile", "loss_validation",
-    "loss_wikitext103", "num_experts", "d_model", "num_blocks", "num_heads", "kqv_size", "flop_increase", "k",
-    "router_type", "seed", "routing_frequency", "total_parameter_count", "dense_parameter_count", "flops_per_step",
-    "model_size_label",
-)  # fmt: skip
-"""The columns of the released table, in its order."""
+__all__ = [
+    "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "read_table",
+    "select_rows",
+]  # fmt: skip
 
-OWN_COLUMNS = (
-    "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "learning_rate",
-    "dropped_fraction", "wall_seconds", "device", "commit",
-)  # fmt: skip
-"""The columns that our own training adds, after the released ones."""
-
-NEEDED_COLUMNS = ("hyper_id", "step", "router_type", "num_experts", "dense_parameter_count")
-"""What every table has to have, besides at least one column whose name starts with `loss_`."""
-
-TEXT_COLUMNS = ("router_type", "model_size_label", "device", "commit")
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
-DENSE = "Dense"
-_BLANK = ("", "nan", "NaN", "NA", "null", "None")
+Axes = Literal["experts", "compute", "dense"]
 
 
 class RouterRows(NamedTuple):
@@ -43,47 +43,68 @@ class RouterRows(NamedTuple):
     left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id
 
 
+class _Part(NamedTuple):
+    """Some rows that were read."""
+
+    rows: np.ndarray  # number of each row in the file, from 1
+    columns: dict  # {name: [rows] values}
+
+
 def read_table(path):
-    """Read a results table (CSV, or CSV compressed with gzip and named `.gz`) and check every value in it.
+    """Read a results table and check every value in it.
 
     Args:
-        path: the file.
+        path: the file: CSV, or JSON lines if it is named `.jsonl`; packed with gzip if it is named `.gz` besides. It is
+            read block by block: ten million rows of ten columns took 17 seconds and 2.5 GB.
 
     Returns:
-        A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str.
+        A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Columns that
+        the schema does not know are text. `attrs["remarks"]` lists, in words, what was left out.
 
     Raises:
-        InputError: the file is missing, a folder, or no such table; a needed column is missing; a value is not a number
-            where one belongs, or is out of its range. The message names the data row (the first one is 1) and column.
+        InputError: the file is missing, a folder, or no such table; a needed column is missing; values are wrong, out
+            of range or contradict each other. Each is named by its data row (the first one is 1) and column: one line
+            for one problem; a first line with their number, and the first 20 below it, for more.
     """
-    text = _read_text(Path(path))
-    missing = [name for name in NEEDED_COLUMNS if name not in text.columns]
-    if missing:
-        raise InputError(f"{path}: column {missing[0]} is missing; needed: {', '.join(NEEDED_COLUMNS)}")
-    losses = [name for name in text.columns if name.startswith("loss_")]
-    if not losses:
-        raise InputError(f"{path}: no column starts with loss_; needed: at least one, such as loss_validation")
-    if not len(text):
+    return _read(path)
+
+
+def _read(path, *, careful: bool = False):
+    """Read a table; where `careful` is on, every block is taken cell by cell, with the same result."""
+    problems, parts, names = Problems(path), [], {}
+
+    def take(block: Block) -> int:
+        if block.names and not parts:
+            _check_columns(path, block.names)
+        part, count = None if careful else _fast_part(block), 0
+        if part is None:
+            cells, count = take_apart(block, problems)
+            names.update(cells.columns)
+            part = _careful_part(cells, problems)
+        parts.append(part)
+        return count or len(part.rows)
+
+    read_blocks(path, take)
+    if is_json(path) and names:
+        _check_columns(path, names)
+    rows = np.concatenate([part.rows for part in parts])
+    if not len(rows) and not problems.count:
         raise InputError(f"{path}: no rows below the header")
-    frame = text.copy()
-    numbers = [name for name in (*RELEASED_COLUMNS, *OWN_COLUMNS) if name in frame and name not in TEXT_COLUMNS]
-    for name in dict.fromkeys([*numbers, *losses]):
-        frame[name] = _numbers(path, name, text[name])
-    for name in NEEDED_COLUMNS:
-        _refuse(path, name, text[name], frame[name].isna() | (text[name].str.strip() == ""), "a value (it is blank)")
-    for name in losses:
-        _refuse(path, name, text[name], frame[name] <= 0, "a loss above 0")
-    _refuse(path, "num_experts", text["num_experts"], frame["num_experts"] < 1, "1 (dense) or more")
-    _refuse(path, "dense_parameter_count", text["dense_parameter_count"], frame["dense_parameter_count"] <= 0,
-            "a count above 0")  # fmt: skip
-    for name in ("hyper_id", "step"):
-        _refuse(path, name, text[name], frame[name] % 1 != 0, "a whole number")
-        frame[name] = frame[name].astype("int64")
-    frame["router_type"] = frame["router_type"].str.strip()
+    if not len(rows):
+        problems.raise_if_any()
+    frame = _joined(parts)
+    repeated = check_runs(frame, rows, problems)
+    problems.raise_if_any()
+    frame.attrs["remarks"] = []
+    if repeated.any():
+        frame.attrs["remarks"] = [_repeats(rows[repeated])]
+        frame = frame[~repeated].reset_index(drop=True)
     return frame
 
 
-def select_rows(frame, rows: str | None = None, loss_column: str = "loss_validation") -> list[RouterRows]:
+def select_rows(
+    frame, rows: str | None = None, loss_column: str = "loss_validation", *, axes: Axes = "experts"
+) -> list[RouterRows]:
     """Choose the rows to fit, router by router: the last evaluation (by step) of each run that `rows` lets through.
 
     A law needs models that differ in N and E only. What each value of `rows` keeps:
@@ -95,29 +116,36 @@ def select_rows(frame, rows: str | None = None, loss_column: str = "loss_validat
       the evaluations before the last one is taken, and nothing else is dropped.
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is wider
-    than its N says and is never used. A run whose last evaluation has no loss is left out: an earlier one would be a
+    than its N says and is not used. A run whose last evaluation has no loss is left out: an earlier one would be a
     model that trained for less.
+
+    What `axes` changes:
+
+    * "compute", for a law in FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is kept; a run
+      without flops_per_step or total_parameter_count is left out.
+    * "dense", for a law of dense models: one entry, Dense, that holds those alone.
 
     Args:
         frame: of `read_table`.
         rows: see above.
         loss_column: which loss is fitted.
+        axes: what the law is a function of, see above.
 
     Returns:
         One entry for each router_type but Dense, sorted by name.
 
     Raises:
         InputError: the loss column is missing; a column that "clark" needs is missing; the query cannot be evaluated;
-            or no routed run is left.
+            no routed run is left, or for "dense" no dense one.
     """
     if loss_column not in frame:
         present = ", ".join(name for name in frame.columns if name.startswith("loss_"))
         raise InputError(f"loss column {loss_column} is not in the table; there: {present}")
-    chosen = _chosen(frame, rows)
-    # A stable sort: of two rows at the same step the later one in the file is the last.
-    last = chosen.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
-    reasons = _reasons(last, rows, loss_column)
-    routers = sorted(set(last["router_type"]) - {DENSE})
+    last = _last(frame, _chosen(frame, rows))
+    reasons = _reasons(last, rows, loss_column, axes)
+    routers = [DENSE] if axes == "dense" else sorted(set(last["router_type"]) - {DENSE})
+    if axes == "dense" and not (last["router_type"] == DENSE).any():
+        raise InputError("no dense run is left (router_type Dense); a law of dense models needs some")
     if not routers:
         raise InputError("no routed run is left (router_type other than Dense); a routed law needs some")
     selection = []
@@ -131,62 +159,132 @@ def select_rows(frame, rows: str | None = None, loss_column: str = "loss_validat
     return selection
 
 
-def _read_text(path: Path):
-    """Return the table with every cell as text."""
+def _check_columns(path, names) -> None:
+    """Raise InputError where a column is missing that every table has."""
+    missing = [name for name in NEEDED_COLUMNS if name not in names]
+    if missing:
+        said = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
+        raise InputError(f"{path}: {said} missing; needed: {', '.join(NEEDED_COLUMNS)}")
+    if not any(name.startswith("loss_") for name in names):
+        raise InputError(f"{path}: no column starts with loss_; needed: at least one, such as loss_validation")
+
+
+def _fast_part(block: Block) -> _Part | None:
+    """Return the rows and columns of a block read by pandas' parser; None if anything in it asks for a closer look."""
+    data, width = block.text.encode(), len(block.names)
+    if not block.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), width):
+        return None
     import pandas
 
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; needed: a CSV file")
+    numbers = [name for name in block.names if range_of(name)]
+    recent = tuple(map(int, pandas.__version__.split(".")[:2])) >= (3, 1)
+    exact = {} if recent else {"float_precision": "round_trip"}  # later ones always give the nearest float64
     try:
-        return pandas.read_csv(path, dtype=str, keep_default_na=False, index_col=False).fillna("")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except pandas.errors.EmptyDataError:
-        raise InputError(f"{path}: is empty; needed: a CSV file with a header") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: cannot be unpacked ({error}); the file is cut short or is not gzip") from None
-    except (pandas.errors.ParserError, UnicodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: is not a CSV table ({reason})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        frame = pandas.read_csv(
+            io.BytesIO(data), header=None, names=block.names, index_col=False, low_memory=False, keep_default_na=False,
+            dtype={name: "float64" if name in numbers else str for name in block.names},
+            na_values={name: list(BLANK) for name in numbers}, **exact,
+        )  # fmt: skip
+    except ValueError:
+        return None
+    columns = {name: frame.pop(name).array for name in block.names}
+    for name in numbers:
+        columns[name] = np.array(columns[name])
+        if any(mask.any() for mask, _ in outside(name, columns[name])):
+            return None
+    if any(router != router.strip() or router in BLANK for router in pandas.unique(columns["router_type"])):
+        return None
+    return _Part(np.arange(block.first, block.first + len(frame)), _with_whole(columns))
 
 
-def _numbers(path, name: str, text):
-    """Return a column as float64; InputError at the first text that is neither a finite number nor blank.
+def _even(data: np.ndarray, width: int) -> bool:
+    """Return whether every line of the text has `width` cells and, if one, is not blank."""
+    ends, commas = np.flatnonzero(data == ord("\n")), np.flatnonzero(data == ord(","))
+    if width < 2 or not len(ends) or len(commas) != (width - 1) * len(ends):
+        return False
+    commas = commas.reshape(len(ends), width - 1)
+    return bool((commas[:, -1] < ends).all() and (commas[1:, 0] > ends[:-1]).all())
 
-    An infinite capacity factor is a number like others: nothing was dropped.
-    """
+
+def _careful_part(cells: Cells, problems: Problems) -> _Part:
+    """Return the rows and columns of cells, without the rows that have a problem; every problem is noted."""
+    rows, columns = np.array(cells.rows, dtype=np.int64), {}
+    good = np.ones(len(rows), dtype=bool)
+    absent = {name: [""] * len(rows) for name in NEEDED_COLUMNS if name not in cells.columns}  # of these JSON lines
+    for name, texts in (cells.columns | absent).items():
+        raw = texts
+        if range_of(name):
+            columns[name], wrong = to_numbers(texts)
+            checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
+            checks.append((wrong, "a number"))
+        elif name == "router_type":
+            texts = [text.strip() for text in texts]
+            columns[name] = np.array(texts, dtype=object)
+            checks = [(np.isin(columns[name], BLANK), "a value (it is blank)")]
+        else:
+            columns[name], checks = np.array(texts, dtype=object), []
+        for mask, needed in checks:
+            problems.add_each(mask, rows, name, raw.__getitem__, needed)
+            good &= ~mask
+    columns = {name: values[good] if range_of(name) else _texts(values[good]) for name, values in columns.items()}
+    return _Part(rows[good], _with_whole(columns))
+
+
+def _texts(values):
+    """Return text as pandas holds it."""
     import pandas
 
-    text = text.str.strip()
-    blank = text.isin(_BLANK)
-    values = pandas.to_numeric(text.mask(blank), errors="coerce").astype("float64")
-    _refuse(path, name, text, values.isna() & ~blank, "a number")
-    if name != "capacity_factor":
-        _refuse(path, name, text, values.abs() == float("inf"), "a finite number")
-    return values
+    return pandas.Series(values, dtype=str).array
 
 
-def _refuse(path, name: str, text, bad, needed: str) -> None:
-    """Raise InputError at the first row where `bad` holds."""
-    bad = bad.to_numpy()
-    if bad.any():
-        row = int(bad.argmax())
-        value = text.iloc[row]
-        shown = value if len(value) <= 40 else value[:37] + "..."
-        raise InputError(f"{path}: row {row + 1}, column {name}: {shown!r}; needed: {needed}")
+def _with_whole(columns: dict) -> dict:
+    """Return the columns with hyper_id and step as int64."""
+    return columns | {name: columns[name].astype(np.int64) for name in ("hyper_id", "step") if name in columns}
 
 
-def _chosen(frame, rows: str | None):
-    """Return the evaluations that `rows` lets through; None lets all through here (see `_reasons`)."""
+def _joined(parts: list[_Part]):
+    """Return the columns of all parts as one frame; each part lets go of a column as soon as it is in the frame."""
+    import pandas
+
+    def missing(name, rows):
+        return np.full(len(rows), np.nan) if range_of(name) else _texts(np.full(len(rows), "", dtype=object))
+
+    joined = {}
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        pieces = [p.columns.pop(name) if name in p.columns else missing(name, p.rows) for p in parts]
+        joined[name] = pandas.concat([pandas.Series(piece, copy=False) for piece in pieces], ignore_index=True)
+    return pandas.DataFrame(joined, copy=False)
+
+
+def _repeats(rows: np.ndarray) -> str:
+    """Return the remark about rows that were left out since they repeat an earlier one."""
+    listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    if len(rows) == 1:
+        return f"left out: row {listed}, which repeats an earlier row cell by cell"
+    return f"left out: {len(rows)} rows that each repeat an earlier row cell by cell: {listed}"
+
+
+def _last(frame, chosen: np.ndarray):
+    """Return the last evaluation of every run among the chosen rows, by hyper_id.
+
+    Of two rows at the same step the later one in the frame is the last.
+    """
+    at = np.flatnonzero(chosen)
+    run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]
+    order = np.lexsort((step, run))
+    ends = np.append(run[order][1:] != run[order][:-1], True) if len(at) else np.zeros(0, dtype=bool)
+    return frame.iloc[at[order][ends]]
+
+
+def _chosen(frame, rows: str | None) -> np.ndarray:
+    """Return the mask of the evaluations that `rows` lets through; None lets all through here (see `_reasons`)."""
     if rows is None:
-        return frame
+        return np.ones(len(frame), dtype=bool)
     if rows == "clark":
         missing = [name for name in CLARK_COLUMNS if name not in frame]
         if missing:
             raise InputError(f"rows clark: column {missing[0]} is missing; needed: {', '.join(CLARK_COLUMNS)}")
-        return frame[(frame["routing_frequency"] == 0.5) & (frame["k"] == 1) & (frame["seed"] == 42)]
+        return ((frame["routing_frequency"] == 0.5) & (frame["k"] == 1) & (frame["seed"] == 42)).to_numpy()
     import pandas
 
     try:
@@ -196,10 +294,10 @@ def _chosen(frame, rows: str | None):
         raise InputError(f"rows {rows!r}: not a condition on the table's columns ({reason}); or: clark") from None
     if not (isinstance(mask, pandas.Series) and mask.dtype == bool):
         raise InputError(f"rows {rows!r}: gives no true or false for each row; needed: such as seed == 42")
-    return frame[mask]
+    return mask.to_numpy()
 
 
-def _reasons(last, rows: str | None, loss_column: str):
+def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     """Return, for each run, why it is left out; "" where it is used."""
     import pandas
 
@@ -209,7 +307,11 @@ def _reasons(last, rows: str | None, loss_column: str):
     def drop(where, reason):
         reasons[where & (reasons == "")] = reason
 
-    if "flop_increase" in last:
+    if axes == "compute":
+        for name in ("flops_per_step", "total_parameter_count"):
+            drop(last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")
+        rows = "all"
+    elif "flop_increase" in last:
         drop(dense & (last["flop_increase"].fillna(1) != 1), "dense with flop_increase above 1: wider than its N says")
     if rows is None and "k" in last:
         drop(last["k"].fillna(1) != 1, "k is not 1")

@@ -327,7 +327,7 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
         (lambda folder: (folder / "sweep.json").unlink(), "holds no sweep"),
         (lambda folder: (folder / "sweep.json").write_text("[1]"), "is not the description of a sweep"),
         (lambda folder: (folder / "sweep.json").write_text('{"name": "x", "runs": []}'), "is not one of the 0 runs"),
-        (lambda folder: (folder / "results.csv").write_text("hyper_id\n1\n"), "column step is missing"),
+        (lambda folder: (folder / "results.csv").write_text("hyper_id\n1\n"), "columns step, router_type, "),
         (lambda folder: (folder / "sessions.json").write_text("{"), "sessions.json: cannot be read"),
     ],
 )

@@ -101,10 +101,11 @@ def bad_file(folder, kind):
     """Write a file that is no table and return its path."""
     path = folder / ("table.csv.gz" if "gzip" in kind else "table.csv")
     packed = gzip.compress(make_frame().to_csv(index=False).encode())
+    header = make_frame().to_csv(index=False).encode().partition(b"\n")[0] + b"\n"
     content = {
-        "empty": b"", "bytes": bytes(range(128, 256)) * 40, "ragged": b"a,b\n1,2\n1,2,3,4\n", "cut gzip": packed[:-200],
+        "empty": b"", "bytes": bytes(range(128, 256)) * 40, "ragged": header + b"1,2\n", "cut gzip": packed[:-200],
         "not gzip": b"hyper_id,step\n", "damaged gzip": packed[:30] + b"\x00\xff" * 20 + packed[70:],
-        "quote never closed": b'hyper_id,step\n"1,2\n',
+        "quote never closed": header + b'"1,2\n',
     }  # fmt: skip
     if kind == "folder":
         path.mkdir()
@@ -116,7 +117,7 @@ def bad_file(folder, kind):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [("missing", "no such file"), ("folder", "is a folder"), ("empty", "is empty"), ("bytes", "is not a CSV table"),
-     ("ragged", "is not a CSV table"), ("quote never closed", "is not a CSV table"),
+     ("ragged", "row 1: 2 cells; needed: 11, as many"), ("quote never closed", "is not a CSV table"),
      ("cut gzip", "cannot be unpacked"), ("not gzip", "cannot be unpacked"), ("damaged gzip", "cannot be unpacked")],
 )  # fmt: skip
 def test_a_file_that_is_no_table(tmp_path, kind, message):

@@ -1,0 +1,280 @@
+"""A user's own runs become a results table: renamed, in nats, the rest derived and said, and nothing overwritten."""
+
+import csv
+import gzip
+import json
+import math
+
+import pandas
+import pytest
+
+from routelaws.accelerated.accounting import SIZES, count
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.convert import convert_runs, parse_pairs
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table
+from routelaws.conformance.released import released_file
+
+MAP = {"hyper_id": "run", "step": "iteration", "num_experts": "E", "dense_parameter_count": "N",
+       "loss_validation": "val_loss"}  # fmt: skip
+
+
+def make_runs() -> list[dict]:
+    """Two evaluations of each of 18 runs, in columns of somebody's own."""
+    rows = []
+    for size in (1e7, 1e8, 1e9):
+        for experts in (1, 2, 4, 16, 64, 256):
+            for step in (500, 1000):
+                loss = 12 * size**-0.08 * (1 + experts) ** -0.05 * (1 + 1 / step)
+                rows.append({"run": f"E{experts}-{size:.0e}", "iteration": step, "E": experts, "N": size,
+                             "val_loss": loss, "lr": 1e-3, "loss_balance": 0.0})  # fmt: skip
+    return rows
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Return a function that writes rows as CSV or JSON lines and returns the path."""
+
+    def write(rows, name="runs.csv"):
+        path = tmp_path / name
+        if ".jsonl" in name:
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        else:
+            pandas.DataFrame(rows).to_csv(path, index=False)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def converted(save, tmp_path):
+    """Return a function that converts rows and returns the table and the remarks."""
+
+    def convert(rows, columns=None, constants=None, loss_unit="nats", name="runs.csv", out="table.csv"):
+        done = convert_runs(save(rows, name), tmp_path / out, columns, constants, loss_unit)
+        frame = read_table(tmp_path / out)
+        (tmp_path / out).unlink()
+        assert (done.rows, done.runs) == (len(frame), frame["hyper_id"].nunique())
+        return frame, done.remarks
+
+    return convert
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.csv.gz", "runs.jsonl", "runs.jsonl.gz"])
+@pytest.mark.parametrize("out", ["table.csv", "table.csv.gz"])
+def test_columns_are_renamed_and_numbers_kept(converted, name, out):
+    rows = make_runs()
+    frame, remarks = converted(rows, MAP, {"router_type": "top-k", "k": "1"}, name=name, out=out)
+    assert list(frame) == [name for name in (*RELEASED_COLUMNS, *OWN_COLUMNS) if name in {*MAP, "k", "router_type"}]
+    for column, source in MAP.items():
+        if column != "hyper_id":
+            assert frame[column].tolist() == [row[source] for row in rows]
+    assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
+    assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "top-k" for row in rows]
+    assert remarks == [
+        "dropped, since the table has no such column: lr, loss_balance",
+        "k: 1, as set",
+        "router_type: top-k, as set, in 30 of 36 rows",
+        "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
+        "hyper_id: the names of 18 runs, numbered in the order of the rows",
+    ]
+
+
+def test_losses_of_other_units(converted):
+    rows = make_runs()
+    expected = [row["val_loss"] for row in rows]
+    for unit, change in (("bits", lambda loss: loss / math.log(2)), ("perplexity", math.exp)):
+        other = [row | {"val_loss": change(row["val_loss"])} for row in rows]
+        frame, remarks = converted(other, MAP, {"router_type": "Hash"}, unit)
+        assert frame["loss_validation"].tolist() == pytest.approx(expected, rel=1e-14)
+        assert f"loss_validation: from {unit} to nats" in remarks
+
+
+def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
+    rows = make_runs()
+    rows[4]["val_loss"], rows[9]["val_loss"] = 1.0, "nan?"
+    with pytest.raises(InputError) as caught:
+        convert_runs(save(rows), tmp_path / "t.csv", MAP, {"router_type": "Hash"}, "perplexity")
+    first, *others = str(caught.value).splitlines()
+    assert first == f"{tmp_path / 'runs.csv'}: 2 problems; nothing was read"
+    assert others[0] == "  row 5, column loss_validation: '0.0'; needed: a loss above 0"
+    assert others[1] == "  row 10, column loss_validation: 'nan?'; needed: a number"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
+
+
+def without(rows: list[dict], *names: str, **more) -> list[dict]:
+    return [{name: value for name, value in row.items() if name not in names} | more for row in rows]
+
+
+def mapped(*names: str, **more) -> dict:
+    return {name: source for name, source in MAP.items() if name not in names} | more
+
+
+def test_runs_without_names_are_told_apart_by_their_configuration(converted):
+    rows = [row | {"seed": 7} for row in make_runs()]
+    frame, remarks = converted(without(rows, "run"), mapped("hyper_id", learning_rate="lr"), {"router_type": "Hash"})
+    assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
+    assert [remark for remark in remarks if remark.startswith("hyper_id")] == [
+        "hyper_id: one for each of 18 configurations (no column names the runs), told apart by router_type, "
+        "num_experts, seed, dense_parameter_count, learning_rate"
+    ]
+
+
+def test_whole_numbers_stay_as_ids(converted):
+    rows = [row | {"run": 100 + i // 2} for i, row in enumerate(make_runs())]
+    frame, remarks = converted(rows, MAP, {"router_type": "Hash"})
+    assert frame["hyper_id"].tolist() == [row["run"] for row in rows]
+    assert not any("hyper_id" in remark for remark in remarks)
+
+
+def test_steps_come_from_tokens(converted, save, tmp_path):
+    rows = without(make_runs(), "iteration")
+    tokens = [row | {"tokens": 512 * (i % 2 + 1)} for i, row in enumerate(rows)]
+    frame, remarks = converted(tokens, mapped("step"), {"router_type": "Hash"})
+    assert frame["step"].tolist() == [512, 1024] * 18 and "step: the tokens, which order a run's rows too" in remarks
+    sized = [row | {"batch_size": 4, "sequence_length": 16} for row in tokens]
+    frame, remarks = converted(sized, mapped("step"), {"router_type": "Hash"})
+    assert frame["step"].tolist() == [8, 16] * 18 and "step: tokens / (batch_size * sequence_length)" in remarks
+    frame, remarks = converted(rows[::2], mapped("step"), {"router_type": "Hash"})
+    assert set(frame["step"]) == {1} and "step: 1, since every run has one row" in remarks
+    with pytest.raises(InputError, match="row 1, column step: is blank; needed: step, or tokens, in every row"):
+        convert_runs(save(rows), tmp_path / "t.csv", mapped("step"), {"router_type": "Hash"})
+
+
+def shaped(**more) -> list[dict]:
+    """Rows of one size of the paper, by its shape alone."""
+    shape = SIZES["25M"]
+    return [
+        {"name": f"{router}-{experts}-{frequency}", "step": 1, "router_type": router, "num_experts": experts,
+         "routing_frequency": frequency, "k": 1, "loss_c4": 3.0, "d_model": shape.d_model, "num_blocks": 8,
+         "num_heads": 8, "kqv_size": 64, "vocab_size": 32000, "sequence_length": 2048, "batch_size": 256} | more
+        for router, experts, frequency in [("dense", 1, ""), ("sinkhorn", 8, 0.5), ("RL-R", 16, 0.25), ("hash", 4, 1)]
+    ]  # fmt: skip
+
+
+def test_counts_come_from_the_shape(converted):
+    frame, remarks = converted(shaped(), {"hyper_id": "name"})
+    assert frame["router_type"].tolist() == ["Dense", "S-Base", "RL-R", "Hash"]
+    assert "router_type: dense is Dense, sinkhorn is S-Base, hash is Hash" in remarks
+    assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
+    for row in frame.to_dict("records"):
+        frequency = 0.5 if math.isnan(row["routing_frequency"]) else row["routing_frequency"]
+        counted = count(512, 8, 8, 64, row["router_type"], int(row["num_experts"]), 1, frequency)
+        assert row["total_parameter_count"] == counted.total_parameters
+        assert row["flops_per_step"] == counted.flops_per_token * 256 * 2048
+    for name in ("dense_parameter_count", "total_parameter_count", "flops_per_step"):
+        assert f"{name}: counted from the shape of the model" in remarks
+
+
+def test_what_is_not_known_is_left_blank_and_said(converted):
+    names = ("batch_size", "routing_frequency", "kqv_size")
+    frame, remarks = converted(without(shaped(), *names), {"hyper_id": "name"})
+    assert set(frame["kqv_size"]) == {64} and "kqv_size: d_model / num_heads" in remarks
+    assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
+    assert frame["total_parameter_count"].isna().tolist() == [False, True, True, True]
+    assert "flops_per_step" not in frame
+    assert {"total_parameter_count: blank, since not all that it is counted from is known, in 3 of 4 rows",
+            "flops_per_step: blank, since not all that it is counted from is known"} <= set(remarks)  # fmt: skip
+
+
+def test_given_counts_are_kept(converted):
+    frame, _ = converted(shaped(dense_parameter_count=5e6, total_parameter_count=6e6), {"hyper_id": "name"})
+    assert set(frame["dense_parameter_count"]) == {5e6} and set(frame["total_parameter_count"]) == {6e6}
+
+
+def test_a_shape_that_is_no_model(save, tmp_path):
+    rows = shaped()
+    rows[2]["routing_frequency"] = 0.3
+    with pytest.raises(InputError, match="runs.csv: row 3: routing_frequency 0.3 times num_blocks 8 is 2.4"):
+        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+
+
+def test_constants_fill_blanks_only(converted):
+    rows = [row | {"seed": 1 if i < 4 else ""} for i, row in enumerate(make_runs())]
+    frame, remarks = converted(rows, MAP, {"router_type": "Hash", "seed": "42", "num_experts": "2"})
+    assert frame["seed"].tolist() == [1] * 4 + [42] * 32 and "seed: 42, as set, in 32 of 36 rows" in remarks
+    assert "num_experts: not set to 2, since no cell is blank" in remarks
+
+
+def test_nested_objects_have_columns_with_dots(converted):
+    rows = [{"name": row["run"], "eval": {"step": row["iteration"], "loss": {"c4": row["val_loss"]}},
+             "config": {"E": row["E"], "N": row["N"], "tags": [1, 2], "sweep": None, "ema": True}}
+            for row in make_runs()]  # fmt: skip
+    columns = {"hyper_id": "name", "step": "eval.step", "loss_c4": "eval.loss.c4", "num_experts": "config.E",
+               "dense_parameter_count": "config.N"}  # fmt: skip
+    frame, remarks = converted(rows, columns, {"router_type": "Hash"}, name="runs.jsonl")
+    assert frame["loss_c4"].tolist() == [row["val_loss"] for row in make_runs()]
+    assert remarks[0] == "dropped, since the table has no such column: config.tags, config.sweep, config.ema"
+
+
+@pytest.mark.parametrize(
+    ("columns", "constants", "unit", "out", "message"),
+    [
+        ({}, {}, "nats", "t.csv", "none of its columns is one of the table's; there: run, iteration, E, N, val_loss"),
+        ({"loss_validation": "loss"}, {}, "nats", "t.csv", "has no column loss; there: run, iteration, E, N, val_loss"),
+        ({"experts": "E"}, {}, "nats", "t.csv", "--columns experts: not a column of the table; allowed: hyper_id"),
+        (MAP, {"router": "Hash"}, "nats", "t.csv", "--set router: not a column of the table"),
+        (MAP, {}, "bytes", "t.csv", "loss unit 'bytes' is not known; allowed: nats, bits, perplexity"),
+        (MAP, {}, "nats", "t.parquet", "has the wrong ending; needed: .csv or .csv.gz"),
+        (MAP, {}, "nats", "no/t.csv", "no such folder"),
+        (MAP, {}, "nats", "runs.csv", "is there already and is not overwritten"),
+        (MAP, {}, "nats", "t.csv", "runs.csv: column router_type is missing"),
+        (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column starts with loss_"),
+        (mapped(seed="val_loss"), {"router_type": "Hash"}, "nats", "t.csv", "runs.csv: 36 problems; nothing was read"),
+        (mapped("hyper_id", hyper_id="lr"), {"router_type": "Hash"}, "nats", "t.csv", "which has the same hyper_id 0"),
+    ],
+)
+def test_what_cannot_be_converted_leaves_nothing(save, tmp_path, columns, constants, unit, out, message):
+    runs = save(make_runs())
+    before = runs.read_bytes()
+    with pytest.raises(InputError) as caught:
+        convert_runs(runs, tmp_path / out, columns, constants, unit)
+    assert message in str(caught.value)
+    assert runs.read_bytes() == before and [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
+
+
+def test_pairs():
+    assert parse_pairs(["a=b,c=d=e", "f = g"], "--set") == {"a": "b", "c": "d=e", "f": "g"}
+    assert parse_pairs([], "--set") == {}
+    for items, message in ((["a"], "a: NAME=VALUE"), (["a=,b=c"], "a=: NAME=VALUE"), (["a=b", "a=c"], "a is given")):
+        with pytest.raises(InputError, match=message):
+            parse_pairs(items, "--set")
+
+
+def test_the_command_converts_and_its_table_is_fitted(capsys, save, tmp_path):
+    runs, out = save(make_runs()), tmp_path / "table.csv"
+    columns = ",".join(f"{name}={source}" for name, source in MAP.items())
+    arguments = ["convert", str(runs), "--columns", columns, "--set", "router_type=Top-K", "k=1", "--out", str(out)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{out}: 36 rows of 18 runs\n" and "k: 1, as set\n" in said.err
+    before = out.read_bytes()
+    assert main(arguments) == 2 and out.read_bytes() == before
+    assert capsys.readouterr().err == (
+        f"routelaws: {out}: is there already and is not overwritten; choose another --out\n")  # fmt: skip
+    assert main(["fit", str(out), "--json"]) == 0
+    (fit,) = json.loads(capsys.readouterr().out)["fits"]
+    assert (fit["router"], fit["rows"]) == ("Top-K", 18)
+    assert main([*arguments[:-1], str(tmp_path / "other.csv"), "--loss-unit", "nits"]) == 2
+    assert "loss unit 'nits'" in capsys.readouterr().err
+
+
+def test_a_row_that_is_there_twice_is_left_out_and_said(converted):
+    rows = make_runs()
+    frame, remarks = converted([*rows, rows[3]], MAP, {"router_type": "Hash"})
+    assert len(frame) == 36 and remarks[-1] == "left out: row 37, which repeats an earlier row cell by cell"
+    assert frame.attrs["remarks"] == []  # it is not in the table either
+
+
+@pytest.mark.released
+def test_the_released_table_converts_into_itself(tmp_path):
+    path, slim, out = released_file("curves.csv.gz"), tmp_path / "slim.csv", tmp_path / "table.csv"
+    frame = read_table(path)
+    counted = ["dense_parameter_count", "total_parameter_count", "flops_per_step"]
+    plain = frame.drop(columns=counted).assign(vocab_size=32000, sequence_length=2048, batch_size=256)
+    plain.to_csv(slim, index=False, quoting=csv.QUOTE_MINIMAL)
+    done = convert_runs(slim, out)
+    assert [remark.split(":")[0] for remark in done.remarks] == counted
+    again = read_table(out)
+    pandas.testing.assert_frame_equal(again[list(frame)], frame, check_exact=True)

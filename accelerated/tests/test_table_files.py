@@ -1,0 +1,123 @@
+"""Files of tables in blocks: cut only where a row ends, numbered through, and in bounded memory."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routelaws.accelerated import table_files
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.table_files import is_json, read_blocks, take_apart
+from routelaws.accelerated.table_schema import Problems
+
+cell = st.text(st.sampled_from('ab1,"\n \u00e9\U0001f600'), max_size=8)
+line_end = st.sampled_from(["\n", "\r\n", "\r"])
+
+
+def read(path, block):
+    """Return the rows of a file and their numbers, read in blocks of so many characters."""
+    problems, rows, numbers, before = Problems(path), [], [], table_files.BLOCK
+
+    def take(part):
+        cells, count = take_apart(part, problems)
+        numbers.extend(cells.rows)
+        rows.extend(zip(*cells.columns.values(), strict=True))
+        return count
+
+    table_files.BLOCK = block
+    try:
+        read_blocks(path, take)
+    finally:
+        table_files.BLOCK = before
+    problems.raise_if_any()
+    return rows, numbers
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(rows=st.lists(st.tuples(cell, cell, cell), max_size=12), block=st.integers(4, 60), end=line_end)
+def test_cells_are_those_that_were_written(tmp_path_factory, rows, block, end):
+    path = tmp_path_factory.getbasetemp() / "cells.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        quoting = csv.QUOTE_ALL if end == "\r" else csv.QUOTE_MINIMAL  # which would not quote a \n there
+        csv.writer(file, lineterminator=end, quoting=quoting).writerows([("x", "y", "z"), *rows])
+    found, numbers = read(path, block)
+    expected = [row for row in rows if row != ("x", "y", "z")]
+    assert found == expected
+    assert numbers == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize("block", [7, 64, 1 << 20])
+def test_blank_lines_have_no_number(tmp_path, block):
+    (tmp_path / "t.csv").write_text("\n\nx,y\n\n1,2\n\n\n3,4\n\n5\n", encoding="utf-8")
+    with pytest.raises(InputError, match="row 3: 1 cell; needed: 2, as many as the header has"):
+        read(tmp_path / "t.csv", block)
+
+
+def test_a_quote_that_is_never_closed_ends_the_reading(tmp_path, monkeypatch):
+    path, asked = tmp_path / "t.csv", []
+    path.write_text('x,y\n"1,2\n' + "3,4\n" * 5000, encoding="utf-8")
+    opened = io.TextIOWrapper.read
+    monkeypatch.setattr(table_files, "BLOCK", 100)
+    monkeypatch.setattr(table_files, "LONGEST", 800)
+    monkeypatch.setattr(table_files.io, "TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
+        "read": lambda self, n: asked.append(n) or opened(self, n)}))  # fmt: skip
+    with pytest.raises(InputError, match="is not a CSV table"):
+        read_blocks(path, lambda block: take_apart(block, Problems(path))[1])
+    assert len(asked) < 15  # eight blocks without an end, not the whole file
+
+
+def test_names_of_files():
+    assert [is_json(name) for name in ("a.jsonl", "a.jsonl.gz", "a.ndjson", "a.csv", "a.csv.gz", "jsonl", "a.gz")] == [
+        True, True, True, False, False, False, False]  # fmt: skip
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_named(tmp_path, separator):
+    path = tmp_path / "t.csv"
+    path.write_text(separator.join(["hyper_id", "step", "loss_c4, nats"]) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="separated by (semicolons|tabs|bars); needed: commas"):
+        read(path, 100)
+
+
+def test_a_file_that_may_not_be_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n1,2\n")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(path, 100)
+
+
+MEGABYTES = 500
+"""For a million rows of 10 columns: 80 are the numbers, 80 copies of columns, 70 Python and pandas, and 100 a block."""
+
+
+@pytest.mark.slow
+def test_a_million_rows_in_bounded_memory(tmp_path):
+    path, count, draw = tmp_path / "million.csv", 1_000_000, np.random.default_rng(0)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("hyper_id,step,loss_c4,loss_validation,num_experts,k,router_type,seed,routing_frequency,")
+        file.write("dense_parameter_count\n")
+        for run in range(count // 100):
+            losses, experts = draw.uniform(2, 4, (100, 2)).tolist(), 2 ** (run % 8)
+            router = "Dense" if experts == 1 else "S-Base"
+            file.writelines(
+                f"{run},{i},{x!r},{y!r},{experts},1,{router},42,0.5,{1e7 * (1 + run % 6)}\n"
+                for i, (x, y) in enumerate(losses)
+            )
+    script = (
+        "import resource, sys\nfrom routelaws.accelerated.table import read_table, select_rows\n"
+        "frame = read_table(sys.argv[1])\nselection = select_rows(frame, 'clark')[0].frame\n"
+        "print(len(frame), len(selection), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True, timeout=300)
+    rows, selected, peak = map(int, done.stdout.split())
+    assert (rows, selected) == (count, count // 100)
+    assert peak * (1 if sys.platform == "darwin" else 1024) < MEGABYTES * 1e6

@@ -1,0 +1,367 @@
+"""Bad cells and bad runs: every one is named by row and column, in every kind of file, fast or cell by cell."""
+
+import csv
+import gzip
+import json
+import re
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routelaws.accelerated import table_files
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.table import _read, read_table
+
+HEADER = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation", "loss_c4", "k",
+          "seed", "routing_frequency", "flop_increase", "total_parameter_count", "note"]  # fmt: skip
+
+BAD = {
+    "hyper_id": ["", "x", "-1", "1.5", "inf", "1e17"],
+    "step": ["", "-5", "2.5", "NaN", "last"],
+    "router_type": ["", "  ", "nan"],
+    "num_experts": ["", "0", "-4", "2.5", "many", "infinity", "4; 8"],
+    "dense_parameter_count": ["0", " ", "1e400", "-1e7", "10M", "1_000"],
+    "loss_validation": ["0", "-2.5", "inf", "-inf", "diverged", "0x1p3", "3,1", "\u0663", "2.5.1"],
+    "loss_c4": ["0", "+", "e5", "true", '"'],
+    "k": ["0", "1.5", "two"],
+    "seed": ["1.5", "a"],
+    "routing_frequency": ["2", "-0.5", "half", "1/2"],
+    "flop_increase": ["0.5", "x"],
+}
+"""Cells that are wrong in each column, whatever else is in the row."""
+
+
+def make_rows() -> list[list[str]]:
+    """Two evaluations of each of 18 runs, whose losses follow a law; cells as text."""
+    rows = []
+    for size in (1e7, 1e8, 1e9):
+        for experts in (1, 2, 4, 16, 64, 256):
+            run = len(rows) // 2
+            for step in (1000, 2000):
+                loss = 12.0 * size**-0.08 * (1 + experts) ** (-0.06 + 0.005 * run / 18) * (1 + 1 / step)
+                router = "Dense" if experts == 1 else "S-Base"
+                rows.append([str(run), str(step), router, str(experts), repr(size), repr(loss), repr(loss * 1.1), "1",
+                             "42", "0.5", "1.0", repr(size * (1 + experts)), "a note"])  # fmt: skip
+    return rows
+
+
+def write(path, rows, header=HEADER):
+    """Write cells as CSV or JSON lines, packed or not, by the name of the file."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", newline="", encoding="utf-8") as file:
+        if ".jsonl" in path.name:
+            file.writelines(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
+        else:
+            csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def problems(path, **careful) -> list[str]:
+    """Return the lines of the error without the path."""
+    with pytest.raises(InputError) as caught:
+        _read(path, **careful)
+    first, *others = str(caught.value).removeprefix(f"{path}: ").split("\n")
+    return [line.strip() for line in others] if others else [first]
+
+
+def cells_named(lines: list[str]) -> set[tuple[int, str]]:
+    return {(int(row), column) for row, column in re.findall(r"^row (\d+), column (\w+):", "\n".join(lines), re.M)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+wrong_cells = st.dictionaries(
+    st.tuples(st.integers(0, 35), st.sampled_from(sorted(BAD))), st.integers(0, 99), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(wrong=wrong_cells, name=st.sampled_from(["t.csv", "t.csv.gz", "t.jsonl"]), block=st.sampled_from([300, 1 << 24]))
+def test_the_cells_that_are_wrong_are_those_named(folder, wrong, name, block):
+    rows = make_rows()
+    for (row, column), choice in wrong.items():
+        rows[row][HEADER.index(column)] = BAD[column][choice % len(BAD[column])]
+    path, before = write(folder / name, rows), table_files.BLOCK
+    table_files.BLOCK = block
+    try:
+        lines = problems(path)
+        assert lines == problems(path, careful=True)
+    finally:
+        table_files.BLOCK = before
+    assert cells_named(lines) == {(row + 1, column) for row, column in wrong}
+    assert len(lines) == len(wrong)
+    for (row, column), choice in wrong.items():
+        value = BAD[column][choice % len(BAD[column])]
+        assert any(f"row {row + 1}, column {column}: {value!r}; needed: " in line for line in lines)
+
+
+odd_cells = st.sampled_from(
+    ["1", " 2.5", "3 ", "1e3", "+4", ".5", "7.", "-0", "0.1", "2.2250738585072014e-308", "0.30000000000000004", "nan",
+     "NA", "", "Infinity", "-inf", "1e999", "1,5", "0x10", "1_0", "True", "1e", "\u00a05", "5\t", "1d5", "--1", "1 2",
+     '"', "None", "null", "N/A", "179769313486231580793e289", "0.1234567890123456789012345", "4.35", "9007199254740993"]
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    cells=st.lists(
+        st.tuples(st.integers(0, 35), st.sampled_from(["loss_c4", "seed", "capacity_factor", "note"]), odd_cells),
+        max_size=6,
+    ),
+    block=st.sampled_from([250, 1 << 24]),
+)
+def test_fast_and_careful_reading_agree(folder, cells, block):
+    header, rows = [*HEADER, "capacity_factor"], [[*row, "inf"] for row in make_rows()]
+    for row, column, cell in cells:
+        rows[row][header.index(column)] = cell
+    path, before, outcomes = write(folder / "odd.csv", rows, header), table_files.BLOCK, []
+    table_files.BLOCK = block
+    try:
+        for careful in (False, True):
+            try:
+                outcomes.append(_read(path, careful=careful))
+            except InputError as error:
+                outcomes.append(str(error))
+    finally:
+        table_files.BLOCK = before
+    if isinstance(outcomes[0], str) or isinstance(outcomes[1], str):
+        assert outcomes[0] == outcomes[1]
+    else:
+        pandas.testing.assert_frame_equal(*outcomes, check_exact=True)
+
+
+def test_numbers_are_the_nearest_ones(folder):
+    draw = np.random.default_rng(0)
+    rows = make_rows() * 30
+    losses = 10 ** draw.uniform(-3, 3, len(rows))
+    for i, row in enumerate(rows):
+        row = rows[i] = row.copy()
+        row[0], row[5] = str(i), repr(float(losses[i]))
+    for careful in (False, True):
+        assert (_read(write(folder / "exact.csv", rows), careful=careful)["loss_validation"] == losses).all()
+
+
+def test_more_problems_than_are_shown(folder):
+    rows = make_rows()
+    for row in rows[5:30]:
+        row[HEADER.index("loss_c4")] = "diverged"
+    rows[2][HEADER.index("k")] = "0"
+    path = write(folder / "many.csv", rows)
+    with pytest.raises(InputError) as caught:
+        read_table(path)
+    lines = str(caught.value).split("\n")
+    assert lines[0] == f"{path}: 26 problems; nothing was read" and len(lines) == 22
+    assert lines[1] == "  row 3, column k: '0'; needed: 1 or more"
+    assert lines[20] == "  row 24, column loss_c4: 'diverged'; needed: a number" and lines[21] == "  ... and 6 more"
+
+
+def test_rows_with_other_numbers_of_cells_and_headers_within(folder):
+    rows = make_rows()
+    rows[3], rows[7], rows[9] = rows[3][:-1], [*rows[7], "more"], HEADER
+    rows[11][HEADER.index("loss_c4")] = "x"
+    assert problems(write(folder / "ragged.csv", rows)) == [
+        "row 4: 12 cells; needed: 13, as many as the header has",
+        "row 8: 14 cells; needed: 13, as many as the header has",
+        "row 10: the header once more; needed: a row of values",
+        "row 12, column loss_c4: 'x'; needed: a number",
+    ]
+
+
+def test_a_short_row_is_not_made_up_for_by_a_long_one(folder):
+    for short, long in ((0, 3), (3, 0), (34, 35)):
+        rows = make_rows()
+        rows[short], rows[long] = rows[short][:-1], [*rows[long], "1"]
+        assert sorted(problems(write(folder / "uneven.csv", rows))) == sorted([
+            f"row {short + 1}: 12 cells; needed: 13, as many as the header has",
+            f"row {long + 1}: 14 cells; needed: 13, as many as the header has",
+        ])  # fmt: skip
+
+
+def test_lines_that_are_no_json_objects(folder):
+    path = write(folder / "lines.jsonl", make_rows())
+    lines = path.read_text().splitlines()
+    lines[1:1] = ["[1, 2]", "", '{"step": 1', '{"step": 1, "step": 2}', '{"loss_c4": {"a": 1}, "step": null}']
+    path.write_text("\n".join(lines))
+    found = problems(path)
+    assert found[0] == "row 2: '[1, 2]'; needed: one JSON object a line"
+    assert found[1].startswith("row 3: '{\"step\": 1'; needed: one JSON object a line (")
+    assert found[2] == "row 4: the key step stands twice; needed: each key once"
+    assert cells_named(found) == {(5, name) for name in HEADER[:5]} and len(found) == 8
+
+
+def test_json_lines_are_the_same_table_as_csv(folder):
+    rows = make_rows()
+    as_csv, as_json = (read_table(write(folder / name, rows)) for name in ("same.csv", "same.jsonl.gz"))
+    pandas.testing.assert_frame_equal(as_csv, as_json, check_exact=True)
+    assert as_json["note"].tolist() == ["a note"] * 36
+
+
+def changed(row: int, **cells):
+    """Return the rows with some cells of one row changed."""
+    rows = make_rows()
+    for column, value in cells.items():
+        rows[row][HEADER.index(column)] = value
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("row", "cells", "message"),
+    [
+        (5, {"num_experts": "8"}, "'8'; needed: '4' as in row 5, which has the same hyper_id 2"),
+        (5, {"seed": ""}, "''; needed: '42' as in row 5, which has the same hyper_id 2"),
+        (5, {"router_type": "Hash"}, "'Hash'; needed: 'S-Base' as in row 5, which has the same hyper_id 2"),
+        (0, {"num_experts": "4"}, "'4'; needed: 1, since router_type is Dense"),
+        (0, {"router_type": "dense"}, "'dense'; needed: Dense, in this spelling"),
+        (4, {"router_type": "s-base"}, "'s-base'; needed: S-Base, in this spelling"),
+        (4, {"k": "5"}, "'5'; needed: at most num_experts"),
+        (4, {"routing_frequency": "0"}, "'0'; needed: above 0, since the run is routed"),
+        (4, {"flop_increase": "2"}, "'2'; needed: 1, since the run is routed"),
+        (4, {"total_parameter_count": "1000"}, "'1000'; needed: at least dense_parameter_count"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_rows_that_contradict_each_other(folder, row, cells, message):
+    lines = problems(write(folder / "contradiction.csv", changed(row, **cells)))
+    assert f"row {row + 1}, column {next(iter(cells))}: {message}" in lines
+
+
+def test_two_losses_of_one_evaluation(folder):
+    rows = changed(5, step="1000")
+    (line,) = problems(write(folder / "contradiction.csv", rows))
+    ours, other = rows[5][5], rows[4][5]
+    same = "as in row 5, which has the same hyper_id 2 and step 1000"
+    assert line == f"row 6, column loss_validation: {ours!r}; needed: {other!r} {same}"
+
+
+def test_two_runs_with_one_number_name_both_rows_once(folder):
+    rows = make_rows()
+    for row in rows[8:12]:  # runs 4 and 5 take the number of run 3
+        row[0] = "3"
+    found = problems(write(folder / "two.csv", rows))
+    assert cells_named(found) == {(9, "num_experts"), (9, "total_parameter_count"), *(
+        (row, "loss_validation") for row in (9, 10, 11, 12))}  # fmt: skip
+    assert all("as in row 7" in line or "as in row 8" in line for line in found)
+
+
+@pytest.mark.parametrize("name", ["twice.csv", "twice.jsonl"])
+def test_a_row_that_is_there_twice_counts_once_and_that_is_said(folder, name):
+    rows = make_rows()
+    frame = read_table(write(folder / f"once-{name}", rows))
+    again = read_table(write(folder / name, [*rows, rows[4], rows[20], rows[4]]))
+    pandas.testing.assert_frame_equal(again, frame)
+    assert frame.attrs["remarks"] == []
+    assert again.attrs["remarks"] == ["left out: 3 rows that each repeat an earlier row cell by cell: 37, 38, 39"]
+    (remark,) = read_table(write(folder / name, [*rows, rows[4]])).attrs["remarks"]
+    assert remark == "left out: row 37, which repeats an earlier row cell by cell"
+    rows[4][HEADER.index("note")] = ""  # two blanks are the same cell
+    assert len(read_table(write(folder / name, [*rows, rows[4]]))) == 36
+
+
+# THE SAME THROUGH THE COMMAND
+
+
+def fitted(capsys, path, *flags) -> tuple[int, str, str]:
+    code = main(["fit", str(path), *flags])
+    return code, *capsys.readouterr()
+
+
+def bad_tables(folder):
+    """Yield (name, path, a piece of the message) for tables from which no law can be fitted."""
+    good, at = make_rows(), HEADER.index
+
+    def column(name, value):
+        return [row[: at(name)] + [value] + row[at(name) + 1 :] for row in good]
+
+    def text(name, content):
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    plain = write(folder / "plain.csv", good).read_text()
+    packed = gzip.compress(plain.encode(), mtime=0)
+    for name in HEADER[:5]:
+        keep = [i for i in range(len(HEADER)) if i != at(name)]
+        rows = [[row[i] for i in keep] for row in good]
+        for kind in (".csv", ".jsonl"):
+            path = write(folder / f"no-{name}{kind}", rows, [HEADER[i] for i in keep])
+            yield f"no {name} {kind}", path, f"column {name} is missing"
+    yield "no loss", write(folder / "no-loss.csv", [row[:5] for row in good], HEADER[:5]), "no column starts with loss_"
+    for name, value, message in [
+        ("loss_validation", "NaN", "router S-Base: "), ("loss_validation", "inf", "36 problems; nothing was"),
+        ("loss_validation", "-3", "36 problems"), ("loss_validation", "low", "36 problems"),
+        ("num_experts", "0", "36 problems"), ("num_experts", "", "36 problems"), ("step", "last", "36 problems"),
+        ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; needed: losses that differ"),
+        ("dense_parameter_count", "1e7", "router S-Base: "), ("router_type", "Dense", "30 problems"),
+        ("hyper_id", "0", "problems"), ("step", "1000", "18 problems"),
+    ]:  # fmt: skip
+        yield f"{name} is {value!r}", write(folder / f"all-{name}-{value}.csv", column(name, value)), message
+    yield "one row", write(folder / "one.csv", good[4:5]), "router S-Base: 1 row"
+    yield "one run", write(folder / "run.jsonl", good[4:6]), "router S-Base: 1 row"
+    yield "header only", write(folder / "header.csv", []), "no rows below the header"
+    yield "empty", text("empty.csv", ""), "is empty"
+    yield "blank lines", text("blank.csv", "\n\n\n"), "is empty"
+    yield "empty json", text("empty.jsonl", ""), "is empty"
+    yield "semicolons", text("semicolon.csv", plain.replace(",", ";")), "separated by semicolons; needed: commas"
+    yield "tabs", text("tabs.csv", plain.replace(",", "\t")), "separated by tabs; needed: commas"
+    yield "cut gzip", text("cut.csv.gz", packed[:-300]), "cannot be unpacked"
+    yield "damaged gzip", text("hurt.csv.gz", packed[:200] + b"\x55" * 90 + packed[290:]), "cannot be unpacked"
+    yield "not gzip", text("plain.csv.gz", plain), "cannot be unpacked"
+    yield "gzip in disguise", text("packed.csv", packed), "is not a CSV table (not text in UTF-8"
+    yield "utf-16", text("wide.csv", plain.encode("utf-16")), "is not a CSV table (not text in UTF-8"
+    yield "zeros", text("zeros.csv", plain + "\0\0"), "it is not text"
+    yield "a name twice", text("name.csv", plain.replace("loss_c4", "seed", 1)), "column seed stands twice"
+    yield "json in csv", text("lines.csv", '{"hyper_id": 1}\n'), "begins like JSON lines"
+    yield "csv in json", text("table.jsonl", plain), "37 problems"
+    yield "open quote", text("quote.csv", plain + '"1,2,3\n'), "is not a CSV table"
+    yield "folder", folder, "is a folder"
+    yield "missing", folder / "nothing.csv", "no such file"
+
+
+def test_bad_tables_end_with_a_clear_message(capsys, folder):
+    seen = 0
+    for name, path, message in bad_tables(folder):
+        for flags in ([], ["--json"]):
+            code, out, said = fitted(capsys, path, *flags)
+            assert code == 2 and out == "", (name, out)
+            assert said.startswith("routelaws: ") and message in said and "Traceback" not in said, (name, said)
+            assert len(said.splitlines()) <= 22, name
+        assert str(path) in said, (name, said)
+        seen += 1
+    assert seen > 40
+
+
+def test_what_was_left_out_reaches_the_reader(capsys, folder):
+    rows = make_rows()
+    code, out, said = fitted(capsys, write(folder / "said.csv", [*rows, rows[7]]))
+    assert code == 0 and said == "" and "left out: row 37, which repeats an earlier row cell by cell" in out
+    rows[35][HEADER.index("loss_validation")] = ""
+    code, out, _ = fitted(capsys, write(folder / "said.csv", [*rows, rows[7]]), "--json")
+    result = json.loads(out)
+    assert code == 0 and result["remarks"] == ["left out: row 37, which repeats an earlier row cell by cell"]
+    assert [run["hyper_id"] for run in result["fits"][0]["left_out"]] == [17]
+
+
+def test_harmless_oddities_change_nothing(capsys, folder):
+    plain = write(folder / "plain.csv", make_rows())
+    expected = read_table(plain)
+    content = plain.read_bytes()
+    lines = content.split(b"\r\n")
+    for name, odd in {
+        "mark": b"\xef\xbb\xbf" + content, "unix": content.replace(b"\r\n", b"\n"), "no end": content.rstrip(),
+        "old mac": content.replace(b"\r\n", b"\r"), "blank lines": b"\r\n" + b"\r\n\r\n".join(lines) + b"\r\n",
+        "quotes": content.replace(b"a note", b'"a note"').replace(b"S-Base", b'"S-Base"'),
+        "spaces": content.replace(b"Dense", b" Dense ").replace(b",0.5,", b", 0.5 ,").replace(b",step,", b", step ,"),
+    }.items():  # fmt: skip
+        path = folder / "odd.csv"
+        path.write_bytes(odd)
+        pandas.testing.assert_frame_equal(read_table(path), expected, check_exact=True, obj=name)
+    lines_in_a_cell = content.replace(b"a note", b'"a\nnote, and ""more"""')
+    path.write_bytes(lines_in_a_cell)
+    assert set(read_table(path)["note"]) == {'a\nnote, and "more"'}
