@@ -64,6 +64,31 @@ def effective_parameter_count(
     return np.exp(log_size + slope / dense_slope * _log_ratio(num_experts, E_start, E_max))
 
 
+def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """See reference. With r = Ê/E_start - 1, equation (2) is r = rise·x / (1 + bend·x), so x = r / (rise - bend·r)."""
+    a, b, c, d, E_start, E_max = coefficients
+    log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
+    log_loss = _log_positive("loss", loss) / _LOG_10
+    rise, bend = _shape(E_start, E_max)
+    slope = b + c * log_size
+    short = log_loss - (d + a * log_size + slope * (math.log(E_start) / _LOG_10))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.expm1(_LOG_10 * short / slope)
+        left = rise - bend * ratio
+        extra = np.where((slope < 0) & (left > 0), ratio / left, math.inf)
+    return np.where(short >= 0, 1.0, 1.0 + extra)
+
+
+def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """See reference."""
+    a, b, c, d, E_start, E_max = coefficients
+    log_experts = (_log_ratio(num_experts, E_start, E_max) + math.log(E_start)) / _LOG_10
+    short = _log_positive("loss", loss) / _LOG_10 - (d + b * log_experts)
+    slope = a + c * log_experts
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, np.exp(_LOG_10 * short / slope), np.nan)
+
+
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """See reference."""
     b, c = coefficients.b, coefficients.c
@@ -79,14 +104,20 @@ def cutoff(coefficients: RoutedCoefficients) -> float:
 
 def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
     """Return the natural log of Ê/E_start."""
-    if not (1 <= E_start < E_max):
-        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
+    rise, bend = _shape(E_start, E_max)
     extra = np.asarray(num_experts, dtype=np.float64) - 1.0
     check_finite("num_experts", np.atleast_1d(extra))
     if np.any(extra < 0):
         raise ValueError(f"num_experts: {extra.min() + 1.0} is not allowed; every entry has to be at least 1")
+    return np.log1p(rise * extra / (1.0 + bend * extra))
+
+
+def _shape(E_start: float, E_max: float) -> tuple[float, float]:
+    """Return (rise, bend), equation (3) of `fitting.py`."""
+    if not (1 <= E_start < E_max):
+        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
     gap = 1.0 if math.isinf(E_max) else (E_max - E_start) / E_max
-    return np.log1p(gap * gap / E_start * extra / (1.0 + gap / E_max * extra))
+    return gap * gap / E_start, gap / E_max
 
 
 def _log_positive(name: str, values: np.ndarray) -> np.ndarray:

@@ -170,6 +170,76 @@ def effective_parameter_count(
     return 10.0 ** ((slope * log_size + coefficients.b * (log_experts - log_start)) / dense_slope)
 
 
+def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
+
+    Equation (1) gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N), and equation (2), turned around,
+    E = 1 + (1/Ê - 1/E_max)⁻¹ - (1/E_start - 1/E_max)⁻¹.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        loss: the target, nats per token, above 0; broadcast against `dense_parameters`.
+        coefficients: the law.
+
+    Returns:
+        E, a real number, the broadcast shape. 1 where the dense model reaches the loss already. math.inf where no E
+        does: Ê would have to be E_max or more, or routing does not help at that size (b + c log10 N >= 0).
+
+    Raises:
+        ValueError: an entry is out of its range, or not 1 <= E_start < E_max (as where a fit found no coefficients).
+
+    Example:
+        The example of `effective_experts` has Ê = 2 at E = 1, 3 at E = 9 and less than 4 everywhere. With L = 1/Ê:
+
+        >>> law = RoutedCoefficients(0.0, -1.0, 0.0, 0.0, 2.0, 4.0)
+        >>> experts_for_loss(1e8, np.array([0.6, 1 / 3, 0.25, 0.2]), law).round(6)
+        array([ 1.,  9., inf, inf])
+    """
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    log_loss = np.log10(check_range("loss", loss, above=0.0))
+    # Ê of a dense model is E_start; asked for, because that checks the domain as well.
+    log_start = np.log10(effective_experts(1.0, coefficients.E_start, coefficients.E_max))
+    saturation = 1.0 / coefficients.E_max  # 0 if E_max is infinite
+    slope = coefficients.b + coefficients.c * log_size
+    short = log_loss - coefficients.a * log_size - coefficients.d
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        left = 10.0 ** (-short / slope) - saturation  # 1/Ê - 1/E_max
+        experts = 1.0 + 1.0 / left - 1.0 / (1.0 / coefficients.E_start - saturation)
+        experts = np.where((slope < 0) & (left > 0), np.maximum(experts, 1.0), math.inf)
+    return np.where(short >= slope * log_start, 1.0, experts)
+
+
+def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
+
+    Equation (1) gives log10 N = (log10 L - b log10 Ê - d) / (a + c log10 Ê).
+
+    Args:
+        num_experts: E, at least 1.
+        loss: the target, nats per token, above 0; broadcast against `num_experts`.
+        coefficients: the law.
+
+    Returns:
+        N, parameters, the broadcast shape; NaN where the loss does not fall with size (a + c log10 Ê >= 0); inf or 0
+        beyond the range of float64.
+
+    Raises:
+        ValueError: as `experts_for_loss`.
+
+    Example:
+        The example of `predict_loss`, backwards.
+
+        >>> law = RoutedCoefficients(-0.1, -0.2, 0.01, 1.12, 2.0, math.inf)
+        >>> print(round(float(size_for_loss(9, 10**0.2, law))))
+        100000000
+    """
+    log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
+    short = np.log10(check_range("loss", loss, above=0.0)) - coefficients.b * log_experts - coefficients.d
+    slope = coefficients.a + coefficients.c * log_experts
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+
+
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 

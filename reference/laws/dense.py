@@ -1,0 +1,191 @@
+"""The dense power law: how the loss of a model without routing falls with its size.
+
+After Kaplan et al. 2020 in the form that Clark et al. 2022 (arXiv 2202.01169) compare with,
+
+    L = (N_c / N)^α,   that is   log10 L = α (log10 N_c - log10 N)                                           (1)
+
+where  L  loss of the last evaluation, nats per token, above 0
+       N  parameters, above 0
+       α  how fast the loss falls: ten times the parameters divide it by 10^α
+       N_c  the size at which the line reaches a loss of 1 nat.
+
+(1) is a straight line, so it is fitted by one: with x = log10 N and y = log10 L,
+
+    slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.                          (2)
+
+Ill-conditioned: N_c. It is where the line crosses log10 L = 0, more than four decades beyond the largest model that was
+trained, so an error of the slope is multiplied by log10 N_c - x̄, between 5 and 6: one per cent of α is 13 per cent of
+N_c. The released dense runs give 3.42e13, 3.57e13 or 3.69e13 with all three, one or none of their runs at 130M.
+Compare predicted losses, not N_c.
+
+What it is for: the yardstick. The size that reaches a loss (`size_for_loss`) turns any measured loss into the dense
+model that it is worth.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._columns import CRITERION, check_columns, need_rows
+from ._projection import INDEPENDENT, RESOLUTION, check_range
+
+Status = Literal["interior", "loss does not fall with size"]
+
+
+class DenseCoefficients(NamedTuple):
+    """The two coefficients of equation (1)."""
+
+    alpha: float  # minus d log10 L / d log10 N, above 0
+    N_c: float  # parameters; the size of loss 1
+
+
+class DenseLine(NamedTuple):
+    """The same law as log10 L = intercept + slope · log10 N, which exists whatever the slope is."""
+
+    intercept: float  # log10 L at N = 1
+    slope: float  # d log10 L / d log10 N
+
+
+class DenseFit(NamedTuple):
+    """The best fit of the dense law to a table."""
+
+    coefficients: DenseCoefficients  # both NaN unless the status is "interior"
+    line: DenseLine  # the same fit, for prediction: see `predict_line`
+    objective: float  # mean squared difference of log10 losses
+    rmsle: float  # its square root
+    status: Status
+    covariance: np.ndarray  # [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
+    rows: int  # rows used, all that were given
+    criterion: str  # what was minimised
+
+
+def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) -> np.ndarray:
+    """Return the loss L of equation (1).
+
+    Args:
+        dense_parameters: N, parameters, above 0, any shape.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the shape of `dense_parameters`.
+
+    Raises:
+        ValueError: a size or N_c is not finite or not above 0.
+
+    Example:
+        A thousandth of N_c at α = 0.1: L = 1000^0.1 = 10^0.3.
+
+        >>> print(round(float(predict_loss(1e10, DenseCoefficients(0.1, 1e13))), 6), round(10**0.3, 6))
+        1.995262 1.995262
+    """
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    log_critical = np.log10(check_range("N_c", coefficients.N_c, above=0.0))
+    return 10.0 ** (coefficients.alpha * (log_critical - log_size))
+
+
+def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarray:
+    """Return N = N_c · L^(-1/α), the size that reaches a loss; the inverse of `predict_loss`.
+
+    Args:
+        loss: L, nats per token, above 0, any shape.
+        coefficients: the law; α above 0.
+
+    Returns:
+        N, parameters, the shape of `loss`; inf where it is beyond the largest float64, 0 below the smallest.
+
+    Raises:
+        ValueError: a loss is not finite or not above 0, or α or N_c is not above 0 (no size reaches a given loss).
+
+    Example:
+        >>> print(round(float(size_for_loss(10**0.3, DenseCoefficients(0.1, 1e13)))))
+        10000000000
+    """
+    log_loss = np.log10(check_range("loss", loss, above=0.0))
+    log_critical = np.log10(check_range("N_c", coefficients.N_c, above=0.0))
+    alpha = check_range("alpha", coefficients.alpha, above=0.0)
+    with np.errstate(over="ignore", under="ignore"):
+        return 10.0 ** (log_critical - log_loss / alpha)
+
+
+def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
+    """Fit equation (1) to a table by least squares of log10 L, equation (2).
+
+    Args:
+        dense_parameters: [n], N, parameters, above 0.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        The fit, plain least squares. If the loss does not fall (by more than 1e-10 in log10 over the sizes of the
+        table) there is no power law: the status says so, the coefficients are NaN, and `line` still predicts (our
+        choice). If it falls so little that N_c is beyond the range of float64, N_c is inf (or 0, for losses below 1).
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 3 rows, or fewer than two sizes.
+
+    Example:
+        The law gives itself back.
+
+        >>> size = np.array([1e7, 1e8, 1e9])
+        >>> fit = fit_dense(size, predict_loss(size, DenseCoefficients(0.08, 1e13)))
+        >>> fit.status, round(fit.coefficients.alpha, 9), round(fit.coefficients.N_c / 1e13, 9)
+        ('interior', 0.08, 1.0)
+    """
+    log_size, log_loss = check_columns(dense_parameters=dense_parameters, loss=loss)
+    need_rows(log_size.size, 2, "dense")
+    if np.ptp(log_size) < INDEPENDENT:
+        raise ValueError("all rows have one size; the slope in size needs at least two")
+    x, y = log_size - log_size.mean(), log_loss - log_loss.mean()
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    squares = float(np.sum((y - slope * x) ** 2))
+    line = DenseLine(float(log_loss.mean() - slope * log_size.mean()), slope)
+    coefficients, covariance = DenseCoefficients(math.nan, math.nan), np.full((2, 2), np.nan)
+    status: Status = "loss does not fall with size"
+    if slope * np.ptp(log_size) < -RESOLUTION:
+        status = "interior"
+        with np.errstate(over="ignore", under="ignore"):
+            coefficients = DenseCoefficients(-slope, float(10.0 ** (log_size.mean() - log_loss.mean() / slope)))
+        covariance = _covariance(coefficients, log_size.size, spread, float(log_loss.mean()), squares)
+    objective = squares / log_size.size
+    return DenseFit(coefficients, line, objective, math.sqrt(objective), status, covariance, log_size.size, CRITERION)
+
+
+def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
+    """Return the loss L that a fit predicts, whatever its status.
+
+    Args:
+        line: `DenseFit.line`.
+        dense_parameters: N, parameters, above 0, any shape.
+
+    Returns:
+        L, nats per token, the shape of `dense_parameters`.
+
+    Raises:
+        ValueError: a size is not finite or not above 0.
+    """
+    return 10.0 ** (line.intercept + line.slope * np.log10(check_range("dense_parameters", dense_parameters, above=0)))
+
+
+def _covariance(
+    coefficients: DenseCoefficients, rows: int, spread: float, mean_loss: float, squares: float
+) -> np.ndarray:
+    """Return the covariance of (α, N_c): residual variance with n - 2 degrees of freedom, carried through (2).
+
+    ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
+    by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This is a
+    statement about small errors: the distribution of N_c is skewed. What is said of N_c is NaN where it is not a
+    number of float64, because α is nearly 0.
+    """
+    alpha, critical = coefficients
+    variance = squares / (rows - 2)
+    if not 0 < critical < math.inf:
+        return np.array([[variance / spread, np.nan], [np.nan, np.nan]])
+    factor = critical * math.log(10)
+    # Columns: what a change of the slope's α, and of ȳ, does to (α, N_c).
+    change = np.array([[1.0, 0.0], [-factor * mean_loss / alpha**2, factor / alpha]])
+    with np.errstate(over="ignore"):
+        return change @ np.diag([variance / spread, variance / rows]) @ change.T
+
+
+# What this file does not do: routed models (`log_linear.py`, `routed.py`).

@@ -1,0 +1,400 @@
+"""Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
+
+Clark et al. 2022 (arXiv 2202.01169), section 4, reach their law in steps. Logarithms are decimal; L is the loss in nats
+per token, N the dense parameters, E the experts of a routed layer (a dense model is E = 1).
+
+    per-size    log10 L = b(N) log10 E + d(N)                 one line for each size that was trained         (1)
+    separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes                    (2)
+    bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d                                       (3)
+
+What each step shows: the lines of (1) get flatter as N grows, which (2) cannot follow and (3) can; (2) is (3) with
+c = 0. The measured points also bend away from (3) at few and at many experts; the bounded law (`routed.py`) puts an
+effective number Ê in the place of E to follow that. At E = 1 each form is a dense power law (`dense.py`).
+
+Read (3) in two ways, which is all that the functions below do:
+
+    at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N       (4)
+    at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E       (5)
+
+The fits are linear least squares in log10 L: one answer, no search. Coefficients are values at N = 1, seven decades
+below any model that was trained, so b and d move with c: print b + c log10 N at trained sizes (`slope_in_experts`).
+Per-size lines describe sizes that were trained and say nothing about any other: there the answer is NaN.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ._columns import CRITERION, check_columns, independent, least_squares, need_rows
+from ._projection import INDEPENDENT, check_range
+
+
+class PerSizeCoefficients(NamedTuple):
+    """The lines of equation (1)."""
+
+    sizes: np.ndarray  # [m] N, parameters, rising
+    b: np.ndarray  # [m] d log10 L / d log10 E at each size
+    d: np.ndarray  # [m] log10 L of a dense model at each size
+
+
+class SeparableCoefficients(NamedTuple):
+    """The three coefficients of equation (2)."""
+
+    a: float  # d log10 L / d log10 N
+    b: float  # d log10 L / d log10 E
+    d: float  # log10 L at N = 1, E = 1
+
+
+class BilinearCoefficients(NamedTuple):
+    """The four coefficients of equation (3)."""
+
+    a: float  # d log10 L / d log10 N at E = 1
+    b: float  # d log10 L / d log10 E at N = 1
+    c: float  # how much the slope in log10 E changes per decade of N
+    d: float  # log10 L at N = 1, E = 1
+
+
+LogLinearCoefficients = PerSizeCoefficients | SeparableCoefficients | BilinearCoefficients
+
+
+class LogLinearFit(NamedTuple):
+    """The best fit of one of the three laws to a table."""
+
+    coefficients: LogLinearCoefficients
+    objective: float  # mean squared difference of log10 losses
+    rmsle: float  # its square root
+    status: str  # "interior"; a per-size fit also says how many sizes have no line
+    covariance: np.ndarray  # [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
+    rows: int  # rows used: all that were given, but for those of sizes without a line
+    criterion: str  # what was minimised
+
+
+def predict_loss(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
+) -> np.ndarray:
+    """Return the loss L of equation (1), (2) or (3).
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law, of any of the three forms.
+
+    Returns:
+        L, nats per token, the broadcast shape; NaN at a size for which per-size lines have none.
+
+    Raises:
+        ValueError: an entry is out of its range.
+
+    Example:
+        log10 L = -0.1 * 8 - 0.2 * 1 + 0.01 * 8 * 1 + 1.12 = 0.2.
+
+        >>> law = BilinearCoefficients(-0.1, -0.2, 0.01, 1.12)
+        >>> print(round(float(predict_loss(1e8, 10, law)), 6), round(10**0.2, 6))
+        1.584893 1.584893
+        >>> lines = PerSizeCoefficients(np.array([1e8]), np.array([-0.1]), np.array([0.3]))
+        >>> print(predict_loss(np.array([1e8, 1e9]), 10, lines).round(6))
+        [1.584893      nan]
+    """
+    level, slope = _line_at_size(dense_parameters, coefficients)
+    log_experts = np.log10(check_range("num_experts", num_experts, least=1.0))
+    return 10.0 ** (level + slope * log_experts)
+
+
+def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N. Negative where routing helps.
+
+    It has the shape of `dense_parameters`, and is NaN at a size for which per-size lines have none.
+
+    Raises:
+        ValueError: a size is not finite or not above 0.
+
+    Example:
+        >>> print(round(float(slope_in_experts(1e10, BilinearCoefficients(-0.1, -0.5, 0.04, 1.0))), 6))
+        -0.1
+    """
+    return _line_at_size(dense_parameters, coefficients)[1]
+
+
+def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 N at E experts: a, or a + c log10 E.
+
+    Raises:
+        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines, which have no slope in N.
+
+    Example:
+        >>> print(round(float(slope_in_parameters(10, BilinearCoefficients(-0.08, -0.1, 0.01, 1.0))), 6))
+        -0.07
+    """
+    return _line_at_experts(num_experts, coefficients)[1]
+
+
+def effective_parameter_count(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
+) -> np.ndarray:
+    """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
+
+    Setting L(N̄, 1) = L(N, E) in equation (3) leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law, separable or bilinear; a must not be 0.
+
+    Returns:
+        N̄, parameters, the broadcast shape; N itself at E = 1; inf or 0 beyond the range of float64.
+
+    Raises:
+        ValueError: an entry is out of its range, a is 0 (size does not change the dense loss), or per-size lines.
+
+    Example:
+        With a = -0.1 and b = -0.05, a hundred experts are worth 100^0.5 times the parameters.
+
+        >>> print(round(float(effective_parameter_count(1e6, 100, SeparableCoefficients(-0.1, -0.05, 1.0)))))
+        10000000
+    """
+    a = _interacting(coefficients).a
+    if a == 0:
+        raise ValueError("a is 0: no dense size is equivalent, since size does not change the loss")
+    slope = slope_in_experts(dense_parameters, coefficients)
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    with np.errstate(over="ignore", under="ignore"):
+        return 10.0 ** (log_size + slope * np.log10(check_range("num_experts", num_experts, least=1.0)) / a)
+
+
+def experts_for_loss(
+    dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients
+) -> np.ndarray:
+    """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        loss: the target, nats per token, above 0; broadcast against `dense_parameters`.
+        coefficients: the law, of any of the three forms.
+
+    Returns:
+        E, a real number, the broadcast shape. 1 where the dense model reaches the loss already; math.inf where no E
+        does, because routing does not help at that size (slope 0 or above) or E is beyond the largest float64; NaN at a
+        size for which per-size lines have none.
+
+    Raises:
+        ValueError: an entry is out of its range.
+
+    Example:
+        From 10^0.3 at E = 1, a slope of -0.1 takes ten experts to come down to 10^0.2.
+
+        >>> law = SeparableCoefficients(0.0, -0.1, 0.3)
+        >>> print(experts_for_loss(1e8, np.array([10**0.31, 10**0.2]), law).round(6))
+        [ 1. 10.]
+    """
+    level, slope = _line_at_size(dense_parameters, coefficients)
+    short = np.log10(check_range("loss", loss, above=0.0)) - level  # below 0 where the dense loss is above the target
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        helped = np.where(slope < 0, 10.0 ** (short / slope), math.inf)
+    return np.where(np.isnan(short), np.nan, np.where(short >= 0, 1.0, helped))
+
+
+def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
+    """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
+
+    Args:
+        num_experts: E, at least 1.
+        loss: the target, nats per token, above 0; broadcast against `num_experts`.
+        coefficients: the law, separable or bilinear.
+
+    Returns:
+        N, parameters, the broadcast shape; NaN where the loss does not fall with size, a + c log10 E >= 0; inf or 0
+        beyond the range of float64.
+
+    Raises:
+        ValueError: an entry is out of its range, or the coefficients are per-size lines.
+
+    Example:
+        log10 N = (0.2 - 1.12 + 0.2) / (-0.1 + 0.01) = 8.
+
+        >>> law = BilinearCoefficients(-0.1, -0.2, 0.01, 1.12)
+        >>> print(round(float(size_for_loss(10, 10**0.2, law))))
+        100000000
+    """
+    level, slope = _line_at_experts(num_experts, coefficients)
+    short = np.log10(check_range("loss", loss, above=0.0)) - level
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+
+
+def cutoff(coefficients: LogLinearCoefficients) -> float:
+    """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
+
+    Very ill-conditioned, as in `routed.py`. A separable law has c = 0.
+
+    Returns:
+        N_cutoff in parameters if c > 0; math.inf if c <= 0 or if it is above the largest float64; NaN if b or c is.
+
+    Raises:
+        ValueError: the coefficients are per-size lines.
+
+    Example:
+        >>> cutoff(BilinearCoefficients(-0.08, -0.12, 0.01, 1.1)), cutoff(SeparableCoefficients(-0.08, -0.03, 1.1))
+        (1000000000000.0, inf)
+    """
+    _, b, c, _ = map(float, _interacting(coefficients))
+    if math.isnan(b) or math.isnan(c):
+        return math.nan
+    if c <= 0:
+        return math.inf
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float64(10.0) ** (-np.float64(b) / np.float64(c)))
+
+
+def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
+    """Fit equation (1): a straight line of log10 L in log10 E at each size.
+
+    Args:
+        dense_parameters: [n], N, parameters, above 0. Rows belong to one line if their N are equal.
+        num_experts: [n], E, at least 1.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        The fit. A size with fewer than two different E has no line: its rows are left out and the status counts it.
+        The covariances share one residual variance, with n - 2m degrees of freedom for m lines (our choice).
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, no size has two different E, or no row is left over
+            once every line has taken two.
+
+    Example:
+        >>> size, experts = np.repeat([1e7, 1e8], 3), np.tile([1.0, 10.0, 100.0], 2)
+        >>> fit = fit_per_size(size, experts, 10 ** (0.5 - size / 1e9 * np.log10(experts)))
+        >>> fit.status, fit.coefficients.b.round(9).tolist(), fit.coefficients.d.round(9).tolist()
+        ('interior', [-0.01, -0.1], [0.5, 0.5])
+    """
+    _, log_experts, log_loss = check_columns(dense_parameters=dense_parameters, num_experts=num_experts, loss=loss)
+    size = np.atleast_1d(np.asarray(dense_parameters, dtype=np.float64))
+    groups = {float(each): size == each for each in np.unique(size)}
+    lined = {each: rows for each, rows in groups.items() if _spread(log_experts[rows])}
+    if not lined:
+        raise ValueError("no size has two different num_experts; a line in num_experts needs them")
+    used = sum(int(rows.sum()) for rows in lined.values())
+    need_rows(used, 2 * len(lined), "per-size")
+    solutions, covariances, squares = [], [], 0.0
+    for rows in lined.values():
+        x, y = log_experts[rows], log_loss[rows]
+        offset = x - x.mean()
+        spread = float(offset @ offset)
+        b = float(offset @ (y - y.mean())) / spread
+        d = float(y.mean() - b * x.mean())
+        squares += float(np.sum((y - b * x - d) ** 2))
+        solutions.append((b, d))
+        # b and the mean of y are uncorrelated, and d = (mean of y) - b (mean of x).
+        covariances.append([[1 / spread, -x.mean() / spread],
+                            [-x.mean() / spread, 1 / x.size + x.mean() ** 2 / spread]])  # fmt: skip
+    coefficients = PerSizeCoefficients(np.array(list(lined)), *np.array(solutions).T)
+    status = "interior"
+    if len(lined) < len(groups):
+        status = f"no line at {len(groups) - len(lined)} of {len(groups)} sizes"
+    covariance = squares / (used - 2 * len(lined)) * np.array(covariances)
+    return LogLinearFit(coefficients, squares / used, math.sqrt(squares / used), status, covariance, used, CRITERION)
+
+
+def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
+    """Fit equation (2) to a table.
+
+    Arguments as `fit_per_size`. The covariance has n - 3 degrees of freedom.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or size and num_experts cannot be
+            told apart (one size, one E, or one growing exactly with the other).
+
+    Example:
+        >>> law = SeparableCoefficients(-0.08, -0.03, 1.1)
+        >>> size, experts = np.repeat([1e7, 1e9], 3), np.tile([1.0, 8.0, 64.0], 2)
+        >>> [round(v, 9) for v in fit_separable(size, experts, predict_loss(size, experts, law)).coefficients]
+        [-0.08, -0.03, 1.1]
+    """
+    return _fit_plane(dense_parameters, num_experts, loss, interaction=False)
+
+
+def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
+    """Fit equation (3) to a table.
+
+    Arguments as `fit_per_size`. The covariance has n - 4 degrees of freedom.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or size, num_experts and their
+            product cannot be told apart.
+
+    Example:
+        >>> law = BilinearCoefficients(-0.08, -0.1, 0.008, 1.1)
+        >>> size, experts = np.repeat([1e7, 1e9], 3), np.tile([1.0, 8.0, 64.0], 2)
+        >>> [round(v, 9) for v in fit_bilinear(size, experts, predict_loss(size, experts, law)).coefficients]
+        [-0.08, -0.1, 0.008, 1.1]
+    """
+    return _fit_plane(dense_parameters, num_experts, loss, interaction=True)
+
+
+def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLinearFit:
+    """Fit (2) or (3) with log10 N and log10 E measured from their means, then move the origin back to N = E = 1.
+
+    With n = log10 N - n̄ and e = log10 E - ē the model is level + size·n + gain·e + interaction·n·e, and its columns are
+    far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
+    d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, and moves the covariance as well.
+    """
+    log_size, log_experts, log_loss = check_columns(
+        dense_parameters=dense_parameters, num_experts=num_experts, loss=loss
+    )
+    need_rows(log_size.size, 4 if interaction else 3, "bilinear" if interaction else "separable")
+    n, e = log_size.mean(), log_experts.mean()
+    columns = [log_size - n, log_experts - e, (log_size - n) * (log_experts - e), np.ones_like(log_size)]
+    back = np.array([[1, 0, -e, 0], [0, 1, -n, 0], [0, 0, 1, 0], [-n, -e, n * e, 1]])
+    kept = [0, 1, 2, 3] if interaction else [0, 1, 3]
+    design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
+    if not (_spread(log_size) and _spread(log_experts) and independent(design)):
+        raise ValueError(
+            "size, num_experts and their product cannot be told apart in these rows; needed: several num_experts at "
+            "more than one size" if interaction else
+            "size and num_experts cannot be told apart in these rows; needed: at least two sizes and two num_experts "
+            "that do not rise in step"
+        )  # fmt: skip
+    solution, covariance, objective = least_squares(design, log_loss)
+    form = BilinearCoefficients if interaction else SeparableCoefficients
+    coefficients = form(*(float(value) for value in back @ solution))
+    covariance = back @ covariance @ back.T
+    return LogLinearFit(coefficients, objective, math.sqrt(objective), "interior", covariance, log_size.size, CRITERION)
+
+
+def _spread(values: np.ndarray) -> bool:
+    """Return whether there are two values that differ by more than rounding."""
+    return bool(np.ptp(values) > INDEPENDENT)
+
+
+def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> tuple[np.ndarray, np.ndarray]:
+    """Return (level, slope) of equation (4)."""
+    size = check_range("dense_parameters", dense_parameters, above=0.0)
+    if isinstance(coefficients, PerSizeCoefficients):
+        # One line after the other: at most one has this size, and where none has, the NaN stays.
+        level, slope = np.full(size.shape, np.nan), np.full(size.shape, np.nan)
+        for each, b, d in zip(*coefficients, strict=True):
+            level, slope = np.where(size == each, d, level), np.where(size == each, b, slope)
+        return level, slope
+    a, b, c, d = _interacting(coefficients)
+    return a * np.log10(size) + d, b + c * np.log10(size)
+
+
+def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficients) -> tuple[np.ndarray, np.ndarray]:
+    """Return (level, slope) of equation (5)."""
+    a, b, c, d = _interacting(coefficients)
+    log_experts = np.log10(check_range("num_experts", num_experts, least=1.0))
+    return b * log_experts + d, a + c * log_experts
+
+
+def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
+    """Return equation (2) as equation (3) with c = 0."""
+    if isinstance(coefficients, PerSizeCoefficients):
+        raise ValueError("per-size lines say nothing between sizes; needed: separable or bilinear coefficients")
+    if isinstance(coefficients, SeparableCoefficients):
+        a, b, d = coefficients
+        return BilinearCoefficients(a, b, 0.0, d)
+    return coefficients
+
+
+# What this file does not do: the bend at few and at many experts (`routed.py`).

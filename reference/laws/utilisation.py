@@ -1,0 +1,368 @@
+"""The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
+
+After Clark et al. 2022 (arXiv 2202.01169), section 4: the same law as in `routed.py` with F in the place of N and B in
+the place of E. More experts per token, another routing frequency or wider dense layers change F and B, so that all
+such models lie on one law, where the law in (N, E) needs them to be equal. Logarithms are decimal.
+
+    log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d                                                   (1)
+
+    1/B̂ = 1 / (B - B_min + (1/B_start - 1/B_max)⁻¹) + 1/B_max                                                 (2)
+
+where  L  loss of the last evaluation, nats per token, above 0
+       F  TeraFLOPs (1e12) of the forward pass of one sequence of 2048 tokens
+       B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one token
+       B_min  the B of a dense model, where B̂ = B_start; B is never below it
+       B̂  effective utilisation, rising with B from B_start and never above B_max, which may be infinite.
+
+Our choice: the units of F and B, which we could not check against the paper's text, and B_min, which is the least B of
+the rows unless it is given. Real dense models differ a little in B (0.19 to 0.39 in the released table, because the
+embedding counts in F and not in P); the law takes only the smallest of them as B = B_min.
+
+The fit is that of `fitting.py`, of the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. Multiplying equation (2)
+of `routed.py` by u gives equation (2) here, with
+
+    B̂ = u Ê',  B_start = u E_start',  B_max = u E_max',    and from log10 Ê' = log10 B̂ - log10 u
+    a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.                                           (3)
+
+E_start' >= 1 there is B_start >= u here. Our choice is u = B_min/10. There has to be a floor: as B_start → 0, B̂ at
+B_min goes to 0 while every other B̂ stays, so log10 B̂ becomes a step between the lowest B and all the others: one dense
+model set apart from the rest, which says nothing about utilisation. The optima of the released runs, all six losses,
+lie at 6 to 39 times the floor and stay where they are with any floor from B_min/2 to B_min/10,000.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from ._columns import check_columns
+from ._projection import check_range
+from .fitting import LossCurve, RoutedFit, fit_routed, predict_curve
+
+Status = Literal[
+    "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"
+]
+
+FLOOR = 0.1
+"""The unit u, and so the least B_start that a fit allows, as a share of B_min."""
+
+
+class Compute(NamedTuple):
+    """The two data columns of the law."""
+
+    teraflops: np.ndarray  # F, 1e12 FLOPs of the forward pass of 2048 tokens
+    utilisation: np.ndarray  # B, parameters per FLOP of the forward pass of one token
+
+
+class UtilisationCoefficients(NamedTuple):
+    """The six coefficients of equations (1) and (2), and the B from which B̂ is counted."""
+
+    a: float  # d log10 L / d log10 F at B̂ = 1
+    b: float  # d log10 L / d log10 B̂ at F = 1
+    c: float  # how much the slope in log10 B̂ changes per decade of F
+    d: float  # log10 L at F = 1, B̂ = 1
+    B_start: float  # B̂ at B = B_min, 0 < B_start < B_max
+    B_max: float  # the limit of B̂ for large B; may be math.inf
+    B_min: float  # the least B, above 0; given, not fitted
+
+
+class UtilisationCurve(NamedTuple):
+    """The fitted law in a form that exists on every face, the linear limit included."""
+
+    curve: LossCurve  # of F and E' = 1 + (B - B_min)/unit
+    B_min: float
+    unit: float  # u, in units of B
+
+
+class UtilisationFit(NamedTuple):
+    """The best fit of the law in (F, B) to a table."""
+
+    coefficients: UtilisationCoefficients  # B_max is inf where it is unbounded; all but B_min NaN in the linear limit
+    curve: UtilisationCurve  # the same fit, for prediction: see `predict_utilisation`
+    objective: float  # as `criterion` says
+    rmsle: float  # root of the mean squared difference of log10 losses
+    status: Status  # which piece of the domain holds the optimum
+    covariance: np.ndarray  # [7, 7], order of UtilisationCoefficients; 0 where a coefficient is held, as B_min is
+    rows: int  # rows used, all that were given
+    criterion: str  # what was minimised
+
+
+def compute_columns(
+    flops_per_step: np.ndarray, total_parameters: np.ndarray, tokens_per_step: np.ndarray = TABLE_TOKENS_PER_STEP
+) -> Compute:
+    """Return F and B of runs, from the columns of a results table.
+
+    Args:
+        flops_per_step: FLOPs of the forward pass of one training step, above 0.
+        total_parameters: P, above 0; it broadcasts with the others.
+        tokens_per_step: tokens of one training step, above 0: 524,288 in the released table, batch_size times
+            sequence_length in a table of our own.
+
+    Returns:
+        F = 2048 flops_per_step / tokens_per_step / 1e12 and B = P tokens_per_step / flops_per_step.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        The smallest dense model of the released table.
+
+        >>> F, B = compute_columns(4.4563477266432e13, 16_527_360)
+        >>> print(round(float(F), 4), round(float(B), 4))
+        0.1741 0.1944
+    """
+    flops = check_range("flops_per_step", flops_per_step, above=0.0)
+    tokens = check_range("tokens_per_step", tokens_per_step, above=0.0)
+    per_token = flops / tokens
+    total = check_range("total_parameters", total_parameters, above=0.0)
+    return Compute(per_token * TABLE_SEQUENCE_LENGTH / 1e12, total / per_token)
+
+
+def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float, B_min: float) -> np.ndarray:
+    """Return B̂, equation (2).
+
+    Args:
+        utilisation: B, any shape, finite, at least B_min.
+        B_start: B̂ at B = B_min, above 0.
+        B_max: limit of B̂ for large B, above B_start; may be math.inf.
+        B_min: the least B, above 0.
+
+    Returns:
+        B̂, the shape of `utilisation`, in [B_start, B_max).
+
+    Raises:
+        ValueError: an entry is not finite or below B_min, B_min is not above 0, or not 0 < B_start < B_max.
+
+    Example:
+        With B_start = 0.2 and B_max = 0.4, the inner term is 1 / (5 - 2.5) = 0.4. At B = B_min that gives
+        1 / (2.5 + 2.5) = 0.2 = B_start; at B - B_min = 0.8, 1 / (1/1.2 + 2.5) = 0.3.
+
+        >>> effective_utilisation(np.array([0.25, 1.05]), 0.2, 0.4, 0.25).round(6)
+        array([0.2, 0.3])
+    """
+    least = float(check_range("B_min", B_min, above=0.0))
+    if not (0 < B_start < B_max):
+        raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
+    extra = check_range("utilisation", utilisation, least=least) - least
+    saturation = 0.0 if math.isinf(B_max) else 1.0 / B_max
+    return 1.0 / (1.0 / (extra + 1.0 / (1.0 / B_start - saturation)) + saturation)
+
+
+def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
+    """Return the loss L that equation (1) predicts.
+
+    Args:
+        teraflops: F, above 0.
+        utilisation: B, at least B_min; broadcast against `teraflops`.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range.
+
+    Example:
+        At F = 10 and B̂ = 1: log10 L = -0.1 * 1 + 0.4 = 0.3.
+
+        >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.2, math.inf, 0.25)
+        >>> print(round(float(predict_loss(10.0, 1.05, law)), 6), round(10**0.3, 6))
+        1.995262 1.995262
+    """
+    log_flops = np.log10(check_range("teraflops", teraflops, above=0.0))
+    log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
+    a, b, c, d = coefficients[:4]
+    return 10.0 ** (a * log_flops + b * log_utilisation + c * log_flops * log_utilisation + d)
+
+
+def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 B̂ = b + c log10 F. Negative where more parameters per FLOP help.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.2, math.inf, 0.25)
+        >>> print(round(float(slope_in_utilisation(100.0, law)), 6))
+        -0.03
+    """
+    return coefficients.b + coefficients.c * np.log10(check_range("teraflops", teraflops, above=0.0))
+
+
+def slope_in_teraflops(utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
+    """Return d log10 L / d log10 F = a + c log10 B̂ at a fixed B.
+
+    Raises:
+        ValueError: as `effective_utilisation`.
+
+    Example:
+        >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.1, math.inf, 0.25)
+        >>> print(round(float(slope_in_teraflops(0.25, law)), 6))
+        -0.11
+    """
+    return coefficients.a + coefficients.c * np.log10(effective_utilisation(utilisation, *coefficients[4:]))
+
+
+def effective_teraflops(
+    teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients
+) -> np.ndarray:
+    """Return F̄, the TeraFLOPs of the model at B = B_min that the law gives the same loss as (F, B).
+
+    Setting L(F̄, B_min) = L(F, B) in equation (1) leaves
+
+        (a + c log10 B_start) log10 F̄ = (a + c log10 B̂) log10 F + b (log10 B̂ - log10 B_start).
+
+    Args:
+        teraflops: F, above 0.
+        utilisation: B, at least B_min; broadcast against `teraflops`.
+        coefficients: the law; a + c log10 B_start must not be 0.
+
+    Returns:
+        F̄, the broadcast shape; F itself at B = B_min. F̄/F is what routing saves in compute at equal loss.
+
+    Raises:
+        ValueError: an entry is out of its range, or a + c log10 B_start is 0 (F does not change the loss at B_min).
+
+    Example:
+        With c = 0, a = -0.1 and b = -0.05, four times the B̂ is worth 4^0.5 times the FLOPs.
+
+        >>> law = UtilisationCoefficients(-0.1, -0.05, 0.0, 0.4, 0.2, math.inf, 0.25)
+        >>> print(round(float(effective_teraflops(3.0, 0.85, law)), 6))
+        6.0
+    """
+    log_flops = np.log10(check_range("teraflops", teraflops, above=0.0))
+    log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
+    log_start = math.log10(coefficients.B_start)
+    dense_slope = coefficients.a + coefficients.c * log_start
+    if dense_slope == 0:
+        raise ValueError("a + c log10 B_start is 0: no F at B_min is equivalent, since F does not change the loss")
+    slope = coefficients.a + coefficients.c * log_utilisation
+    with np.errstate(over="ignore", under="ignore"):
+        return 10.0 ** ((slope * log_flops + coefficients.b * (log_utilisation - log_start)) / dense_slope)
+
+
+def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
+    """Return the F at which a model of utilisation B reaches a loss: a level curve. Inverse of `predict_loss`.
+
+    Args:
+        utilisation: B, at least B_min.
+        loss: the target, nats per token, above 0; broadcast against `utilisation`.
+        coefficients: the law.
+
+    Returns:
+        F, the broadcast shape; NaN where the loss does not fall with F (a + c log10 B̂ >= 0); inf or 0 beyond the range
+        of float64.
+
+    Raises:
+        ValueError: an entry is out of its range.
+
+    Example:
+        The example of `predict_loss`, backwards.
+
+        >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.2, math.inf, 0.25)
+        >>> print(round(float(teraflops_for_loss(1.05, 10**0.3, law)), 6))
+        10.0
+    """
+    log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
+    short = np.log10(check_range("loss", loss, above=0.0)) - coefficients.b * log_utilisation - coefficients.d
+    slope = coefficients.a + coefficients.c * log_utilisation
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+
+
+def fit_utilisation(
+    teraflops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray, B_min: float | None = None,
+    huber: float | None = None,
+) -> UtilisationFit:  # fmt: skip
+    """Fit equation (1) to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
+
+    Args:
+        teraflops: [n], F, above 0.
+        utilisation: [n], B, above 0 and at least B_min.
+        loss: [n], L, nats per token, above 0.
+        B_min: where B̂ begins; the least B of the rows if None.
+        huber: as `fit_routed`.
+
+    Returns:
+        The fit, as good as that of `fit_routed`, through which it goes.
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law
+            (as `fit_routed` says, with teraflops for size and utilisation for num_experts).
+
+    Example:
+        A table made by the law itself gives its coefficients back.
+
+        >>> law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
+        >>> F, B = (v.ravel() for v in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
+        >>> fit = fit_utilisation(F, B, predict_loss(F, B, law))
+        >>> fit.status, [round(value, 3) for value in fit.coefficients]
+        ('interior', [-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2])
+    """
+    check_columns(teraflops=teraflops, utilisation=utilisation, loss=loss)
+    least = float(np.min(utilisation) if B_min is None else check_range("B_min", B_min, above=0.0))
+    extra = np.atleast_1d(check_range("utilisation", utilisation, least=least)) - least
+    unit = FLOOR * least
+    try:
+        fit = fit_routed(teraflops, 1.0 + extra / unit, loss, huber)
+    except ValueError as error:
+        raise ValueError(_in_our_words(str(error))) from None
+    covariance = np.zeros((7, 7))
+    change = _change_of_unit(unit)
+    covariance[:6, :6] = change @ fit.covariance @ change.T
+    curve = UtilisationCurve(fit.curve, least, unit)
+    status: Status = _in_our_words(fit.status)
+    return UtilisationFit(_coefficients(fit, unit, least), curve, fit.objective, fit.rmsle, status, covariance,
+                          fit.rows, fit.criterion)  # fmt: skip
+
+
+def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
+    """Return the loss L that a fit predicts, whatever its status.
+
+    Args:
+        curve: `UtilisationFit.curve`.
+        teraflops: F, above 0.
+        utilisation: B, at least B_min; broadcast against `teraflops`.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range.
+    """
+    flops = check_range("teraflops", teraflops, above=0.0)
+    extra = check_range("utilisation", utilisation, least=curve.B_min) - curve.B_min
+    return predict_curve(curve.curve, flops, 1.0 + extra / curve.unit)
+
+
+def _change_of_unit(unit: float) -> np.ndarray:
+    """Return the matrix of equation (3): what the coefficients here are of those in (F, E')."""
+    log_unit = math.log10(unit)
+    change = np.diag([1.0, 1.0, 1.0, 1.0, unit, unit])
+    change[0, 2] = change[3, 1] = -log_unit
+    return change
+
+
+def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoefficients:
+    """Return equation (3). Term by term, since B_max may be infinite and 0 · ∞ is not 0."""
+    a, b, c, d, E_start, E_max = fit.coefficients
+    log_unit = math.log10(unit)
+    return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
+
+
+_WORDS = {
+    "E_start at 1": "B_start at its floor", "E_start": "B_start", "E_max": "B_max", "dense_parameters": "teraflops",
+    "different num_experts": "different values of utilisation", "one num_experts": "one value of utilisation",
+    "num_experts": "utilisation", "sizes": "values of teraflops", "size": "teraflops",
+}  # fmt: skip
+
+
+def _in_our_words(text: str) -> str:
+    """Return a status or a complaint of `fit_routed` in the words of this law."""
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
+# What this file does not do: choose the rows (`accelerated/table.py`), or say how far a fit can be trusted.
