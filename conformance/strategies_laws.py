@@ -44,16 +44,18 @@ def laws(draw) -> RoutedCoefficients:
 
 @st.composite
 def grids(draw) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes and expert counts of a table: a full grid, a grid with holes, or one with repeated rows."""
+    """Sizes and expert counts of a table: a full grid, one with holes, with repeated rows, or with no E twice."""
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=2, max_size=6, unique=True))
     experts = draw(st.lists(st.sampled_from(EXPERTS), min_size=5, max_size=9, unique=True))
     cells = [(size, count) for size in sorted(sizes) for count in sorted(experts)]
-    kind = draw(st.sampled_from(["full", "holes", "repeats"]))
+    kind = draw(st.sampled_from(["full", "holes", "repeats", "scattered"]))
     if kind == "holes" and len(cells) >= 20:
         cells = [cell for i, cell in enumerate(cells) if i % 7 != 3]
     if kind == "repeats":
         cells = cells + cells[::3]
     size, count = np.array(cells).T
+    if kind == "scattered":  # (E - 1) grows by up to a third, differently in every row
+        count = 1 + (count - 1) * (1 + np.arange(count.size) / (3 * count.size))
     return size, count
 
 
@@ -81,17 +83,25 @@ def noisy_tables(draw) -> Runs:
     return Runs(size, count, 10.0**log_loss)
 
 
-def released_runs(router: str) -> Runs:
-    """Return the rows of the paper's fits; see `released_file`.
+def released_last_rows() -> list[dict]:
+    """Return the last evaluation of every run of the released table, as text; see `released_file`.
 
     Read with the standard library, so that this does not depend on the table reader under test.
     """
     last: dict[str, dict] = {}
     with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
         for row in csv.DictReader(lines):
-            wanted = row["routing_frequency"] == "0.5" and row["k"] == "1" and row["seed"] == "42"
-            if wanted and row["router_type"] in (router, "Dense"):
-                if row["hyper_id"] not in last or int(row["step"]) >= int(last[row["hyper_id"]]["step"]):
-                    last[row["hyper_id"]] = row
-    columns = ("dense_parameter_count", "num_experts", "loss_validation")
-    return Runs(*(np.array([float(row[name]) for row in last.values()]) for name in columns))
+            if row["hyper_id"] not in last or int(row["step"]) >= int(last[row["hyper_id"]]["step"]):
+                last[row["hyper_id"]] = row
+    return list(last.values())
+
+
+def released_runs(router: str, loss_column: str = "loss_validation", seeds: tuple[str, ...] = ("42",)) -> Runs:
+    """Return the rows of the paper's fits (seed 42). A run without that loss at its last step is left out."""
+    rows = [
+        row for row in released_last_rows()
+        if row["routing_frequency"] == "0.5" and row["k"] == "1" and row["seed"] in seeds
+        and row["router_type"] in (router, "Dense") and row[loss_column]
+    ]  # fmt: skip
+    columns = ("dense_parameter_count", "num_experts", loss_column)
+    return Runs(*(np.array([float(row[name]) for row in rows]) for name in columns))

@@ -174,7 +174,9 @@ BAD = {
     "lengths": ((*GRID, np.full(11, 2.0)), r"shapes \(12,\), \(12,\) and \(11,\)"),
     "few rows": (tuple(v[:6] for v in (*GRID, np.full(12, 2.0))), "6 rows; .* at least 7"),
     "few E": ((GRID[0], np.minimum(GRID[1], 4.0), np.full(12, 2.0)), "3 different num_experts; .* fewer than 4"),
-    "one size": ((np.full(12, 1e8), GRID[1], np.full(12, 2.0)), "fewer than two num_experts have rows at two"),
+    "few pairs": ((np.tile([1e7, 1e7, 1e7, 1e8, 1e8], 2), np.tile([1, 2, 4, 1, 8], 2), np.full(10, 2.0)),
+                  "5 different pairs of size and num_experts; .* at least 6"),
+    "one size": ((np.full(12, 1e8), np.arange(1, 13), np.full(12, 2.0)), "cannot be told apart in these rows"),
 }
 
 

@@ -2,7 +2,7 @@
 
 What differs here: the rows of each E are reduced to two, the scan is coarse and shared by all weightings of a table,
 and a second-order search from its best points does the rest, in numba (`kernels/law_fit.py`). A fit of the released
-table takes about 0.2 ms, of a bootstrap sample about 50 µs (`fit_weighted`).
+table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`).
 """
 
 import math
@@ -10,18 +10,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..kernels import law_fit
+from ..kernels import law_fit, law_huber
 from ..notation import check_finite
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
 
-_STATUS: tuple[Status, ...] = (
+STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
-)  # fmt: skip  # in the order of the kernel's pieces
-_LEAST_ROWS = 7
-_RESOLUTION = 1e-10  # log10; differences of predictions below this do not decide between pieces of the domain
-_LEAST_EXPERT_COUNTS = 4
+)  # fmt: skip
+"""The statuses in the order of the kernel's pieces, from the smallest set to the largest."""
 
 
 class LossCurve(NamedTuple):
@@ -46,6 +44,17 @@ class RoutedFit(NamedTuple):
     status: Status
     covariance: np.ndarray
     rows: int
+    criterion: str
+
+
+class WeightedFits(NamedTuple):
+    """One fit for each weighting of a table."""
+
+    status: np.ndarray  # [B] int, index into STATUSES; -1 where the rows with a weight do not determine the law
+    coefficients: np.ndarray  # [B, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
+    curves: np.ndarray  # [B, 6], intercept, size, gain, interaction, rise, bend of LossCurve; NaN where status is -1
+    top: float  # of LossCurve: largest E - 1 of the whole table, whatever the weights
+    objective: np.ndarray  # [B] weighted mean squared difference of log10 losses
 
 
 class LevelTable(NamedTuple):
@@ -55,72 +64,102 @@ class LevelTable(NamedTuple):
     centre: float  # that mean
     log_loss: np.ndarray  # [n] log10 L
     level: np.ndarray  # [n] integers, index into `extra`
+    cell: np.ndarray  # [n] integers, which pair (N, E)
     extra: np.ndarray  # [levels] E - 1, rising
 
 
 def fit_routed(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, *, scan: int = 16, starts: int = 4
-) -> RoutedFit:
-    """See reference.
+    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, huber: float | None = None, *,
+    scan: int = 16, starts: int = 4,
+) -> RoutedFit:  # fmt: skip
+    """See reference. With `huber` a fit takes a few milliseconds (`kernels/law_huber.py`).
 
     Args:
-        dense_parameters, num_experts, loss: see reference.
-        scan: points of the first scan along each axis of the domain.
-        starts: how many of its lowest points are searched from, in each piece of the domain.
+        dense_parameters, num_experts, loss, huber: see reference.
+        scan: points of the first scan along each axis of the domain; half as many again with `huber`.
+        starts: how many of its lowest points are searched from, in each piece of the domain; twice as many with
+            `huber`, whose low points can lie closer together.
     """
     table = level_table(dense_parameters, num_experts, loss)
     count = table.log_loss.size
-    found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, count * _RESOLUTION**2)[0]
+    if huber is None:
+        found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, True)[0]
+    else:
+        huber = _checked_delta(huber)
+        found = law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2,
+                              2 * starts)  # fmt: skip
     piece, alpha, ratio, rest = int(found[0]), *found[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
     psi = _psi(table.extra[table.level], rise, bend, top)
     design = np.stack([np.ones(count), table.log_size, psi, psi * table.log_size], axis=1)
-    solution, *_ = np.linalg.lstsq(design, table.log_loss, rcond=None)
-    objective = float(np.mean((table.log_loss - design @ solution) ** 2))
+    solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else found[5:]
+    residual = table.log_loss - design @ solution
+    square = float(np.mean(residual**2))
+    objective, criterion = square, "mean squared difference of log10 losses"
+    if huber is not None:
+        objective = law_huber.criterion(residual, huber)
+        criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
     intercept, size, gain, interaction = map(float, solution)
     curve = LossCurve(intercept - size * table.centre, size, gain - interaction * table.centre, interaction,
                       rise, bend, top)  # fmt: skip
     coefficients = _coefficients(curve, piece, alpha, ratio)
-    covariance = _covariance(table, psi, coefficients, curve, piece, objective)
-    return RoutedFit(coefficients, curve, objective, math.sqrt(objective), _STATUS[piece], covariance, count)
+    covariance = _covariance(table, psi, coefficients, curve, piece, _error_variance(residual, huber))
+    return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
 
 
 def fit_weighted(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, weights: np.ndarray,
-    scan: int = 8, starts: int = 1,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, weights: np.ndarray, *,
+    scan: int = 8, starts: int = 1, careful: bool = False,
+) -> WeightedFits:  # fmt: skip
     """Fit one table under many weightings, for a bootstrap or a jackknife. The fast twin's own: no reference.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as `fit_routed`.
         weights: [B, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as `fit_routed`.
+        careful: search every edge of the domain to the last digit, as `fit_routed` does.
 
     Returns:
-        Two arrays. [B, 4]: E_start, E_max, and b and c of the law (NaN in the linear limit and where too few rows are
-        left to fit, E_max inf where unbounded). [B]: the weighted mean squared difference of log10 losses.
+        WeightedFits. A weighting that leaves too little to determine the law has status -1 and NaN everywhere; what
+        `fit_routed` demands of a table is demanded of the rows with a weight.
 
     Raises:
-        ValueError: as `fit_routed`, or the weights are of another shape, negative or all 0 in a line.
+        ValueError: as `fit_routed` for the whole table, or the weights are of another shape or negative.
     """
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
     if weights.ndim != 2 or weights.shape[1] != table.log_loss.size:
         raise ValueError(f"weights has shape {weights.shape}; needed: [B, {table.log_loss.size}]")
-    if np.any(weights < 0) or np.any(weights.sum(axis=1) == 0):
-        raise ValueError("weights: every entry has to be at least 0, and every line needs one above 0")
-    found = law_fit.fit_batch(*_arrays(table), weights, scan, starts, table.log_loss.size * _RESOLUTION**2)
-    _, alpha, ratio, rest, residual, gain, interaction = found.T
+    if np.any(weights < 0):
+        raise ValueError("weights: every entry has to be at least 0")
+    found = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
+    piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = found.T
     top = table.extra[-1]
+    rise, bend = alpha * rest**2, alpha * rest * ratio
+    curves = np.stack([intercept - size * table.centre, size, gain - interaction * table.centre, interaction, rise,
+                       bend], axis=1)  # fmt: skip
     with np.errstate(divide="ignore", invalid="ignore"):
-        span = np.log1p(alpha * rest**2 * top / (1 + alpha * rest * ratio * top)) / math.log(10)
-        c = interaction / span
-        b = gain / span - c * table.centre
-        E_start, E_max = 1 / alpha, 1 / (alpha * ratio)
-    shapes = np.stack([E_start, E_max, b, c], axis=1)
-    shapes[(found[:, 0] == law_fit.LINEAR) | ~np.isfinite(residual)] = np.nan
-    return shapes, residual / weights.sum(axis=1)
+        span = np.log1p(rise * top / (1 + bend * top)) / math.log(10)
+        b, c = curves[:, 2] / span, curves[:, 3] / span
+        log_start = -np.log10(alpha)
+        coefficients = np.stack([size - c * log_start, b, c, curves[:, 0] - b * log_start, 1 / alpha,
+                                 1 / (alpha * ratio)], axis=1)  # fmt: skip
+    coefficients[piece == law_fit.LINEAR] = np.nan
+    with np.errstate(invalid="ignore"):
+        objective = residual / weights.sum(axis=1)
+    return WeightedFits(piece.astype(np.int64), coefficients, curves, float(top), objective)
+
+
+def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return the loss that each fit predicts: [B, m] at the m pairs (N, E); NaN where a fit has status -1."""
+    log_size = np.log10(_checked("dense_parameters", np.atleast_1d(dense_parameters), 0.0, strict=True))
+    extra = _checked("num_experts", np.atleast_1d(num_experts), 1.0, strict=False) - 1.0
+    intercept, size, gain, interaction, rise, bend = fits.curves.T[:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        psi = np.log1p(rise * extra / (1 + bend * extra)) / np.log1p(rise * fits.top / (1 + bend * fits.top))
+    psi = np.where(rise == 0, extra / fits.top, psi)
+    return 10.0 ** (intercept + size * log_size + (gain + interaction * log_size) * psi)
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -141,24 +180,38 @@ def level_table(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.
             f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
             "needed: one axis, the same length"
         )
-    if size.size < _LEAST_ROWS:
-        raise ValueError(f"{size.size} rows; the bounded law has 6 coefficients and needs at least {_LEAST_ROWS} rows")
+    if size.size < law_fit.LEAST_ROWS:
+        raise ValueError(
+            f"{size.size} rows; the bounded law has 6 coefficients and needs at least {law_fit.LEAST_ROWS} rows"
+        )
     extra, level = np.unique(experts - 1.0, return_inverse=True)
-    if extra.size < _LEAST_EXPERT_COUNTS:
+    if extra.size < law_fit.LEAST_LEVELS:
         raise ValueError(
             f"{extra.size} different num_experts; E_start and E_max cannot be told apart with fewer than "
-            f"{_LEAST_EXPERT_COUNTS}"
+            f"{law_fit.LEAST_LEVELS}"
         )
-    cells = np.unique(np.stack([level, np.unique(size, return_inverse=True)[1]]), axis=1)
-    if np.count_nonzero(np.bincount(cells[0]) >= 2) < 2:
-        raise ValueError("fewer than two num_experts have rows at two or more sizes; the slopes in N need two")
+    pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
+    cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
+    cells = int(cell.max()) + 1
+    if cells < law_fit.LEAST_CELLS:
+        raise ValueError(
+            f"{cells} different pairs of size and num_experts; 6 coefficients need at least {law_fit.LEAST_CELLS}"
+        )
     log_size = np.log10(size)
     centre = float(log_size.mean())
-    return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), extra)
+    for psi in (np.log1p(extra)[level], extra[level]):  # the two ends of what psi can be
+        design = np.stack([np.ones_like(psi), log_size - centre, psi, psi * (log_size - centre)], axis=1)
+        triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
+        if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
+            raise ValueError(
+                "size, num_experts and their product cannot be told apart in these rows; needed: at least two sizes, "
+                "with more than one num_experts at two of them"
+            )
+    return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
 
 
 def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:
-    return table.log_size, table.log_loss, table.level, table.extra
+    return table.log_size, table.log_loss, table.level, table.cell, table.extra
 
 
 def _psi(extra: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
@@ -177,8 +230,27 @@ def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> R
     return RoutedCoefficients(curve.size - c * start, b, c, curve.intercept - b * start, E_start, E_max)
 
 
+def _checked_delta(huber: float) -> float:
+    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
+        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, in log10 units, or None")
+    return float(huber)
+
+
+def _error_variance(residual: np.ndarray, huber: float | None) -> float:
+    """See reference."""
+    freedom = residual.size - 6
+    if huber is None:
+        return float(residual @ residual) / freedom
+    inside = np.abs(residual) <= huber
+    share = np.count_nonzero(inside) / residual.size
+    if share == 0:
+        return math.nan
+    cut = float(np.sum(residual[inside] ** 2)) + huber**2 * (residual.size - np.count_nonzero(inside))
+    return cut / freedom * ((1 + 6 * (1 / share - 1) / residual.size) / share) ** 2
+
+
 def _covariance(
-    table: LevelTable, psi: np.ndarray, coefficients: RoutedCoefficients, curve: LossCurve, piece: int, objective: float
+    table: LevelTable, psi: np.ndarray, coefficients: RoutedCoefficients, curve: LossCurve, piece: int, variance: float
 ) -> np.ndarray:
     """See reference. The derivatives come from log Ê = log E_start + log(1 + p x) - log(1 + q x)."""
     covariance = np.full((6, 6), np.nan if piece == law_fit.LINEAR else 0.0)
@@ -200,7 +272,7 @@ def _covariance(
     scale = np.linalg.norm(derivatives[free], axis=1)
     _, triangle = np.linalg.qr((derivatives[free] / scale[:, None]).T)
     inverse = np.linalg.solve(triangle, np.eye(len(free))) / scale[:, None]
-    covariance[np.ix_(free, free)] = objective * psi.size / (psi.size - 6) * inverse @ inverse.T
+    covariance[np.ix_(free, free)] = variance * inverse @ inverse.T
     return covariance
 
 

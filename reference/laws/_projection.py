@@ -16,9 +16,13 @@ from ..notation import check_finite
 SCAN = 33  # points of the first scan along each axis
 ZOOM = 9  # points of each later scan, between the neighbours of the best point so far
 LEVELS = 13  # later scans: each narrows the interval 4 times, 2/32 · 4⁻¹³ = 1e-9 at the end
+CANDIDATES = 3  # low points of a scan that are narrowed down
+CHOOSE = 2  # later scans until one of them is chosen
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
 LEAST_ROWS = 7  # one more than the coefficients, so that there is a residual to judge by
 LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top: two more values are needed to fix rise and bend
+LEAST_CELLS = 6  # different (N, E): one for each coefficient
+INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they are taken to depend on each other
 
 
 class Rows(NamedTuple):
@@ -53,15 +57,32 @@ def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.n
         )
     if size.size < LEAST_ROWS:
         raise ValueError(f"{size.size} rows; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows")
-    levels = np.unique(experts)
-    if levels.size < LEAST_EXPERT_COUNTS:
+    levels = np.unique(experts).size
+    if levels < LEAST_EXPERT_COUNTS:
         raise ValueError(
-            f"{levels.size} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{levels} different num_experts; E_start and E_max cannot be told apart with fewer than "
             f"{LEAST_EXPERT_COUNTS}"
         )
-    if sum(np.unique(size[experts == level]).size >= 2 for level in levels) < 2:
-        raise ValueError("fewer than two num_experts have rows at two or more sizes; the slopes in N need two")
+    cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
+    if cells < LEAST_CELLS:
+        raise ValueError(f"{cells} different pairs of size and num_experts; 6 coefficients need at least {LEAST_CELLS}")
+    if not _independent(np.log10(size), experts - 1.0):
+        raise ValueError(
+            "size, num_experts and their product cannot be told apart in these rows; needed: at least two sizes, with "
+            "more than one num_experts at two of them"
+        )
     return Rows(np.log10(size), experts - 1.0, np.log10(loss))
+
+
+def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
+    """Return whether the four columns of equation (4) are independent, at the two ends of what ψ can be."""
+    offset = log_size - log_size.mean()
+    for psi in (np.log1p(extra_experts), extra_experts):
+        design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
+        length = np.linalg.norm(design, axis=0)
+        if np.any(length == 0) or np.linalg.matrix_rank(design / length, tol=INDEPENDENT) < 4:
+            return False
+    return True
 
 
 def shape(t: np.ndarray, w: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray]:
@@ -135,35 +156,51 @@ def minimise(
 
     The least value over w is found for each t, and then the least of these over t. Nesting costs evaluations and
     buys safety: a narrow slanted valley, which E_start and E_max always form, misleads a search along the axes.
+
+    No line is given up for its lowest point alone. Along w there are often two low points, one of them narrow, and a
+    scan may pass it by at some t; then the least values over t have a false hill where the narrow point is, and the
+    search over t turns away from the optimum. So the lowest few are narrowed down before one is chosen, along both.
     """
 
     def best_w(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        low, high = (np.full(t.shape, edge) for edge in w_range)
-        return _minimise_along(lambda w: function(np.broadcast_to(t[:, None], w.shape), w), low, high)
+        return _minimise_along(lambda w: function(np.broadcast_to(t[:, None], w.shape), w), w_range, t.size)
 
-    t, value = _minimise_along(lambda t: best_w(t[0])[1][None], np.array([t_range[0]]), np.array([t_range[1]]))
+    def least_over_w(t: np.ndarray) -> np.ndarray:
+        return best_w(t[0])[1][None]
+
+    t, value = _minimise_along(least_over_w, t_range, 1)
     return float(t[0]), float(best_w(t)[0][0]), float(value[0])
 
 
-def _minimise_along(function, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scan each interval [low, high], keep the neighbours of the best point, and scan between them again.
+def _minimise_along(function, ends: tuple[float, float], lines: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scan between the ends, narrow down the lowest points, choose one, and narrow that down to the end.
 
     Args:
-        function: maps points [G, K] to values [G, K].
-        low, high: [G], the ends of the G intervals.
+        function: maps points [lines, K] to values [lines, K].
+        ends: of every line.
+        lines: how many there are.
 
     Returns:
-        The best points and their values, each [G]. Values never rise from one scan to the next, because the best
-        point so far is a point of the next scan.
+        The best points and their values, each [lines].
     """
-    lines = np.arange(low.size)
+    low, high = np.full((lines, 1), ends[0]), np.full((lines, 1), ends[1])
     for level in range(LEVELS + 1):
-        count = 1 if np.array_equal(low, high) else (SCAN if level == 0 else ZOOM)
-        points = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, count)
-        values = function(points)
-        best = values.argmin(axis=1)
+        count = 1 if ends[0] == ends[1] else (SCAN if level == 0 else ZOOM)
+        points = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)  # [lines, candidates, count]
+        values = function(points.reshape(lines, -1)).reshape(points.shape)
+        if level == 0 and count > 1:
+            bent = np.pad(values[:, 0], ((0, 0), (1, 1)), constant_values=np.inf)
+            lowest = np.where(values[:, 0] <= np.minimum(bent[:, :-2], bent[:, 2:]), values[:, 0], np.inf)
+            best = np.argsort(lowest, axis=1, kind="stable")[:, :CANDIDATES]
+            points, values = np.repeat(points, CANDIDATES, axis=1), np.repeat(values, CANDIDATES, axis=1)
+        else:
+            best = values.argmin(axis=2)
+        around = best + np.array([-1, 0, 1])[:, None, None]
+        low, here, high = np.take_along_axis(points[None], around.clip(0, count - 1)[..., None], axis=3)[..., 0]
+        value = np.take_along_axis(values, best[..., None], axis=2)[..., 0]
+        if level in (CHOOSE, LEVELS) or count == 1:
+            chosen = value.argmin(axis=1)[:, None]
+            low, here, high, value = (np.take_along_axis(v, chosen, axis=1) for v in (low, here, high, value))
         if count == 1:
             break
-        low = points[lines, np.maximum(best - 1, 0)]
-        high = points[lines, np.minimum(best + 1, count - 1)]
-    return points[lines, best], values[lines, best]
+    return here[:, 0], value[:, 0]

@@ -1,0 +1,375 @@
+"""The bounded law under a Huber criterion, as compiled loops: a few milliseconds for a table.
+
+At a given shape the criterion is convex in the four linear unknowns, and quadratic as long as no residual crosses
+delta. `solve` uses both: a Newton step from the rows within delta, then the exact minimum along it. It ends after a
+handful of steps, because the right set of rows is found and the step is then exact (Madsen and Nielsen 1990). Around
+it, as in `law_fit.py`: a scan over shapes, each solved from its neighbour's answer, and from its lowest points a
+Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max), whose gradient is that of the criterion with the
+linear unknowns held (they are optimal) and whose matrix counts the rows within delta.
+
+Rows cannot be merged as they are there: what a row adds depends on its own residual. Letters as in `law_fit.py`.
+"""
+
+import math
+
+import numpy as np
+
+from .law_fit import CORNER, INTERIOR, LINEAR, RESOLUTION, START_AT_1, TIE, UNBOUNDED, _jit
+
+ROUNDS = 200  # of the Newton steps at one shape; about five are used
+STEPS = 300  # of the search over shapes
+SETTLED = 1e-15  # relative decrease that ends either
+OUTER_SHARE = 1e-6  # of the reweighted rows beyond delta, in a Newton matrix: keeps it regular
+
+
+@_jit
+def criterion(residual, delta):
+    """Return the sum of Huber terms."""
+    total = 0.0
+    for r in residual:
+        size = abs(r)
+        total += 0.5 * size * size if size <= delta else delta * (size - 0.5 * delta)
+    return total
+
+
+@_jit
+def _weight(residual, delta):
+    """Return the share of a row in a Newton matrix: 1 within delta, almost 0 beyond."""
+    size = abs(residual)
+    return 1.0 if size <= delta else OUTER_SHARE * delta / size
+
+
+@_jit
+def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
+    """Write the columns 1, log10 N, psi and psi log10 N, made orthonormal, and the triangle that gives them back."""
+    rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
+    psi = extra / top
+    if rise > 0.0:
+        for j in range(extra.size):
+            psi[j] = math.log1p(rise * extra[j] / (1.0 + bend * extra[j]))
+        psi /= psi[-1]
+    for i in range(log_size.size):
+        here = psi[level[i]]
+        basis[0, i], basis[1, i], basis[2, i], basis[3, i] = 1.0, log_size[i], here, here * log_size[i]
+    for k in range(4):
+        for m in range(k):
+            triangle[m, k] = share = np.dot(basis[m], basis[k])
+            for i in range(log_size.size):
+                basis[k, i] -= share * basis[m, i]
+        triangle[k, k] = length = math.sqrt(np.dot(basis[k], basis[k]))
+        for i in range(log_size.size):
+            basis[k, i] /= length
+
+
+@_jit
+def _factor(matrix):
+    """Replace the lower half of a symmetric positive matrix by its Cholesky factor."""
+    for j in range(matrix.shape[0]):
+        for k in range(j):
+            for i in range(j, matrix.shape[0]):
+                matrix[i, j] -= matrix[i, k] * matrix[j, k]
+        root = math.sqrt(max(matrix[j, j], 1e-300))
+        for i in range(j, matrix.shape[0]):
+            matrix[i, j] /= root
+
+
+@_jit
+def _back(factor, vector):
+    """Replace `vector` by the solution of factor factorᵀ x = vector."""
+    for i in range(vector.size):
+        for k in range(i):
+            vector[i] -= factor[i, k] * vector[k]
+        vector[i] /= factor[i, i]
+    for i in range(vector.size - 1, -1, -1):
+        for k in range(i + 1, vector.size):
+            vector[i] -= factor[k, i] * vector[k]
+        vector[i] /= factor[i, i]
+
+
+@_jit
+def _newton_matrix(basis, residual, delta, matrix):
+    """Write the lower half of basis · diag(weight) · basisᵀ."""
+    matrix[:] = 0.0
+    for i in range(residual.size):
+        weight = _weight(residual[i], delta)
+        for j in range(4):
+            for k in range(j + 1):
+                matrix[j, k] += weight * basis[j, i] * basis[k, i]
+
+
+@_jit
+def _best_length(residual, change, delta, decline):
+    """Return the s >= 0 at which the terms of residual - s · change are least; `decline` is minus the slope at 0.
+
+    The slope along the line is a rising broken straight line: Newton's method on it ends, and a bracket keeps it safe.
+    """
+    low, high, length = 0.0, np.inf, 1.0
+    for _ in range(ROUNDS):
+        slope = curvature = 0.0
+        for r, z in zip(residual, change):  # noqa: B905  (numba's zip takes no keyword)
+            left = r - length * z
+            slope -= min(max(left, -delta), delta) * z
+            if abs(left) <= delta:
+                curvature += z * z
+        if abs(slope) <= SETTLED * decline:
+            break
+        if slope < 0.0:
+            low = length
+        else:
+            high = length
+        trial = length - slope / curvature if curvature > 0.0 else np.inf
+        if not low < trial < high:
+            trial = 0.5 * (low + high) if high < np.inf else 2.0 * length
+            if not low < trial < high:
+                break
+        length = trial
+    return length
+
+
+@_jit
+def solve(problem, delta, alpha, ratio, rest, linear, work):
+    """Minimise the sum of Huber terms over the four linear unknowns at one shape.
+
+    Args:
+        problem: (log_size [n] centred, log_loss [n], level [n], extra [levels]).
+        delta: log10 units, above 0.
+        alpha, ratio, rest: the shape.
+        linear: [4], a start, replaced by the solution: intercept, size, gain, interaction, at centred size 0.
+        work: (basis [4, n], triangle [4, 4], matrix [4, 4], residual [n], change [n]); left as at the solution.
+
+    Returns:
+        The sum of Huber terms.
+    """
+    log_size, log_loss, level, extra = problem
+    basis, triangle, matrix, residual, change = work
+    _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest)
+    moved, step = np.zeros(4), np.empty(4)
+    for k in range(4):
+        for m in range(k, 4):
+            moved[k] += triangle[k, m] * linear[m]
+    for i in range(log_loss.size):
+        residual[i] = log_loss[i]
+        for k in range(4):
+            residual[i] -= moved[k] * basis[k, i]
+    value = criterion(residual, delta)
+    for _ in range(ROUNDS):
+        step[:] = 0.0
+        for i in range(log_loss.size):
+            clipped = min(max(residual[i], -delta), delta)
+            for k in range(4):
+                step[k] += basis[k, i] * clipped
+        _newton_matrix(basis, residual, delta, matrix)
+        _factor(matrix)
+        slope = step.copy()
+        _back(matrix, step)
+        for i in range(log_loss.size):
+            change[i] = step[0] * basis[0, i] + step[1] * basis[1, i] + step[2] * basis[2, i] + step[3] * basis[3, i]
+        decline = np.dot(slope, step)
+        if not decline > SETTLED * value:
+            break
+        length = _best_length(residual, change, delta, decline)
+        for i in range(log_loss.size):
+            change[i] = residual[i] - length * change[i]
+        trial = criterion(change, delta)
+        if not trial < value:
+            break
+        residual[:], value = change, trial
+        moved += length * step
+    for k in range(3, -1, -1):
+        for m in range(k + 1, 4):
+            moved[k] -= triangle[k, m] * moved[m]
+        moved[k] /= triangle[k, k]
+    linear[:] = moved
+    return value
+
+
+@_jit
+def _slopes(problem, delta, alpha, logit, linear, work):
+    """Return the criterion's derivatives by (log alpha, logit ratio), its matrix there, and the scale for damping.
+
+    Of the matrix J'VJ the part that the linear unknowns follow is taken off, J'VQ (Q'VQ)⁻¹ Q'VJ with Q the basis and V
+    the weights; the scale is the same with every row counted in full.
+    """
+    log_size, log_loss, level, extra = problem
+    basis, triangle, matrix, residual, change = work
+    ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
+    p, q = alpha * rest, alpha * rest * ratio
+    rise = p * rest
+    scale = math.log1p(rise * extra[-1] / (1.0 + q * extra[-1])) if rise > 0.0 else 1.0
+    turn, whole, shared, slope = np.empty(2), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros(2)
+    inner, scales = np.zeros((2, 2)), np.zeros(2)
+    for i in range(log_loss.size):
+        x = extra[level[i]]
+        routed = (linear[2] + linear[3] * log_size[i]) / scale
+        turn[0] = routed * rise * x / ((1.0 + p * x) * (1.0 + q * x))
+        turn[1] = -routed * q * x * (1.0 / (1.0 + p * x) + (rest - ratio) / (1.0 + q * x))
+        weight, clipped = _weight(residual[i], delta), min(max(residual[i], -delta), delta)
+        for f in range(2):
+            slope[f] += clipped * turn[f]
+            scales[f] += turn[f] * turn[f]
+            for g in range(2):
+                inner[f, g] += weight * turn[f] * turn[g]
+            for k in range(4):
+                whole[f, k] += turn[f] * basis[k, i]
+                shared[f, k] += weight * turn[f] * basis[k, i]
+    _newton_matrix(basis, residual, delta, matrix)
+    _factor(matrix)
+    for f in range(2):
+        scales[f] -= np.dot(whole[f], whole[f])
+        followed = shared[f].copy()
+        _back(matrix, followed)
+        for g in range(2):
+            inner[f, g] -= np.dot(followed, shared[g])
+    return slope, inner, scales
+
+
+@_jit
+def _step(slope, inner, scales, free_alpha, free_logit, damping):
+    """Return the damped step of the free variables and the decrease it predicts."""
+    a00 = inner[0, 0] + damping * scales[0] if free_alpha else 1.0
+    a11 = inner[1, 1] + damping * scales[1] if free_logit else 1.0
+    a01 = inner[0, 1] if free_alpha and free_logit else 0.0
+    g0, g1 = (slope[0] if free_alpha else 0.0), (slope[1] if free_logit else 0.0)
+    determinant = a00 * a11 - a01 * a01
+    if not (determinant > 0.0 and a00 > 0.0):
+        return 0.0, 0.0, np.inf  # no descent at this damping: more is needed
+    d0, d1 = (a11 * g0 - a01 * g1) / determinant, (a00 * g1 - a01 * g0) / determinant
+    return d0, d1, g0 * d0 + g1 * d1
+
+
+@_jit
+def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, work):
+    """Levenberg-Marquardt from one start, log alpha <= 0; returns (log alpha, logit, value), `linear` follows."""
+    value = _at(problem, delta, log_alpha, logit, linear, work)
+    trial_linear = linear.copy()
+    damping = 1e-3
+    for _ in range(STEPS):
+        slope, inner, scales = _slopes(problem, delta, math.exp(log_alpha), logit, linear, work)
+        held = log_alpha >= 0.0 and free_alpha and _step(slope, inner, scales, free_alpha, free_logit, 1.0)[0] > 0.0
+        moved = False
+        while damping < 1e12:
+            d0, d1, predicted = _step(slope, inner, scales, free_alpha and not held, free_logit, damping)
+            if not predicted > SETTLED * value:
+                break
+            trial_alpha = min(log_alpha + max(min(d0, 4.0), -4.0), 0.0)
+            trial_logit = max(min(logit + max(min(d1, 4.0), -4.0), 40.0), -40.0) if free_logit else logit
+            trial_linear[:] = linear
+            trial = _at(problem, delta, trial_alpha, trial_logit, trial_linear, work)
+            if trial < value:
+                moved = True
+                damping = max(damping * 0.1, 1e-12)
+                break
+            damping *= 10.0
+        if not moved:
+            break
+        log_alpha, logit, value = trial_alpha, trial_logit, trial
+        linear[:] = trial_linear
+    return log_alpha, logit, value
+
+
+@_jit
+def _at(problem, delta, log_alpha, logit, linear, work):
+    ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
+    return solve(problem, delta, math.exp(log_alpha), ratio, rest, linear, work)
+
+
+@_jit
+def _shape(t, w, log_top):
+    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are about equal ratios."""
+    low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
+    alpha = min(math.expm1(t * log_top) / math.expm1(log_top), 1.0)
+    return alpha, low / (low + high), high / (low + high)
+
+
+@_jit
+def scan_shapes(problem, delta, scan, work):
+    """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
+
+    Every second line runs backwards, so that each point starts from a neighbour's solution.
+    """
+    extra = problem[3]
+    values, solutions, linear = np.empty((scan, scan)), np.empty((scan, scan, 4)), np.zeros(4)
+    for i in range(scan):
+        for k in range(scan):
+            j = k if i % 2 == 0 else scan - 1 - k
+            alpha, ratio, rest = _shape((i + 1) / scan, j / scan, math.log1p(extra[-1]))
+            value = solve(problem, delta, alpha, ratio, rest, linear, work)
+            if not value >= 0.0:  # the shape is beyond rounding
+                value, linear[:] = np.inf, 0.0
+            values[i, j] = value
+            solutions[i, j] = linear
+    return values, solutions
+
+
+@_jit
+def _lowest(values, starts):
+    """Return the flat indices of the `starts` lowest points that no neighbour is below, from the lowest on."""
+    rows, columns = values.shape
+    picked = []
+    for place in np.argsort(values.copy().ravel()):
+        i, j = place // columns, place % columns
+        around = values[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
+        if len(picked) < starts and values[i, j] <= around.min() and values[i, j] < np.inf:
+            picked.append(place)
+    return picked
+
+
+@_jit
+def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
+    """Search one piece of the domain from the lowest points of its scan: [8] alpha, ratio, rest, value, unknowns."""
+    scan, log_top = values.shape[0], math.log1p(problem[3][-1])
+    # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
+    first, left = (0 if free_alpha else scan - 1), (1 if free_logit else 0)
+    part = values[first:, left:] if free_logit else values[first:, :1]
+    best = np.zeros(8)
+    best[3] = np.inf
+    for place in _lowest(part, starts):
+        i, j = place // part.shape[1] + first, place % part.shape[1] + left
+        alpha, ratio, rest = _shape((i + 1) / scan, j / scan, log_top)
+        logit = math.log(ratio / rest) if free_logit else -np.inf
+        linear = solutions[i, j].copy()
+        log_alpha, logit, value = search(problem, delta, math.log(alpha), logit, free_alpha, free_logit, linear, work)
+        if value < best[3]:
+            best[0], best[1] = math.exp(log_alpha), 1.0 / (1.0 + math.exp(-logit))
+            best[2], best[3], best[4:] = 1.0 / (1.0 + math.exp(logit)), value, linear
+    return best
+
+
+@_jit
+def fit(log_size, log_loss, level, extra, delta, scan, starts):
+    """Fit a table over the whole domain.
+
+    Args:
+        log_size, log_loss, level: [n]; log_size centred, level an index into `extra`.
+        extra: [levels], E - 1 of each level, rising.
+        delta: log10 units, above 0.
+        scan: points of the scan along each axis.
+        starts: searches from the lowest points of the scan, in each piece of the domain.
+
+    Returns:
+        [9]: piece, alpha, ratio, 1 - ratio, the sum of Huber terms, and intercept, size, gain and interaction at
+        centred size 0.
+    """
+    rows = log_size.size
+    problem = (log_size, log_loss, level, extra)
+    work = (np.empty((4, rows)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))
+    values, solutions = scan_shapes(problem, delta, scan, work)
+    found = np.zeros((5, 8))
+    found[LINEAR, 2] = found[CORNER, 0] = found[CORNER, 2] = 1.0
+    for piece in (LINEAR, CORNER):
+        found[piece, 3] = solve(problem, delta, found[piece, 0], 0.0, 1.0, found[piece, 4:], work)
+    for piece in range(START_AT_1, INTERIOR + 1):
+        found[piece] = _search_piece(problem, delta, values, solutions, piece != START_AT_1, piece != UNBOUNDED, starts,
+                                     work)  # fmt: skip
+    # A search that ended on the edge E_start = 1 found a point of that edge.
+    for inside, edge in ((INTERIOR, START_AT_1), (UNBOUNDED, CORNER)):
+        if found[inside, 0] == 1.0 and found[inside, 3] < found[edge, 3]:
+            found[edge] = found[inside]
+    # The search's own resolution decides between pieces for noise-free tables only.
+    limit = found[:, 3].min() * (1.0 + TIE) + rows * criterion(np.array([RESOLUTION]), delta)
+    piece = 0
+    while piece < INTERIOR and not found[piece, 3] <= limit:
+        piece += 1
+    result = np.empty(9)
+    result[0], result[1:] = piece, found[piece]
+    return result

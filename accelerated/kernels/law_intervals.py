@@ -1,0 +1,331 @@
+"""The ends of profile intervals as compiled loops: see `laws/uncertainty.py`, and the reference for the mathematics.
+
+At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`); an interval's end is the
+least low end, or the greatest high end, over all shapes (`interval_end`): a scan of the unit square and a golden
+section around its lowest points, nested because E_start and E_max form a narrow slanted valley, which a search along
+the axes can lose; and the same along the edges by themselves, where an end often lies. About 4 ms for each end.
+
+Letters as in `law_fit.py`: alpha = 1/E_start, ratio = E_start/E_max, rest = 1 - ratio.
+"""
+
+import math
+
+import numpy as np
+
+from .law_fit import (
+    FIXED_0,
+    FIXED_1,
+    LEVEL,
+    LOSS,
+    ONE,
+    PSI,
+    RESIDUAL,
+    SIZE,
+    TARGET,
+    TILT,
+    _dot,
+    _jit,
+    _normalise,
+    _remove,
+    _shape,
+    fill_psi,
+)  # fmt: skip
+
+(PREDICTION, OBSERVATION, GAIN, SLOPE, INTERACTION, SIZE_SLOPE, LEVEL_AT_1, START, LIMIT, CUTOFF, EFFECTIVE) = range(11)
+"""What an interval is asked for: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
+
+FIRST = 33  # points of a scan
+TIMES = 37  # steps of the golden section: 2/32 · 0.618³⁷ = 1e-9
+CANDIDATES, CHOOSE = 3, 5  # low points of a scan that are narrowed down, and steps until one of them is chosen
+GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+OUTSIDE = 1e200  # above every end: ranks the shapes that the data reject behind all others
+TINY = np.finfo(np.float64).tiny
+
+
+@_jit
+def _solve(problem, work, scores, triangle):
+    """Write z [4] and R [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
+    level, tilt, residual = work[LEVEL], work[TILT], work[RESIDUAL]
+    for i in range(level.size):
+        level[i] = work[PSI, i] * problem[ONE, i]
+        tilt[i] = work[PSI, i] * problem[SIZE, i]
+        residual[i] = problem[TARGET, i]
+    triangle[0, 0], triangle[0, 1] = _dot(problem[FIXED_0], problem[ONE]), _dot(problem[FIXED_0], problem[SIZE])
+    triangle[1, 1] = _dot(problem[FIXED_1], problem[SIZE])
+    scores[0], scores[1] = _dot(problem[FIXED_0], problem[LOSS]), _dot(problem[FIXED_1], problem[LOSS])
+    triangle[0, 2], triangle[1, 2] = _dot(problem[FIXED_0], level), _dot(problem[FIXED_1], level)
+    triangle[0, 3], triangle[1, 3] = _dot(problem[FIXED_0], tilt), _dot(problem[FIXED_1], tilt)
+    for column in (level, tilt):
+        _remove(column, problem[FIXED_0])
+        _remove(column, problem[FIXED_1])
+    triangle[2, 2] = _normalise(level)
+    triangle[2, 3] = _dot(level, tilt)
+    _remove(tilt, level)
+    triangle[3, 3] = _normalise(tilt)
+    scores[2], scores[3] = _dot(level, residual), _dot(tilt, residual)
+    _remove(residual, level)
+    _remove(residual, tilt)
+    return _dot(residual, residual)
+
+
+@_jit
+def _across(triangle, h0, h1, h2, h3):
+    """Return u = R^-T h."""
+    u0 = h0 / triangle[0, 0]
+    u1 = (h1 - triangle[0, 1] * u0) / triangle[1, 1]
+    u2 = (h2 - triangle[0, 2] * u0 - triangle[1, 2] * u1) / triangle[2, 2]
+    u3 = (h3 - triangle[0, 3] * u0 - triangle[1, 3] * u1 - triangle[2, 3] * u2) / triangle[3, 3]
+    return u0, u1, u2, u3
+
+
+@_jit
+def _times(u, v):
+    return u[0] * v[0] + u[1] * v[1] + u[2] * v[2] + u[3] * v[3]
+
+
+@_jit
+def _sight(room, scores, u_x, u_y):
+    """Return whether the origin is allowed, and the directions of the best pair and of both tangents: see reference."""
+    length = math.sqrt(_times(u_x, u_x))
+    lean = _times(u_x, u_y) / length
+    share = lean / length
+    upright = (u_y[0] - share * u_x[0], u_y[1] - share * u_x[1], u_y[2] - share * u_x[2], u_y[3] - share * u_x[3])
+    height = math.sqrt(_times(upright, upright))
+    x = _times(u_x, scores) / length
+    y = _times(upright, scores) / height if height > 0.0 else 0.0
+    sine = min(math.sqrt(room) / max(math.hypot(x, y), TINY), 1.0)
+    cosine = math.sqrt(1.0 - sine * sine)
+    first = (x * cosine + y * sine, y * cosine - x * sine)
+    last = (x * cosine - y * sine, y * cosine + x * sine)
+    return (
+        sine >= 1.0, length * x, lean * x + height * y, length * first[0], lean * first[0] + height * first[1],
+        length * last[0], lean * last[0] + height * last[1],
+    )  # fmt: skip
+
+
+@_jit
+def _angle(x, y):
+    """Return the angle of a direction, between -90 and 270 degrees, in radians."""
+    angle = math.atan2(y, x)
+    return angle + 2.0 * math.pi if angle < -0.5 * math.pi else angle
+
+
+@_jit
+def _ratio_ends(kind, at, psi, room, scores, triangle):
+    if kind == CUTOFF:
+        u_x, u_y = _across(triangle, 0.0, 0.0, 0.0, 1.0), _across(triangle, 0.0, 0.0, -1.0, 0.0)
+        unseen, x, y, x_low, y_low, x_high, y_high = _sight(room, scores, u_x, u_y)
+        low, high = _angle(x_low, y_low), _angle(x_high, y_high)
+        if unseen or low > high:  # the lines that are allowed pass through -90 degrees
+            return _angle(x, y), -0.5 * math.pi, 1.5 * math.pi
+        return _angle(x, y), low, high
+    u_x, u_y = _across(triangle, 0.0, 1.0, 0.0, 0.0), _across(triangle, 0.0, 0.0, psi, psi * at)
+    unseen, x, y, x_low, y_low, x_high, y_high = _sight(room, scores, u_x, u_y)
+    if unseen or x_low * x_high <= 0.0:
+        return y / x, -math.inf, math.inf
+    return y / x, y_low / x_low, y_high / x_high
+
+
+@_jit
+def _direction(kind, at, psi, factor):
+    """Return h of a linear quantity; where `factor` is infinite, only what it multiplies."""
+    endless = math.isinf(factor)
+    weight = 1.0 if endless else factor
+    keep = 0.0 if endless else 1.0
+    if kind == PREDICTION or kind == OBSERVATION:
+        return 1.0, at, psi, psi * at
+    if kind == GAIN:
+        return 0.0, 0.0, psi, psi * at
+    if kind == SLOPE:
+        return 0.0, 0.0, weight, weight * at
+    if kind == INTERACTION:
+        return 0.0, 0.0, 0.0, weight
+    if kind == SIZE_SLOPE:
+        return 0.0, keep, 0.0, -weight
+    return keep, keep * at, -weight, -weight * at
+
+
+@_jit
+def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work):
+    """Return residual sum, best value, low end and high end of a quantity at one shape.
+
+    Args:
+        problem, constant: of `reduce_rows`.
+        extra: [levels], E - 1, rising.
+        kind: one of the names at the top.
+        at: centred log10 N of the quantity; that of N = 1 for b (a SLOPE) and d.
+        beyond: E - 1 of the quantity.
+        alpha, ratio, rest: the shape.
+        limit: residual sum up to which a law is allowed.
+        work: [6, 2 levels], overwritten.
+
+    Returns:
+        Values on the scale of the reference's `_allowed._at_shape`.
+    """
+    scores, triangle = np.empty(4), np.empty((4, 4))
+    fill_psi(work[PSI], extra, alpha, ratio, rest)
+    residual = _solve(problem, work, scores, triangle) + constant
+    rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
+    if kind == START or kind == LIMIT:
+        if rise == 0.0:
+            return residual, np.nan, -1.0, 0.0
+        own = -alpha if kind == START else -alpha * ratio
+        return residual, own, own, own
+    room = max(limit - residual, 0.0)
+    scale = math.log1p(rise * top / (1.0 + bend * top))
+    psi = math.log1p(rise * beyond / (1.0 + bend * beyond)) / scale if rise > 0.0 else beyond / top
+    if kind >= CUTOFF:
+        value, low, high = _ratio_ends(kind, at, psi, room, scores, triangle)
+        return residual, value, low, high
+    factor = math.log(10.0) / scale if rise > 0.0 else math.inf
+    if kind == SIZE_SLOPE or kind == LEVEL_AT_1:
+        factor = factor * -math.log10(alpha) if rise > 0.0 else math.inf
+    elif kind <= GAIN:
+        factor = psi
+    h0, h1, h2, h3 = _direction(kind, at, psi, factor)
+    across = _across(triangle, h0, h1, h2, h3)
+    value = _times(across, scores)
+    reach = math.sqrt(room * (_times(across, across) + (1.0 if kind == OBSERVATION else 0.0)))
+    if not math.isinf(factor):
+        return residual, value, value - reach, value + reach
+    low, high = (value - reach) * math.inf, (value + reach) * math.inf
+    if kind == SIZE_SLOPE or kind == LEVEL_AT_1:
+        # E_start = 1 leads to the linear limit too, with a factor of 0, so that any factor belongs to it.
+        if kind == SIZE_SLOPE:
+            across = _across(triangle, 0.0, 1.0, 0.0, 0.0)
+        else:
+            across = _across(triangle, 1.0, at, 0.0, 0.0)
+        least = _times(across, scores)
+        reach = math.sqrt(room * _times(across, across))
+        low, high = min(low, least - reach), max(high, least + reach)
+    return residual, value * math.inf, low, high
+
+
+@_jit
+def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
+    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more if it is rejected."""
+    alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
+    residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
+    end = low if sign > 0.0 else -high
+    if not residual <= limit or math.isnan(end):
+        return OUTSIDE * (1.0 + residual)
+    return end
+
+
+@_jit
+def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign, work):
+    """Return the least end over w, or that at w = 0 (E_max unbounded)."""
+    if unbounded:
+        return _signed_end(problem, extra, constant, kind, at, beyond, t, 0.0, limit, sign, work)
+    return _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work)
+
+
+@_jit
+def _low_points(values, found):
+    """Write the places of the lowest local minima of a scan into `found`, -1 where there are fewer."""
+    found[:] = -1
+    for i in range(values.size):
+        if (i > 0 and values[i - 1] < values[i]) or (i + 1 < values.size and values[i + 1] < values[i]):
+            continue
+        place = i
+        for k in range(found.size):
+            if found[k] < 0 or values[place] < values[found[k]]:
+                place, found[k] = found[k], place
+                if place < 0:
+                    break
+
+
+@_jit
+def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, times):
+    """Narrow an interval of w by golden section; returns its ends and the least value seen."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
+    at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
+    best = min(at_left, at_right)
+    for _ in range(times):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
+        best = min(best, at_left, at_right)
+    return low, high, best
+
+
+@_jit
+def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work):
+    values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
+    step = 1.0 / (FIRST - 1)
+    for i in range(FIRST):
+        values[i] = _signed_end(problem, extra, constant, kind, at, beyond, t, i * step, limit, sign, work)
+    _low_points(values, found)
+    best = chosen = values[found[0]]
+    low = high = 0.0
+    for k in range(CANDIDATES):
+        if found[k] >= 0:
+            first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
+            first, last, value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, first,
+                                           last, CHOOSE)  # fmt: skip
+            if k == 0 or value < chosen:
+                low, high, chosen = first, last, value
+    value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, TIMES - CHOOSE)[2]
+    return min(best, chosen, value)
+
+
+@_jit
+def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, times):
+    """Narrow an interval of t by golden section; returns its ends and the least value seen."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
+    at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)
+    best = min(at_left, at_right)
+    for _ in range(times):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)
+        best = min(best, at_left, at_right)
+    return low, high, best
+
+
+@_jit
+def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work):
+    values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
+    step = 1.0 / (FIRST - 1)
+    for i in range(FIRST):
+        values[i] = _at_t(problem, extra, constant, kind, at, beyond, i * step, unbounded, limit, sign, work)
+    _low_points(values, found)
+    best = chosen = values[found[0]]
+    low = high = 0.0
+    for k in range(CANDIDATES):
+        if found[k] >= 0:
+            first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
+            first, last, value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work,
+                                           first, last, CHOOSE)  # fmt: skip
+            if k == 0 or value < chosen:
+                low, high, chosen = first, last, value
+    value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high,
+                      TIMES - CHOOSE)[2]  # fmt: skip
+    return min(best, chosen, value)
+
+
+@_jit
+def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
+    """Return the least `_signed_end` over the whole domain: the low end (sign 1) or minus the high end (sign -1).
+
+    Args:
+        problem, extra, constant, kind, at, beyond, limit: as `ends_at`.
+        sign: 1.0 or -1.0.
+    """
+    work = np.empty((6, 2 * extra.size))
+    inside = _least_over_t(problem, extra, constant, kind, at, beyond, False, limit, sign, work)
+    unbounded = _least_over_t(problem, extra, constant, kind, at, beyond, True, limit, sign, work)
+    start_at_1 = _least_over_w(problem, extra, constant, kind, at, beyond, 1.0, limit, sign, work)
+    return min(inside, unbounded, start_at_1)
