@@ -1,19 +1,51 @@
 """See `routelaws.reference.laws.uncertainty`.
 
-What differs here: the residual sum and the parabola come from the reduced table of `kernels/law_fit.py`, where the
-search for each end runs, and Student's quantile from SciPy.
+What differs here: the ends at one shape come from the reduced table of `kernels/law_fit.py`, the search for each end
+runs compiled (`kernels/law_intervals.py`), and Student's quantile is SciPy's. About 4 ms for each interval.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels import law_fit
+from ..kernels import law_fit, law_intervals
 from ..notation import check_finite
 from .fitting import LevelTable, RoutedFit, fit_routed, level_table
 
 _COEFFICIENTS = 6
+_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")
+_TWOFOLD, _PERCENT, _HALF, _TENFOLD = 2.0, 1.05, 0.5, 10.0
+
+_KINDS = {
+    "a": law_intervals.SIZE_SLOPE, "b": law_intervals.SLOPE, "c": law_intervals.INTERACTION,
+    "d": law_intervals.LEVEL_AT_1, "E_start": law_intervals.START, "E_max": law_intervals.LIMIT,
+    "N_cutoff": law_intervals.CUTOFF, "slope": law_intervals.SLOPE, "gain": law_intervals.GAIN,
+    "prediction": law_intervals.PREDICTION, "observation": law_intervals.OBSERVATION,
+    "effective_parameters": law_intervals.EFFECTIVE,
+}  # fmt: skip
+_AT_SIZE = ("slope", "gain", "prediction", "observation", "effective_parameters")
+_AT_EXPERTS = ("gain", "prediction", "observation", "effective_parameters")
+
+
+class Quantity(NamedTuple):
+    """See reference."""
+
+    name: str
+    N: float = math.nan
+    E: float = math.nan
+
+
+class Interval(NamedTuple):
+    """See reference."""
+
+    quantity: Quantity
+    value: float
+    low: float
+    high: float
+    level: float
+    extrapolated: bool
 
 
 class SlopeInterval(NamedTuple):
@@ -37,13 +69,61 @@ class GainInterval(NamedTuple):
     extrapolated: np.ndarray
 
 
+def profile_intervals(
+    dense_parameters: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    quantities: Iterable[Quantity],
+    level: float = 0.95,
+) -> list[Interval]:
+    """See reference."""
+    table = level_table(dense_parameters, num_experts, loss)
+    quantities = [check_quantity(quantity) for quantity in quantities]
+    freedom = table.log_loss.size - _COEFFICIENTS
+    quantile = student_quantile(level, freedom)
+    fit = fit_routed(dense_parameters, num_experts, loss)
+    limit = fit.objective * table.log_loss.size * (1 + quantile**2 / freedom)
+    reduced = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size),
+                                  table.extra.size)  # fmt: skip
+    found = []
+    for quantity in quantities:
+        value, low, high = (_natural(table, quantity, end) for end in _ends(table, reduced, fit, quantity, limit))
+        found.append(Interval(quantity, value, low, high, level, _extrapolated(table, quantity, value)))
+    return found
+
+
+def verdict(interval: Interval) -> str:
+    """See reference."""
+    name, value, low, high = interval.quantity.name, interval.value, interval.low, interval.high
+    least = 1.0 if name in ("E_start", "E_max") else 0.0 if name in _LOGARITHMIC else -math.inf
+    closed = (low > least, high < math.inf)  # False for NaN
+    if closed == (False, False):
+        words = "not identified"
+    elif closed != (True, True):
+        words = "bounded from below only" if closed[0] else "bounded from above only"
+    elif _narrow(name, value, low, high):
+        words = "pinned down"
+    elif low * high <= 0:
+        words = "soft, sign open"
+    else:
+        words = "loose" if max(abs(low), abs(high)) > _TENFOLD * min(abs(low), abs(high)) else "soft"
+    return words + (", extrapolated" if interval.extrapolated else "")
+
+
+def _narrow(name: str, value: float, low: float, high: float) -> bool:
+    if name in ("prediction", "observation"):
+        return high <= _PERCENT * low
+    return high <= _TWOFOLD * low if name in _LOGARITHMIC else high - low <= _HALF * abs(value)
+
+
 def slope_interval(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, at: np.ndarray, level: float = 0.95
 ) -> SlopeInterval:
     """See reference."""
-    table = level_table(dense_parameters, num_experts, loss)
-    sizes = _sizes(at)
-    slope, low, high = _ends(table, fit_routed(dense_parameters, num_experts, loss), sizes, level, -1.0)
+    table, sizes = level_table(dense_parameters, num_experts, loss), _sizes(at)
+    quantities = [Quantity("slope", N=float(size)) for size in sizes]
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    slope, low, high = np.array([item[1:4] for item in found]).T
     return SlopeInterval(sizes, slope, low, high, _outside(table, sizes))
 
 
@@ -56,12 +136,13 @@ def gain_interval(
     level: float = 0.95,
 ) -> GainInterval:
     """See reference."""
-    table = level_table(dense_parameters, num_experts, loss)
-    sizes = _sizes(at)
+    table, sizes = level_table(dense_parameters, num_experts, loss), _sizes(at)
     experts = float(table.extra[-1] + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
-    gain, low, high = _ends(table, fit_routed(dense_parameters, num_experts, loss), sizes, level, experts - 1)
+    quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    gain, low, high = np.array([item[1:4] for item in found]).T
     return GainInterval(sizes, experts, gain, low, high, _outside(table, sizes))
 
 
@@ -76,43 +157,75 @@ def student_quantile(level: float, degrees: int) -> float:
     return float(t.ppf((1 + level) / 2, degrees))
 
 
+def check_quantity(quantity: Quantity) -> Quantity:
+    """See reference."""
+    name = quantity.name
+    if name not in _KINDS:
+        raise ValueError(f"quantity {name!r} is not known; allowed: {', '.join(_KINDS)}")
+    if name in _AT_SIZE and not (math.isfinite(quantity.N) and quantity.N > 0):
+        raise ValueError(f"quantity {name}: N is {quantity.N}; needed: a finite number above 0")
+    from_1 = name in ("prediction", "observation")
+    if name in _AT_EXPERTS and not (math.isfinite(quantity.E) and (quantity.E > 1 or from_1 and quantity.E == 1)):
+        allowed = "of at least 1" if from_1 else "above 1"
+        raise ValueError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
+    return quantity
+
+
 def _ends(
-    table: LevelTable, fit: RoutedFit, sizes: np.ndarray, level: float, beyond: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return best value, low end and high end at each size, of the slope if beyond < 0, else of the gain up to it."""
-    count = table.log_loss.size
-    limit = fit.objective * count * (1 + student_quantile(level, count - _COEFFICIENTS) ** 2 / (count - _COEFFICIENTS))
-    reduced = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(count), table.extra.size)
-    result = np.empty((3, sizes.size))
-    for i, at in enumerate(np.log10(sizes) - table.centre):
-        result[:, i] = _at_shape(reduced, table.extra, fit.curve.rise, fit.curve.bend, at, limit, beyond)[1:]
-        residual, _, *linear = _at_shape(reduced, table.extra, 0.0, 0.0, at, limit, beyond)
-        for line, sign in ((1, 1.0), (2, -1.0)):
-            if residual <= limit and sign * linear[line - 1] == -math.inf:
-                result[line, i] = linear[line - 1]
-            else:
-                found = law_fit.interval_end(reduced[0], table.extra, reduced[1], at, limit, beyond, sign)
-                result[line, i] = sign * min(found, sign * result[line, i])
-    return result[0], result[1], result[2]
-
-
-def _at_shape(reduced, extra: np.ndarray, rise: float, bend: float, at: float, limit: float, beyond: float):
-    """Return the residual sum at one shape, and the best value, low end and high end there."""
+    table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit: float
+) -> tuple[float, float, float]:
+    """Return best value, low end and high end on the scale of the kernel."""
     problem, constant = reduced
-    work = np.empty((6, 2 * extra.size))
-    top = extra[-1]
-    span = math.log1p(rise * top / (1 + bend * top))
-    psi = np.log1p(rise * extra / (1 + bend * extra)) / span if rise > 0 else extra / top
-    work[law_fit.PSI] = np.repeat(psi, 2)
-    residual, gain, variance = law_fit.evaluate(problem, at, work)
-    reach = math.sqrt(variance * max(limit - residual - constant, 0.0))
-    if beyond < 0:
-        factor = math.log(10) / span if span > 0 else math.inf
-    else:
-        factor = math.log1p(rise * beyond / (1 + bend * beyond)) / span if rise > 0 else beyond / top
-    values = np.array([gain, gain - reach, gain + reach])
-    with np.errstate(invalid="ignore"):
-        return residual + constant, *(values * factor)
+    kind = _KINDS[quantity.name]
+    at = (math.log10(quantity.N) if quantity.name in _AT_SIZE else 0.0) - table.centre
+    beyond = quantity.E - 1.0 if quantity.name in _AT_EXPERTS else 0.0
+    both = fit.curve.rise + fit.curve.bend
+    rest = fit.curve.rise / both if both > 0 else 1.0
+    shape = (both / rest, fit.curve.bend / both, rest) if both > 0 else (0.0, 0.0, 1.0)
+    work = np.empty((6, 2 * table.extra.size))
+    _, best, *ends = law_intervals.ends_at(problem, table.extra, constant, kind, at, beyond, *shape, limit, work)
+    for side, sign in enumerate((1.0, -1.0)):
+        found = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
+        # NaN where the best shape has no value (E_start and E_max in the linear limit): then the search alone counts.
+        ends[side] = sign * min(found, sign * ends[side] if sign * ends[side] < math.inf else math.inf)
+    return float(best), float(ends[0]), float(ends[1])
+
+
+def _natural(table: LevelTable, quantity: Quantity, value: float) -> float:
+    """Return a value of the kernel in the units of the quantity."""
+    name = quantity.name
+    if name in ("E_start", "E_max"):
+        return math.inf if value == 0 else -1.0 / value
+    if name in ("prediction", "observation"):
+        return _power(value)
+    if name == "effective_parameters":
+        return _power(math.log10(quantity.N) + value)
+    if name == "N_cutoff":
+        return math.inf if value >= math.pi / 2 else _power(table.centre + math.tan(value))
+    return value
+
+
+def _power(exponent: float) -> float:
+    try:
+        return 10.0**exponent
+    except OverflowError:
+        return math.inf
+
+
+def _extrapolated(table: LevelTable, quantity: Quantity, value: float) -> bool:
+    """See reference: whether the law is asked about sizes or expert counts that the table does not reach."""
+    name = quantity.name
+    lowest, highest = table.log_size.min() + table.centre, table.log_size.max() + table.centre
+    sizes = {"b": [1.0], "d": [1.0], "N_cutoff": [value]}.get(name, [])
+    sizes = sizes + [quantity.N] * (name in _AT_SIZE) + [value] * (name == "effective_parameters")
+    with np.errstate(divide="ignore"):
+        outside = any(not lowest <= np.log10(size) <= highest for size in sizes if not math.isnan(size))
+    needs_dense = name in ("E_start", "gain", "effective_parameters")
+    if needs_dense and table.extra[0] > 0:
+        return True
+    if name in _AT_EXPERTS and not table.extra[0] <= quantity.E - 1 <= table.extra[-1]:
+        return True
+    return bool(outside or (name == "E_max" and value - 1 > table.extra[-1]))
 
 
 def _sizes(at) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 import importlib
 
-_MODULES = ('fitting', 'routed', 'uncertainty')
+_MODULES = (
+    'catalogue', 'dense', 'fitting', 'held_out', 'log_linear', 'resampling', 'routed', 'uncertainty', 'utilisation',
+)
 __all__ = sorted(_MODULES)
 
 

@@ -184,7 +184,7 @@ def _covariance(
     factor = critical * math.log(10)
     # Columns: what a change of the slope's α, and of ȳ, does to (α, N_c).
     change = np.array([[1.0, 0.0], [-factor * mean_loss / alpha**2, factor / alpha]])
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # an N_c that is nearly beyond float64
         return change @ np.diag([variance / spread, variance / rows]) @ change.T
 
 

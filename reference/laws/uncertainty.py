@@ -1,39 +1,69 @@
-"""How far the data pin the law down: profile-likelihood intervals for the slope and for the gain of routing.
+"""How far the data pin the law down: profile-likelihood intervals for whatever the law says.
 
 The six coefficients of `routed.py` trade against each other, E_max most of all, so that an error bar on each says
-little. Two combinations are worth an interval at a size N₀ that was trained:
+little. What can be asked for (`Quantity`), from what the rows show almost directly to what they show hardly at all:
 
-    slope   s(N₀) = b + c log10 N₀                          change of log10 L per decade of effective experts
-    gain    g(N₀) = s(N₀) · (log10 Ê(E_top) - log10 Ê(1))   change of log10 L from dense to E_top experts
+    prediction, observation   L of the law at (N, E), and of one more run there                       nats
+    gain                      change of log10 L from E = 1 to E experts at size N
+    slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
+    effective_parameters      the dense size that is worth as much as (N, E)                          parameters
+    a, b, c, d                the law's own coefficients (b is the slope at N = 1)
+    E_start, E_max            where effective experts start and end                                   experts
+    N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
 
-The gain is close to what is measured. The slope divides it by the length of the Ê axis, which E_start and E_max set:
-if the data barely tell the law from its linear limit (`fitting.py`), that length tends to 0 and the slope to -∞ or ∞.
-An infinite end of an interval says exactly that.
-
-The interval (both kinds)
-1. With normal errors of unknown variance, the values v of a combination that the data do not reject at the level are
-   those with RSS*(v) <= RSS_min · (1 + q²/(n - 6)), where RSS*(v) is the least residual sum of squares among all laws
-   of the domain that have that value, and q is Student's two-sided quantile with n - 6 degrees of freedom
-   (`student_quantile`).
-2. At a fixed shape (rise, bend) the combination is linear in what is left, so RSS is a parabola in v,
-   RSS(v) = RSS_shape + (v - v̂)²/variance, and the values allowed there are v̂ ± √(variance · (limit - RSS_shape)).
+The interval (all kinds)
+1. With normal errors of unknown variance, the values v that the data do not reject at the level are those with
+   RSS*(v) <= limit = RSS_min · (1 + q²/(n - 6)), where RSS*(v) is the least residual sum of squares among all laws of
+   the domain that have that value, and q is Student's two-sided quantile with n - 6 degrees of freedom
+   (`student_quantile`). For an observation, RSS* counts the new run as one more row.
+2. At a fixed shape (rise, bend) the law is linear in the four unknowns of equation (4) of `fitting.py`, so the laws
+   allowed there are an ellipsoid, and the values allowed have ends in closed form: those of a parabola where v is
+   linear in the unknowns, and two tangents (Fieller's theorem) where it is a ratio of such.
 3. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end, found by
    the same scan and zoom as the fit. Were the union in pieces, this would be the shortest interval that holds them.
 
-No quadratic approximation is made in E_start and E_max; the edges and limits of their domain are part of the union.
+Steps 2 and 3 are in `_allowed.py`. No quadratic approximation is made in E_start and E_max; the edges and limits of
+their domain are part of the union. An infinite end says that the data allow laws whose value lies beyond any number:
+where they allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other
+coefficients run to infinity, to both sides or to the one that the sign of the gain, or of the interaction, leaves open.
+
+Source: the intervals are our choice (the paper has none).
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from ..notation import check_finite
-from ._projection import Rows, check_rows, expert_curve, minimise, project, shape
-from .fitting import RoutedFit, fit_routed
+from ._allowed import PLACE, natural, union
+from ._projection import Rows, check_rows
+from .fitting import fit_routed
 
 _COEFFICIENTS = 6  # of the law: the degrees of freedom are n - 6, also where the optimum lies on an edge
-_OUTSIDE = 1e200  # above every end of an interval: ranks the shapes that the data reject behind all others
+_LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # judged by the ratio of their ends
+_TWOFOLD, _PERCENT, _HALF = 2.0, 1.05, 0.5  # what `verdict` calls narrow
+_TENFOLD = 10.0  # and beyond what it calls an interval loose
+
+
+class Quantity(NamedTuple):
+    """What an interval is asked for."""
+
+    name: str  # see the top of this file
+    N: float = math.nan  # size, parameters, above 0: for all but the coefficients and N_cutoff
+    E: float = math.nan  # experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
+
+
+class Interval(NamedTuple):
+    """A value of the best fit and the values that the data do not reject, in the units of the quantity."""
+
+    quantity: Quantity
+    value: float  # NaN where the fit has none (E_start and E_max in the linear limit)
+    low: float  # may be -inf, or 0 for a size
+    high: float  # may be inf
+    level: float  # confidence level
+    extrapolated: bool  # a statement about sizes or expert counts outside those of the table; see `_extrapolated`
 
 
 class SlopeInterval(NamedTuple):
@@ -57,6 +87,95 @@ class GainInterval(NamedTuple):
     extrapolated: np.ndarray  # bool: N₀ lies outside the sizes of the table
 
 
+def profile_intervals(
+    dense_parameters: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    quantities: Iterable[Quantity],
+    level: float = 0.95,
+) -> list[Interval]:
+    """Return the profile-likelihood interval of each quantity under the bounded law.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        quantities: what to report; see the top of this file.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
+        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf where c <= 0 is not rejected, `low` is the
+        least size at which b + c log10 N = 0 with c > 0 is not rejected, and in the linear limit, where b and c have no
+        value but their ratio has one, it is that ratio's.
+
+    Raises:
+        ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+
+    Example:
+        Noise-free rows leave no doubt.
+
+        >>> from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+        >>> law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+        >>> size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1, 4, 16, 64, 256]))
+        >>> [found] = profile_intervals(size, experts, predict_loss(size, experts, law), [Quantity("slope", N=1e9)])
+        >>> [round(number, 4) for number in (found.low, found.value, found.high)], verdict(found)
+        ([-0.029, -0.029, -0.029], 'pinned down')
+    """
+    rows = check_rows(dense_parameters, num_experts, loss)
+    quantities = [check_quantity(quantity) for quantity in quantities]
+    quantile = student_quantile(level, rows.log_loss.size - _COEFFICIENTS)
+    fit = fit_routed(dense_parameters, num_experts, loss)
+    limit = fit.objective * rows.log_loss.size * (1 + quantile**2 / (rows.log_loss.size - _COEFFICIENTS))
+    found = []
+    for quantity in quantities:
+        value, low, high = (natural(rows, quantity, end) for end in union(rows, quantity, fit, limit))
+        outside = _extrapolated(dense_parameters, num_experts, quantity, value)
+        found.append(Interval(quantity, value, low, high, level, outside))
+    return found
+
+
+def verdict(interval: Interval) -> str:
+    """Return in words how far the data pin a quantity down. The rules are our choice.
+
+    An end counts as open where it is NaN, infinite, or the edge of what the quantity can be (E_start and E_max at 1, a
+    size at 0). Narrow is: the ends differ by no more than half of the value; for E_start, E_max and sizes, by no more
+    than a factor of 2; for losses, of 1.05.
+
+    Returns:
+        "pinned down": both ends are there and the interval is narrow;
+        "soft": both ends are there, and it is not; "soft, sign open": and 0 lies inside;
+        "loose": as soft, and one end is more than ten times the other;
+        "bounded from above only" or "bounded from below only": one end is open;
+        "not identified": both are.
+        Each followed by ", extrapolated" where that is so.
+
+    Example:
+        >>> verdict(Interval(Quantity("E_max"), 300.0, 120.0, math.inf, 0.95, False))
+        'bounded from below only'
+        >>> verdict(Interval(Quantity("slope", N=1e9), -0.03, -0.04, -0.02, 0.95, False))
+        'soft'
+    """
+    name, value, low, high = interval.quantity.name, interval.value, interval.low, interval.high
+    floor = {"E_start": 1.0, "E_max": 1.0, "N_cutoff": 0.0, "effective_parameters": 0.0}.get(name, -math.inf)
+    above, below = high < math.inf, low > floor  # False for NaN
+    if name in _LOGARITHMIC:
+        narrow = high <= _TWOFOLD * low
+    elif name in ("prediction", "observation"):
+        narrow = high <= _PERCENT * low
+    else:
+        narrow = high - low <= _HALF * abs(value)
+    if above and below and narrow:
+        words = "pinned down"
+    elif above and below and low <= 0 <= high:
+        words = "soft, sign open"
+    elif above and below:
+        words = "loose" if max(low / high, high / low) > _TENFOLD else "soft"
+    elif above or below:
+        words = "bounded from above only" if above else "bounded from below only"
+    else:
+        words = "not identified"
+    return words + (", extrapolated" if interval.extrapolated else "")
+
+
 def slope_interval(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, at: np.ndarray, level: float = 0.95
 ) -> SlopeInterval:
@@ -73,10 +192,10 @@ def slope_interval(
     Raises:
         ValueError: as `fit_routed`, or `at` or `level` is out of its range.
     """
-    rows, sizes, quantile = _checked(dense_parameters, num_experts, loss, at, level)
-    fit = fit_routed(dense_parameters, num_experts, loss)
-    ends = [_ends(rows, fit, log_size, quantile, None) for log_size in np.log10(sizes)]
-    slope, low, high = (np.array(column) for column in zip(*ends, strict=True))
+    rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
+    quantities = [Quantity("slope", N=float(size)) for size in sizes]
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    slope, low, high = (np.array([item[i] for item in found]) for i in (1, 2, 3))
     return SlopeInterval(sizes, slope, low, high, _outside(rows, sizes))
 
 
@@ -102,13 +221,13 @@ def gain_interval(
     Raises:
         ValueError: as `slope_interval`, or `experts` is not a finite number above 1.
     """
-    rows, sizes, quantile = _checked(dense_parameters, num_experts, loss, at, level)
+    rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
     experts = float(rows.extra_experts.max() + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
-    fit = fit_routed(dense_parameters, num_experts, loss)
-    ends = [_ends(rows, fit, log_size, quantile, experts - 1.0) for log_size in np.log10(sizes)]
-    gain, low, high = (np.array(column) for column in zip(*ends, strict=True))
+    quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    gain, low, high = (np.array([item[i] for item in found]) for i in (1, 2, 3))
     return GainInterval(sizes, experts, gain, low, high, _outside(rows, sizes))
 
 
@@ -150,54 +269,51 @@ def student_quantile(level: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(middle)
 
 
-def _ends(
-    rows: Rows, fit: RoutedFit, log_size: float, quantile: float, extra: float | None
-) -> tuple[float, float, float]:
-    """Return (best value, low end, high end) of the slope, or of the gain at E = 1 + extra if that is given."""
-    limit = fit.objective * rows.log_loss.size * (1 + quantile**2 / (rows.log_loss.size - _COEFFICIENTS))
-
-    def parabola(rise, bend):
-        return _parabola(rows, np.asarray(rise), np.asarray(bend), log_size, limit, extra)
-
-    _, best, *ends = parabola(fit.curve.rise, fit.curve.bend)
-    # The linear limit belongs to the union; for the slope it is one point, at which an end may be infinite.
-    residual, _, *limit_ends = parabola(0.0, 0.0)
-    for side, sign in enumerate((1.0, -1.0)):  # the high end is minus the low end of minus the value
-
-        def signed_end(t, w, side=side, sign=sign):
-            residual, _, *both = parabola(*shape(t, w, rows.extra_experts.max()))
-            # Shapes that are rejected are ranked by their residual, which leads the zoom to those that are not.
-            return np.where((residual <= limit) & np.isfinite(both[side]), sign * both[side], _OUTSIDE * (1 + residual))
-
-        if residual <= limit and sign * limit_ends[side] == -math.inf:
-            ends[side] = limit_ends[side]
-        else:
-            ends[side] = sign * min(sign * ends[side], minimise(signed_end, (0.0, 1.0), (0.0, 1.0))[2])
-    return float(best), float(ends[0]), float(ends[1])
+def check_quantity(quantity: Quantity) -> Quantity:
+    """Return the quantity; ValueError unless its name is known and the N and E that it needs are in range."""
+    name = quantity.name
+    if name not in PLACE:
+        raise ValueError(f"quantity {name!r} is not known; allowed: {', '.join(PLACE)}")
+    if "N" in PLACE[name] and not 0 < quantity.N < math.inf:
+        raise ValueError(f"quantity {name}: N is {quantity.N}; needed: a finite number above 0")
+    least = 1.0 if name in ("prediction", "observation") else np.nextafter(1.0, 2.0)
+    if "E" in PLACE[name] and not least <= quantity.E < math.inf:
+        allowed = "of at least 1" if least == 1 else "above 1"
+        raise ValueError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
+    return quantity
 
 
-def _parabola(
-    rows: Rows, rise: np.ndarray, bend: np.ndarray, log_size: float, limit: float, extra: float | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each shape: its residual sum, the best value, the low end and the high end (step 2)."""
-    residual, gain, variance = project(rows, rise, bend, log_size)
-    reach = np.sqrt(variance * np.maximum(limit - residual, 0.0))
-    top = rows.extra_experts.max()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if extra is None:  # gain per decade of Ê; the factor is infinite in the linear limit
-            factor = math.log(10) / np.log1p(rise * top / (1 + bend * top))
-        else:
-            factor = expert_curve(np.asarray(extra), rise, bend, top)
-        return residual, gain * factor, (gain - reach) * factor, (gain + reach) * factor
+def _extrapolated(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, quantity: Quantity, value: float
+) -> bool:
+    """Return whether a quantity asks the law for sizes or expert counts outside those of the table. Our choice.
+
+    b and d are values at N = 1; E_start, gain and effective_parameters need E = 1; an E_max above the largest E, and an
+    N_cutoff or effective_parameters outside the sizes of the table, are themselves out of reach.
+
+    Args:
+        dense_parameters, num_experts: [n] each, of the table.
+        quantity: what was asked for.
+        value: what it is.
+    """
+    name = quantity.name
+    sizes = [quantity.N] if PLACE[name] else [1.0] * (name in ("b", "d"))
+    sizes += [value] if name in ("N_cutoff", "effective_parameters") else []
+    experts = [quantity.E] if "E" in PLACE[name] else []
+    experts += [1.0] if name in ("E_start", "gain", "effective_parameters") else []
+    above = name == "E_max" and value > np.max(num_experts)
+    return bool(
+        above
+        or any(not np.min(dense_parameters) <= size <= np.max(dense_parameters) for size in sizes)
+        or any(not np.min(num_experts) <= count <= np.max(num_experts) for count in experts)
+    )
 
 
-def _checked(dense_parameters, num_experts, loss, at, level) -> tuple[Rows, np.ndarray, float]:
-    """Return the checked table, the checked sizes [m] and Student's quantile."""
-    rows = check_rows(dense_parameters, num_experts, loss)
+def _check_sizes(at) -> np.ndarray:
     sizes = check_finite("at", np.atleast_1d(at))
     if sizes.ndim != 1 or np.any(sizes <= 0):
         raise ValueError(f"at is {at}; needed: one axis of sizes, each above 0")
-    return rows, sizes, student_quantile(level, rows.log_loss.size - _COEFFICIENTS)
+    return sizes
 
 
 def _outside(rows: Rows, sizes: np.ndarray) -> np.ndarray:
@@ -206,4 +322,4 @@ def _outside(rows: Rows, sizes: np.ndarray) -> np.ndarray:
     return (log_sizes < rows.log_size.min()) | (log_sizes > rows.log_size.max())
 
 
-# What this file does not do: bootstrap, leave-one-size-out errors, intervals of predictions.
+# What this file does not do: bootstrap and jackknife (`resampling.py`), held-out errors (`held_out.py`).

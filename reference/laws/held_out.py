@@ -1,0 +1,214 @@
+"""How well a law predicts runs that it was not fitted to: errors of rows left out, and forms compared by them.
+
+A law with more coefficients always fits better; whether it also predicts better is seen on rows that the fit did not
+have. A *fold* leaves some rows out, fits the law to the rest, and predicts the rows left out:
+
+    leave one out          each row by itself: what a hole in the grid would have been, between its neighbours
+    leave one group out    all rows of one group, usually of one size N: what a size that nobody trained would be
+
+The error is log10 L predicted less log10 L measured; the root of its mean square is RMSLE, as of a fit. Leaving whole
+sizes out is the harder and the more useful question, since a law is wanted where there are no runs; with the largest or
+smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) score their forms by leaving one row
+out; leaving sizes out is our choice.
+
+What cannot be predicted is NaN and is counted, never guessed: rows of a fold whose rest cannot determine the law, and
+rows about which the law says nothing (per-size lines, when the size is left out).
+
+What is given and not fitted stays the same in every fold. That is B_min of the law in (F, B), the least B of all rows:
+it comes from how the models are built and not from a loss, so that nothing of a row left out leaks into its prediction,
+and without it the row with the least B could not be predicted (its B̂ would not exist).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ._projection import check_range
+from .catalogue import Law
+
+
+class HeldOut(NamedTuple):
+    """The errors of rows that were left out."""
+
+    errors: np.ndarray  # [n] log10 L predicted - log10 L measured; NaN where no fit could predict
+    rmsle: float  # root of the mean square over the rows that were predicted; NaN if there are none
+    predicted: int  # how many rows that is
+    folds: int
+
+
+class Score(NamedTuple):
+    """One form of the law in a comparison."""
+
+    name: str
+    held_out: HeldOut
+    excess: float  # mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
+    standard_error: float  # of `excess`; NaN with fewer than two groups
+    verdict: str  # "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
+
+
+class Comparison(NamedTuple):
+    """Forms of the law side by side, each list in the order of the laws given."""
+
+    leave_one_out: list[Score]
+    leave_one_group_out: list[Score]
+
+
+def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:
+    """Return the error of each row under the law fitted to all others.
+
+    Args:
+        law: a record of `catalogue.LAWS`, or one like it.
+        columns: the data columns in the order of `law.columns`, [n] each.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        A HeldOut with n folds.
+
+    Raises:
+        ValueError: as `law.fit` for the whole table.
+
+    Example:
+        log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
+        last; the line through the last three, least squares of 0.3, 0.2, 0.3, is level and gives 0.2667 at the first.
+
+        >>> from routelaws.reference.laws.catalogue import LAWS
+        >>> sizes, loss = np.array([1e6, 1e7, 1e8, 1e9]), 10.0 ** np.array([0.4, 0.3, 0.2, 0.3])
+        >>> found = leave_one_out(LAWS["dense"], [sizes], loss)
+        >>> found.errors.round(4)[[0, 3]].tolist(), found.predicted, found.folds
+        ([-0.1333, -0.2], 4, 4)
+    """
+    return leave_one_group_out(law, columns, loss, np.arange(np.size(loss)))
+
+
+def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
+    """Return the error of each row under the law fitted to all rows of other groups.
+
+    Args:
+        law, columns, loss: as `leave_one_out`.
+        groups: [n], equal entries are one group. With the sizes N this is leave one size out.
+
+    Returns:
+        A HeldOut with one fold for each group.
+
+    Raises:
+        ValueError: as `law.fit` for the whole table, or `groups` is of another length.
+    """
+    columns, loss, groups = _checked(law, columns, loss, groups)
+    fit = _fit_of(law, columns)
+    fit(*columns, loss)  # what is wrong with the table is said here
+    errors = np.full(loss.size, np.nan)
+    names = np.unique(groups)
+    for name in names:
+        out = groups == name
+        try:
+            fold = fit(*(column[~out] for column in columns), loss[~out])
+        except ValueError:  # the rest does not determine the law
+            continue
+        errors[out] = np.log10(law.predict(fold, *(column[out] for column in columns))) - np.log10(loss[out])
+    return _summary(errors, names.size)
+
+
+def compare_forms(
+    laws: Sequence[Law], columns: Mapping[str, np.ndarray], loss: np.ndarray, groups: np.ndarray
+) -> Comparison:
+    """Return forms of the law beside each other by their held-out errors, and which one is best.
+
+    The best form is the one with the least RMSLE among those that predict the most rows. Every other form is compared
+    with it row by row: d = (its squared error) - (the best one's), over rows that both predict. The standard error of
+    the mean of d takes the groups' sums of d as independent (rows, where one row is left out at a time). It ignores
+    that folds share most of their rows, and with six sizes it is itself known only to about a third. So "worse" is
+    an indication, not a test.
+
+    Args:
+        laws: records of `catalogue.LAWS`, or others like them.
+        columns: every column that one of the laws takes, by name, [n] each.
+        loss: [n], L, nats per token, above 0.
+        groups: [n], as `leave_one_group_out`.
+
+    Returns:
+        A Comparison. verdict is "best"; "worse", where the mean of d is above its standard error; "as good as the
+        best", where it is not; "predicts fewer rows" whatever its errors there; or "predicts nothing".
+
+    Raises:
+        ValueError: no law, a column is missing, or as `leave_one_group_out`.
+    """
+    if not laws:
+        raise ValueError("no law to compare; needed: at least one")
+    for law in laws:
+        for name in law.columns:
+            if name not in columns:
+                raise ValueError(f"column {name} is missing; the {law.name} law takes {', '.join(law.columns)}")
+    results = []
+    for division in (np.arange(np.size(loss)), np.asarray(groups)):
+        found = [leave_one_group_out(law, [columns[name] for name in law.columns], loss, division) for law in laws]
+        results.append(_scores([law.name for law in laws], found, division))
+    return Comparison(*results)
+
+
+def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Return columns, loss and groups as arrays of one length; what entries have to be is for `law.fit` to say."""
+    if len(columns) != len(law.columns):
+        raise ValueError(f"{len(columns)} columns; the {law.name} law takes {', '.join(law.columns)}")
+    columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
+    loss, groups = np.atleast_1d(check_range("loss", loss, above=0.0)), np.atleast_1d(groups)
+    shapes = [column.shape for column in columns] + [groups.shape]
+    if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
+        raise ValueError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
+    return columns, loss, groups
+
+
+def _fit_of(law: Law, columns: list[np.ndarray]):
+    """Return `law.fit`, with B_min held if the law has one."""
+    if any(parameter.name == "B_min" for parameter in law.parameters):
+        return partial(law.fit, B_min=float(np.min(columns[law.columns.index("utilisation")])))
+    return law.fit
+
+
+def _summary(errors: np.ndarray, folds: int) -> HeldOut:
+    known = errors[np.isfinite(errors)]
+    rmsle = math.sqrt(float(np.mean(known**2))) if known.size else math.nan
+    return HeldOut(errors, rmsle, known.size, folds)
+
+
+def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[Score]:
+    """Return each form's score against the best."""
+    most = max(each.predicted for each in found)
+    if most == 0:
+        return [Score(name, each, math.nan, math.nan, "predicts nothing")
+                for name, each in zip(names, found, strict=True)]  # fmt: skip
+    best = min((each for each in found if each.predicted == most), key=lambda each: each.rmsle)
+    scores = []
+    for name, each in zip(names, found, strict=True):
+        excess, error = _paired(each.errors, best.errors, groups)
+        if each is best:
+            words = "best"
+        elif each.predicted < most:
+            words = "predicts fewer rows" if each.predicted else "predicts nothing"
+        else:
+            words = "worse" if excess > error else "as good as the best"
+        scores.append(Score(name, each, excess, error, words))
+    return scores
+
+
+def _paired(errors: np.ndarray, best: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """Return the mean of d, and its standard error from the sums over groups.
+
+    The mean is Σ over groups of D_g divided by Σ of n_g, with D_g the sum of d and n_g the rows of a group. Such a
+    quotient of sums has the variance G/(G - 1) · Σ (D_g - n_g · mean)² / n², which for groups of one row is the usual
+    variance of a mean.
+    """
+    both = np.isfinite(errors) & np.isfinite(best)
+    difference, groups = errors[both] ** 2 - best[both] ** 2, groups[both]
+    if not difference.size:
+        return math.nan, math.nan
+    mean = float(np.mean(difference))
+    sums = np.array([float(np.sum(difference[groups == name] - mean)) for name in np.unique(groups)])
+    if sums.size < 2:
+        return mean, math.nan
+    return mean, math.sqrt(sums.size / (sums.size - 1) * float(np.sum(sums**2))) / difference.size
+
+
+# What this file does not do: intervals (`uncertainty.py`, `resampling.py`).
