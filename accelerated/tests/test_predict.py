@@ -1,0 +1,158 @@
+"""The predict command: the law's value with its intervals, and a warning wherever the data do not surround the point."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.accelerated.report.predict_command import as_dict, inside_hull, predict_report, print_prediction
+from routelaws.conformance.released import released_file
+
+LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+COUNTS = (1, 2, 4, 16, 64, 256)
+
+
+def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
+    """Write a table of one router whose losses follow a law; returns its path."""
+    size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
+    size, count = size[keep(size, count)], count[keep(size, count)]
+    frame = pandas.DataFrame({
+        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(count == 1, "Dense", "Top-K"),
+        "num_experts": count, "dense_parameter_count": size,
+        "loss_validation": predict_loss(size, count, LAW)
+        * 10 ** np.random.default_rng(seed).normal(0, noise, size.size),
+    })  # fmt: skip
+    frame.to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
+
+
+def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:
+    return {"dense_parameters": size, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+
+
+def test_the_law_is_predicted(tmp_path):
+    (found,) = predict_report(make_table(tmp_path), point(3e8, 32.0)).predictions
+    assert found.loss == pytest.approx(float(predict_loss(3e8, 32.0, LAW)), rel=1e-7)
+    assert found.dense[0] == pytest.approx(float(effective_parameter_count(3e8, 32.0, LAW)), rel=1e-5)
+    assert found.warnings == []
+    assert found.by_size == pytest.approx((found.loss, found.loss), rel=1e-5)
+
+
+@pytest.mark.parametrize("law", ["routed-bounded", "bilinear", "separable", "per-size", "dense"])
+def test_intervals_hold_the_loss_of_new_runs(tmp_path, law):
+    """One more run falls into its interval about as often as the level says, and the law's own interval is inside."""
+    size, experts, inside = 1e8, 1.0 if law == "dense" else 16.0, 0
+    times = 24 if law == "routed-bounded" else 60
+    # Rows that the simpler forms are right about: one E above 1 alone, or no routed run at all, would be too few.
+    truth = {"separable": LAW._replace(c=0.0, E_start=1.0, E_max=math.inf),
+             "bilinear": LAW._replace(E_start=1.0, E_max=math.inf)}.get(law, LAW)  # fmt: skip
+    if law == "per-size":
+        truth = LAW._replace(E_start=1.0, E_max=math.inf)
+    random = np.random.default_rng(8)
+    frame = pandas.read_csv(make_table(tmp_path))
+    exact = predict_loss(frame["dense_parameter_count"].to_numpy(), frame["num_experts"].to_numpy(float), truth)
+    for _ in range(times):
+        frame["loss_validation"] = exact * 10 ** random.normal(0, 3e-3, len(frame))
+        frame.to_csv(tmp_path / "noisy.csv", index=False)
+        at = point(size, None if law == "dense" else experts)
+        (found,) = predict_report(tmp_path / "noisy.csv", at, law, level=0.8).predictions
+        assert found.run[0] < found.law[0] < found.loss < found.law[1] < found.run[1]
+        new = float(predict_loss(size, experts, truth)) * 10 ** random.normal(0, 3e-3)
+        inside += found.run[0] <= new <= found.run[1]
+    assert 0.8 * times - 3.5 * (0.16 * times) ** 0.5 <= inside < times, inside  # three and a half standard deviations
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [((3e8, 32.0), []), ((3e9, 32.0), ["N = 3e+09 is 3 times the largest"]), ((3e6, 1.0), ["N = 3e+06 is 0.3 times"]),
+     ((1e8, 1e4), ["E = 10000 is 39.1 times the largest"]), ((3e9, 1e4), ["N = ", "E = "])],
+)  # fmt: skip
+def test_outside_the_data_is_said(tmp_path, at, words):
+    (found,) = predict_report(make_table(tmp_path, 1e-3), point(*at)).predictions
+    assert len(found.warnings) == len(words)
+    assert all(word in warning and "extrapolation" in warning
+               for word, warning in zip(words, found.warnings, strict=True))  # fmt: skip
+
+
+def test_a_hole_at_the_corner_of_the_grid_is_outside(tmp_path):
+    """Both numbers are within the range of the data, but nothing surrounds the corner."""
+    path = make_table(tmp_path, 1e-3, keep=lambda size, count: (size < 1e9) | (count < 4))
+    warnings = predict_report(path, point(1e9, 200.0)).predictions[0].warnings
+    assert len(warnings) == 1 and warnings[0].startswith("no runs surround this point")
+    assert not predict_report(path, point(1e8, 200.0)).predictions[0].warnings
+
+
+def test_the_hull():
+    square = (np.array([1.0, 10, 1, 10]), np.array([1.0, 1, 10, 10]))
+    assert inside_hull(square, (3.0, 3.0)) and inside_hull(square, (1.0, 10.0)) and not inside_hull(square, (3.0, 11.0))
+    line = (np.array([1.0, 10, 100]), np.array([1.0, 10, 100]))
+    assert inside_hull(line, (20.0, 20.0)) and not inside_hull(line, (20.0, 21.0))
+    assert inside_hull((np.array([1.0, 5.0]),), (2.0,)) and not inside_hull((np.array([1.0, 5.0]),), (6.0,))
+
+
+def test_what_cannot_be_predicted_is_named(tmp_path):
+    path = make_table(tmp_path, 1e-3)
+    for at, arguments, message in (
+        (point(1e8), {}, "--experts is missing: the law routed-bounded needs E"),
+        (point(1e8, 0.5), {}, "--experts 0.5: needed: a finite number at least 1"),
+        (point(math.inf, 2.0), {}, "--n inf: needed: a finite number above 0"),
+        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not take it; needed: --n"),
+        (point(1e8, 4.0), {"law": "cubic"}, "law 'cubic' is not known; allowed: dense"),
+        (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; there: Top-K"),
+        (point(1e8, 4.0), {"level": 1.0}, "--level 1: needed: a number between 0 and 1"),
+        (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; there: 10000000, 100000000, 1000000000"),
+        (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            predict_report(path, at, **arguments)
+        assert "\n" not in str(caught.value)
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    path = str(make_table(tmp_path, 1e-3))
+    assert main(["predict", path, "--n", "5e9", "--experts", "64", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["at"] == {"dense_parameters": 5e9, "num_experts": 64.0} and found["level"] == 0.95
+    (entry,) = found["predictions"]
+    assert entry["by_size_interval"][0] < entry["loss"] < entry["by_size_interval"][1]
+    assert entry["law_interval"][0] < entry["loss"] < entry["law_interval"][1]
+    assert entry["dense_equivalent"]["low"] < entry["dense_equivalent"]["N"] < entry["dense_equivalent"]["high"]
+    assert len(entry["warnings"]) == 1
+    assert main(["predict", path, "--n", "5e9", "--experts", "64"]) == 0
+    text = capsys.readouterr().out
+    assert "Top-K" in text and "warning (Top-K): N = 5e+09 is 5 times the largest" in text
+    assert main(["predict", path, "--n", "5e9"]) == 2
+    assert capsys.readouterr().err == "routelaws: --experts is missing: the law routed-bounded needs E, experts\n"
+
+
+def test_text_of_two_routers_says_a_warning_once(tmp_path):
+    from rich.console import Console
+
+    path = make_table(tmp_path, 1e-3)
+    frame = pandas.read_csv(path)
+    other = frame[frame["num_experts"] > 1].assign(router_type="Other", hyper_id=lambda f: f["hyper_id"] + 100)
+    pandas.concat([frame, other]).to_csv(path, index=False)
+    report = predict_report(path, point(5e9, 64.0))
+    console = Console(file=io.StringIO(), width=120)
+    print_prediction(report, console)
+    text = console.file.getvalue()
+    assert text.count("warning (Other, Top-K)") == 1
+    assert [p["router"] for p in as_dict(report)["predictions"]] == ["Other", "Top-K"]
+
+
+@pytest.mark.released
+def test_the_released_table_is_the_default(capsys):
+    released_file("curves.csv.gz")
+    assert main(["predict", "--n", "370e6", "--experts", "64", "--json"]) == 0
+    found = {p["router"]: p for p in json.loads(capsys.readouterr().out)["predictions"]}
+    assert {router: p["rows"] for router, p in found.items()} == {"Hash": 56, "RL-R": 59, "S-Base": 58}
+    # The runs at 368M with 64 experts have 2.211 (S-BASE) and 2.270 (HASH).
+    assert found["S-Base"]["run_interval"][0] < 2.211 < found["S-Base"]["run_interval"][1]
+    assert found["Hash"]["run_interval"][0] < 2.270 < found["Hash"]["run_interval"][1]
+    assert not any(p["warnings"] for p in found.values())
