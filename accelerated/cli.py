@@ -1,4 +1,4 @@
-"""The command line: `routelaws train | sweep | fit | report | generate`.
+"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | generate`.
 
 Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
 results only; progress and remarks go to standard error.
@@ -17,7 +17,8 @@ from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
     "tyro": "train", "grain": "train", "optax": "train", "orbax": "train", "sentencepiece": "train", "rich": "train",
-    "pandas": "laws", "matplotlib": "laws",
+    "pandas": "laws", "matplotlib": "laws", "pooch": "laws",
+    "markdown_it": "laws",
 }  # fmt: skip
 """Which extra brings a package that the base install lacks."""
 
@@ -25,7 +26,10 @@ COMMANDS = {
     "train": "Train one model.",
     "sweep": "Train a grid of models, fit the law to it and write the report.",
     "fit": "Fit a law to a results table.",
+    "predict": "Predict a loss with a law fitted to a results table.",
+    "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again.",
+    "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
     "generate": "Continue a text with a trained model.",
 }
 
@@ -187,24 +191,105 @@ def _fit(arguments: list[str]) -> None:
         law: str = "routed-bounded",
         loss: str = "loss_validation",
         rows: str | None = None,
+        huber: float | None = None,
         json: bool = False,
     ) -> None:
         """Fit a law to a results table.
 
         Args:
             table: A results table, .csv or .csv.gz.
-            law: routed-bounded.
+            law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
             loss: Column of the loss.
             rows: The preset clark, or an expression over the columns; the last evaluation of every run if not given.
+            huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square.
             json: Print one JSON object and nothing else.
         """
-        report = fit_report(table, law, loss, rows)
+        report = fit_report(table, law, loss, rows, huber)
         if json:
             print(dump_json(as_dict(report), allow_nan=False))
         else:
             print_fit(report)
 
     _run(fit, "fit", arguments)
+
+
+def _predict(arguments: list[str]) -> None:
+    import tyro
+
+    from .report.predict_command import as_dict, predict_report, print_prediction
+
+    def predict(
+        table: tyro.conf.Positional[Path | None] = None,
+        law: str = "routed-bounded",
+        n: float | None = None,
+        experts: float | None = None,
+        teraflops: float | None = None,
+        utilisation: float | None = None,
+        router: str | None = None,
+        loss: str = "loss_validation",
+        rows: str | None = None,
+        level: float = 0.95,
+        json: bool = False,
+    ) -> None:
+        """Predict a loss with a law fitted to a results table.
+
+        Args:
+            table: A results table; if not given, the one that the paper's authors released, and of it the rows clark.
+            law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
+            n: N, dense parameters.
+            experts: E, experts per routed layer; 1 is a dense model.
+            teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
+            utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
+            router: One router_type alone; all of the table if not given.
+            loss: Column of the loss.
+            rows: The preset clark, or an expression over the columns; the last evaluation of every run if not given.
+            level: Confidence level of the intervals.
+            json: Print one JSON object and nothing else.
+        """
+        if table is None:
+            from .released import released_table
+
+            table = released_table()
+            rows = "clark" if rows is None and law != "routed-utilisation" else rows
+        at = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+        report = predict_report(table, at, law, loss, rows, router, level)
+        if json:
+            print(dump_json(as_dict(report), allow_nan=False))
+        else:
+            print_prediction(report)
+
+    _run(predict, "predict", arguments)
+
+
+def _convert(arguments: list[str]) -> None:
+    import tyro
+
+    from .convert import convert_runs, parse_pairs
+
+    def convert(
+        runs: tyro.conf.Positional[Path],
+        out: Path,
+        columns: tuple[str, ...] = (),
+        set: tuple[str, ...] = (),
+        loss_unit: str = "nats",
+    ) -> None:
+        """Write your own runs as a results table.
+
+        Args:
+            runs: CSV or JSON lines (.csv, .csv.gz, .jsonl, .jsonl.gz), one row for each evaluation.
+            out: The table, .csv or .csv.gz; a file that is there already is not overwritten.
+            columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E; columns with the table's names
+                need none. hyper_id may be the name of the run.
+            set: TABLE=VALUE ..., such as k=1, for cells that are blank. A router_type that is set is that of the rows
+                with more than one expert; the others become Dense.
+            loss_unit: nats, bits or perplexity, per token.
+        """
+        done = convert_runs(runs, out, parse_pairs(columns, "--columns"), parse_pairs(set, "--set"), loss_unit)
+        for remark in done.remarks:
+            print(remark, file=sys.stderr)
+        print(f"{out}: {done.rows} rows of {done.runs} runs")
+
+    _run(convert, "convert", arguments)
 
 
 def _report(arguments: list[str]) -> None:
@@ -221,6 +306,36 @@ def _report(arguments: list[str]) -> None:
         print(write_report(folder))
 
     _run(report, "report", arguments)
+
+
+def _reproduce(arguments: list[str]) -> None:
+    import tyro
+
+    from .report.reproduce.command import reproduce as write
+
+    def reproduce(
+        table: tyro.conf.Positional[Path | None] = None,
+        *,
+        out: Path,
+        rows: str | None = None,
+        loss: str | None = None,
+    ) -> None:
+        """Hold a results table against the paper: report.md, report.html, results.json and figures.
+
+        Args:
+            table: A results table, .csv or .csv.gz; if not given, the one that the paper's authors released.
+            out: Folder of the report; a report in it is replaced.
+            rows: The preset clark, or an expression over the columns; if not given, clark for the released runs and
+                every seed for others.
+            loss: Column of the main loss; loss_validation if not given.
+        """
+        if table is None:
+            from .released import released_table
+
+            table = released_table()
+        print(write(table, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
+
+    _run(reproduce, "reproduce", arguments)
 
 
 def _generate(arguments: list[str]) -> None:

@@ -394,6 +394,18 @@ def test_what_cannot_be_known_is_said(backend, kind):
             compare_intervals(found[item.quantity.name], item)
 
 
+def test_where_only_the_linear_limit_fits(backend):
+    """Rows without noise: no other shape is allowed, and the search finds none."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 2.0, 4.0, 16.0, 64.0, 256.0]))
+    runs = Runs(size, experts, 10 ** (0.78 - 0.06 * np.log10(size) - 5e-4 * (experts - 1)))
+    for module in (backend.laws.uncertainty, reference):
+        names = [module.Quantity(name, 1e8, 64.0) for name in ("slope", "b", "gain", "E_max")]
+        slope, b, gain, E_max = module.profile_intervals(*runs, names)
+        assert slope[1:4] == b[1:4] == (-math.inf,) * 3
+        check("laws.uncertainty.value", abs(gain.value + 5e-4 * 63), message=str(gain))
+        assert E_max[2:4] == (1.0, math.inf)
+
+
 VERDICTS = [
     (("slope", -0.030, -0.037, -0.023), "pinned down"), (("slope", -0.030, -0.038, -0.022), "soft"),
     (("slope", -0.030, -0.1, 0.01), "soft, sign open"), (("slope", -0.03, -math.inf, -0.01), "bounded from above only"),

@@ -186,8 +186,8 @@ def _ends(
     _, best, *ends = law_intervals.ends_at(problem, table.extra, constant, kind, at, beyond, *shape, limit, work)
     for side, sign in enumerate((1.0, -1.0)):
         found = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
-        # NaN where the best shape has no value (E_start and E_max in the linear limit): then the search alone counts.
-        ends[side] = sign * min(found, sign * ends[side] if sign * ends[side] < math.inf else math.inf)
+        if found < law_intervals.OUTSIDE:  # else no shape of the scan is allowed, as where only the best one is
+            ends[side] = sign * min(found, sign * ends[side])
     return float(best), float(ends[0]), float(ends[1])
 
 

@@ -5,34 +5,28 @@ imports this keeps their own backend and style. One colour per router in every f
 colour-blind readers can tell apart); within a router darker means larger. The same sweep gives the same bytes.
 """
 
-import io
-import os
 from pathlib import Path
 
 import numpy as np
 
 from ..laws.fitting import predict_curve
 from ..table import DENSE
-from ..training.files import make_folder, write_atomically
+from ..training.files import make_folder
 from ..training.results import size_label
 from .findings import Findings, Load, RouterLaw, effective_size
+from .style import (
+    COLOURS,
+    STYLE,
+    label_ends,
+    log_ticks,
+    loss_scale,
+    panel_grid,
+    router_colour,
+    save_figure,
+    size_shade,
+    size_ticks,
+)  # fmt: skip
 from .sweep_data import Sweep, SweepRun
-
-COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
-MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9")
-"""For routers without a colour of their own."""
-
-STYLE = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5, "axes.titlesize": 11.5,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.edgecolor": "#888888", "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555",
-    "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "legend.frameon": False,
-    "lines.solid_capstyle": "round", "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 160,
-    "svg.hashsalt": "routelaws", "svg.fonttype": "path",
-}  # fmt: skip
-
-WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it
-PER_ROW = 3
 
 
 def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
@@ -57,7 +51,7 @@ def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
             matplotlib.rcParams.update(STYLE)
             figure = draw(sweep, findings)
             if figure is not None:
-                _save(figure, folder / name)
+                save_figure(figure, folder / name)
                 drawn.append(name)
         if figure is None:
             for ending in (".png", ".svg"):
@@ -65,41 +59,27 @@ def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
     return drawn
 
 
-def _save(figure, path: Path) -> None:
-    """Write PATH.png and PATH.svg, each whole or not at all, without the time or the version of anything."""
-    for ending, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        content = io.BytesIO()
-        figure.savefig(content, format=ending[1:], metadata=metadata)
-        target = path.with_name(path.name + ending)
-        if ending == ".svg":
-            write_atomically(target, content.getvalue().decode("utf-8"))
-            continue
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_bytes(content.getvalue())
-        os.replace(temporary, target)
-
-
 def loss_figure(sweep: Sweep, findings: Findings):
     """Return the figure of loss against E, one panel per router, one line per N; None without routed runs."""
     if not sweep.selections:
         return None
-    figure, panels = _panels(len(sweep.selections), 4.6, most=2)
+    figure, panels = panel_grid(len(sweep.selections), 4.6, most=2)
     labels = []  # written once the axes have their range
     for panel, selection, law in zip(panels, sweep.selections, findings.laws, strict=True):
         runs = sweep.of(selection)
         sizes = sorted({run.size for run in runs})
         ends = []
         for i, size in enumerate(sizes):
-            colour = _shade(_colour(law.router), i, len(sizes))
+            colour = size_shade(router_colour(law.router), i, len(sizes))
             end = _loss_line(panel, [run for run in runs if run.size == size], law, colour)
             ends.append((*end, f"N = {size_label(size)}"))
-        labels.append((panel, ends, _colour(law.router)))
+        labels.append((panel, ends, router_colour(law.router)))
         counts = sorted({run.experts for run in runs})
-        _log_ticks(panel, counts)
+        log_ticks(panel, counts)
         panel.set(title=law.router, xlabel="experts E  (1 = dense)", xlim=_with_room(counts))
-    _loss_scale(panels, [run.loss for selection in sweep.selections for run in sweep.of(selection)])
+    loss_scale(panels, [run.loss for selection in sweep.selections for run in sweep.of(selection)])
     for panel, ends, colour in labels:
-        _label_ends(panel, ends, colour)
+        label_ends(panel, ends, colour)
     return figure
 
 
@@ -136,7 +116,7 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
             if law.fit is not None and law.fit.curve.size != 0]  # fmt: skip
     if not laws:
         return None
-    figure, panels = _panels(len(laws), 4.4, most=2)
+    figure, panels = panel_grid(len(laws), 4.4, most=2)
     reach = []  # by panel: the smallest and the largest effective size
     for panel, (law, runs) in zip(panels, laws, strict=True):
         sizes, everything = sorted({run.size for run in runs}), []
@@ -145,7 +125,7 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
                 chosen = [run for run in runs if run.size == size and (run.router == DENSE) == dense]
                 at = effective_size(law.fit, [float(size)] * len(chosen), [run.experts for run in chosen])
                 everything += list(at)
-                colour = COLOURS[DENSE] if dense else _shade(_colour(law.router), i, len(sizes))
+                colour = COLOURS[DENSE] if dense else size_shade(router_colour(law.router), i, len(sizes))
                 label = f"N = {size_label(size)}" if not dense else "dense" if i == len(sizes) - 1 else None
                 panel.plot(at, [run.loss for run in chosen], "s" if dense else "o", color=colour, markersize=6.5,
                            markeredgecolor="white", markeredgewidth=0.8, zorder=3, label=label)  # fmt: skip
@@ -161,8 +141,8 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
             panel.plot(at, line, color=COLOURS[DENSE], linewidth=1.3, linestyle=style, zorder=2)
         panel.set_xscale("log")
         panel.set_xlim(low, high)
-        _size_ticks(panel, low, high)
-    _loss_scale(panels, [run.loss for _, runs in laws for run in runs])
+        size_ticks(panel, low, high)
+    loss_scale(panels, [run.loss for _, runs in laws for run in runs])
     return figure
 
 
@@ -171,7 +151,7 @@ def training_figure(sweep: Sweep, findings: Findings):
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
         return None
-    figure, panels = _panels(len(chosen), 3.6)
+    figure, panels = panel_grid(len(chosen), 3.6)
     names = {}
     for router in {run.router for _, runs in chosen for run in runs}:
         counts = {run.experts for _, runs in chosen for run in runs if run.router == router}
@@ -180,9 +160,9 @@ def training_figure(sweep: Sweep, findings: Findings):
     for panel, (size, runs) in zip(panels, chosen, strict=True):
         tops = []
         for run in runs:
-            colour = _colour(run.router)
+            colour = router_colour(run.router)
             at, loss = _curve(run, "train", "loss")
-            panel.plot(at, _smoothed(loss), color=_shade(colour, 0, 3), linewidth=1.0)
+            panel.plot(at, _smoothed(loss), color=size_shade(colour, 0, 3), linewidth=1.0)
             at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
             panel.plot(at_evaluation, validation, "o-", color=colour, markersize=4, linewidth=1.6, zorder=3,
                        label=names[run.router])  # fmt: skip
@@ -204,11 +184,12 @@ def load_figure(sweep: Sweep, findings: Findings):
     shown: dict[str, Load] = {load.router: load for load in findings.loads}  # sizes rise, so the largest is kept
     if not shown:
         return None
-    figure, panels = _panels(len(shown), 3.6, most=2)
+    figure, panels = panel_grid(len(shown), 3.6, most=2)
     highest = max(load.busiest for load in shown.values())
     for panel, load in zip(panels, shown.values(), strict=True):
         for i, block in enumerate(load.shares):
-            colour = _shade(_colour(load.router), i, len(load.shares)) if len(load.shares) > 1 else _colour(load.router)
+            colour = router_colour(load.router)
+            colour = size_shade(colour, i, len(load.shares)) if len(load.shares) > 1 else colour
             edges = np.arange(len(block) + 1) + 0.5
             label = f"routed block {i + 1} of {len(load.shares)}" if len(load.shares) > 1 else None
             panel.stairs(block, edges, color=colour, linewidth=1.8, label=label, baseline=None)
@@ -254,77 +235,3 @@ def _smoothed(values: np.ndarray) -> np.ndarray:
     first = np.maximum(np.arange(len(values)) - half, 0)
     last = np.minimum(np.arange(len(values)) + half + 1, len(values))
     return (totals[last] - totals[first]) / (last - first)
-
-
-def _panels(count: int, height: float, most: int = PER_ROW) -> tuple:
-    """Return a figure and its panels, `most` in a row."""
-    from matplotlib.figure import Figure
-
-    columns = 2 if count == 4 else min(count, most)
-    rows = -(-count // columns)
-    width = WIDTH if columns > 1 else 0.65 * WIDTH
-    figure = Figure(figsize=(width, height * rows if rows == 1 else 0.85 * height * rows), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
-    panels = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
-    return figure, panels
-
-
-def _colour(router: str) -> str:
-    return COLOURS.get(router) or MORE_COLOURS[sum(map(ord, router)) % len(MORE_COLOURS)]
-
-
-def _shade(colour: str, i: int, count: int) -> tuple[float, ...]:
-    """Return the colour for the i-th of `count` sizes: from a light tint to the colour itself."""
-    from matplotlib.colors import to_rgb
-
-    strength = 1.0 if count == 1 else 0.45 + 0.55 * i / (count - 1)
-    return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
-
-
-def _log_ticks(panel, values: list[int]) -> None:
-    """Put a logarithmic x axis with ticks at these values alone, thinned to what can be read."""
-    from matplotlib.ticker import NullLocator
-
-    panel.set_xscale("log", base=2)
-    keep = values[:: 1 + len(values) // 9]
-    panel.set_xticks(keep, [str(value) for value in keep])
-    panel.xaxis.set_minor_locator(NullLocator())
-
-
-def _size_ticks(panel, low: float, high: float) -> None:
-    """Put ticks at round parameter counts between two ends of a logarithmic x axis."""
-    from matplotlib.ticker import NullLocator
-
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
-    ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-    ticks = ticks[:: 1 + len(ticks) // 8]
-    panel.set_xticks(ticks, [f"{tick / 1e6:g}M" if tick >= 1e6 else f"{tick / 1e3:g}K" for tick in ticks])
-    panel.xaxis.set_minor_locator(NullLocator())
-
-
-def _loss_scale(panels: list, losses: list[float]) -> None:
-    """Give all panels one logarithmic loss axis with plain numbers; the law is a straight line of log L."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
-
-    low, high = np.log(min(losses)), np.log(max(losses))
-    room = 0.06 * (high - low) or 0.02
-    low, high = np.exp(low - room), np.exp(high + room)
-    ticks = [tick for tick in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
-    decimals = next((n for n in range(5) if all(abs(round(tick, n) - tick) < 1e-6 for tick in ticks)), 5)
-    for panel in panels:
-        panel.set_yscale("log")
-        panel.set_ylim(low, high)
-        panel.set_yticks(ticks, [f"{tick:.{decimals}f}" for tick in ticks])
-        panel.yaxis.set_minor_locator(NullLocator())
-    panels[0].set_ylabel("validation loss (nats per token)")
-
-
-def _label_ends(panel, ends: list[tuple[float, float, str]], colour: str) -> None:
-    """Write a label to the right of where each line ends, pushed apart where they would touch."""
-    low, high = np.log(panel.get_ylim())
-    gap, height = 0.055 * (high - low), -np.inf
-    for x, y, text in sorted(ends, key=lambda end: end[1]):
-        height = max(np.log(y), height + gap)
-        panel.annotate(text, (x, np.exp(height)), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
-                       fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip

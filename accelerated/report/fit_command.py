@@ -16,6 +16,13 @@ NOT_DETERMINED = (
 )
 
 
+WORDS = (
+    "pinned down: the interval is narrower than half of the value (for E_start, E_max, cut-offs: its ends are within a"
+    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: a statement about"
+    " sizes or experts outside the table."
+)
+
+
 class FitReport(NamedTuple):
     """All fits of one table; `as_dict` and `print_fit` are two ways to say it."""
 
@@ -112,6 +119,8 @@ def print_fit(report: FitReport, console=None) -> None:
             console.print(_slopes_table(entry))
         for run in entry.selection.left_out:
             console.print(f"  left out: hyper_id {run['hyper_id']}: {run['reason']}", markup=False)
+    if any(item.words for entry in report.fits for item in entry.ranges):
+        console.print(WORDS, markup=False)
     if report.law == "routed-bounded":
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
 
@@ -178,8 +187,9 @@ def _coefficients_table(entry: LawFit):
 
     worded = any(item.words for item in entry.ranges)
     title = f"{entry.selection.router}: {entry.fit.rows} rows, optimum: {entry.fit.status}"
-    table = Table(Column("", no_wrap=True), "best fit", *(["95 % interval"] if entry.ranges else []), *(["the data"] if worded else []),
-                  title=title, title_justify="left")  # fmt: skip
+    more = ["95 % interval"] if entry.ranges else []
+    more += ["the data"] if worded else []
+    table = Table(Column("", no_wrap=True), "best fit", *more, title=title, title_justify="left")
     ranges = {item.name: item for item in entry.ranges if item.at is None}
     for item in entry.ranges:
         if item.at is not None:

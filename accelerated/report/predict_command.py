@@ -157,7 +157,8 @@ def as_dict(report: PredictReport) -> dict:
     Returns:
         {"law", "loss_column", "at": {column: number}, "level", "remarks", "predictions": [{"router", "rows", "loss",
         "law_interval": [low, high], "by_size_interval": [low, high] or None, "run_interval": [low, high],
-        "dense_equivalent": {"N", "low", "high"} or None, "status", "determined", "warnings"}]}; an infinite end is None.
+        "dense_equivalent": {"N", "low", "high"} or None, "status", "determined", "warnings"}]}. An infinite end is
+        None.
     """
     return {
         "law": report.law, "loss_column": report.loss_column, "at": report.at, "level": report.level,
@@ -202,7 +203,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
         table.add_row(p.router, str(p.fitted.fit.rows), f"{p.loss:.4f}", *shown)
     console.print(table)
     if sizes:
-        console.print("By size allows for errors that runs of one size share; the other two take errors as independent.")
+        console.print("By size allows for errors that runs of one size share; the others take errors as independent.")
     for p in report.predictions:
         if p.dense:
             value, low, high = (f"{size:.3g}" for size in p.dense)

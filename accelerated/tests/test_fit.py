@@ -105,7 +105,7 @@ def test_another_loss_and_rows(tmp_path):
     [({}, {"law": "chinchilla"}, "law 'chinchilla' is not known; allowed: dense, .*routed-bounded"),
      ({}, {"rows": "num_experts < 3"}, "router Top-K: 6 rows; .*at least 7"),
      ({"experts": (1, 2, 4)}, {}, "router Top-K: 3 different num_experts"),
-     ({}, {"rows": "dense_parameter_count < 2e7 or hyper_id < 2"}, "router Top-K: .* cannot be told apart in these rows"),
+     ({}, {"rows": "dense_parameter_count < 2e7 or hyper_id < 2"}, "router Top-K: .* cannot be told apart in these"),
      ({}, {"loss_column": "loss_c4"}, "loss column loss_c4 is not in the table"),
      ({}, {"rows": "clark"}, "rows clark: column routing_frequency is missing")],
 )  # fmt: skip
@@ -210,7 +210,7 @@ def test_where_the_released_rows_do_not_determine_the_law_no_coefficient_is_give
     for fit in fits.values():
         assert not fit["determined"]
         assert set(fit["coefficients"].values()) == set(fit["derived"].values()) == {None}
-        assert all(slope["low"] > -math.inf and slope["low"] < 10 * slope["high"] for slope in fit["intervals"]["slopes"])
+        assert all(slope["low"] < 10 * slope["high"] < 0 for slope in fit["intervals"]["slopes"])
     text = shown(fit_report(path, loss_column="loss_curation_corpus", rows="clark"))
     assert text.count("these rows do not determine the law") == 3
 

@@ -1,4 +1,4 @@
-"""The predict command: the law's value with its intervals, and a warning wherever the data do not surround the point."""
+"""The predict command: the law's value, its intervals, and a warning wherever no data surround the point."""
 
 import io
 import json

@@ -61,7 +61,8 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
 
         # The edges of the domain are searched by themselves too: an end often lies on one.
         reached = min(minimise(signed_end, t_range, w_range)[2] for _, t_range, w_range in _FACES)
-        ends[side] = sign * min(sign * ends[side], reached)
+        if reached < _OUTSIDE:  # else no shape of any scan is allowed, as where only the best one is
+            ends[side] = sign * min(sign * ends[side], reached)
     return float(best), float(ends[0]), float(ends[1])
 
 

@@ -1,0 +1,82 @@
+"""The report as one self-contained page: the Markdown turned to HTML, figures inside it, our own style sheet."""
+
+import base64
+import html
+import re
+from pathlib import Path
+
+STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.2rem 1rem 4rem; max-width: 60rem; background: #fff; color: #222;
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
+  overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.6rem 0 1rem; }
+h2 { font-size: 1.3rem; margin: 2.6rem 0 0.8rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
+a { color: #00558a; }
+li { margin: 0.35rem 0; }
+code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 0.88em; }
+code { background: #f3f3f3; padding: 0.1em 0.25em; border-radius: 3px; }
+pre { background: #f6f6f6; padding: 0.8rem; overflow-x: auto; border-radius: 4px; }
+pre code { background: none; padding: 0; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.32rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid #999; font-weight: 600; }
+td.right, th.right { text-align: right; white-space: nowrap; }
+figure { margin: 1.6rem 0; }
+figure img { width: 100%; height: auto; display: block; }
+figcaption { font-size: 0.92rem; color: #444; margin-top: 0.5rem; }
+nav ul { columns: 2; padding-left: 1.2rem; }
+@media (max-width: 40rem) {
+  body { padding: 0.8rem 0.8rem 3rem; }
+  nav ul { columns: 1; }
+  figure { margin: 1.2rem 0; overflow-x: auto; }
+  figure img { min-width: 34rem; }
+}
+@media print { body { max-width: none; } .wide { overflow: visible; } }
+"""
+
+
+def page(markdown: str, folder: Path) -> str:
+    """Return the report as one HTML page that needs no other file.
+
+    Args:
+        markdown: the report.
+        folder: of the report, where figures/NAME.svg are.
+
+    Raises:
+        OSError: a figure that the report names cannot be read.
+    """
+    from markdown_it import MarkdownIt
+
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
+    body = renderer.render(markdown)
+    body = re.sub(r"<h2>(.*?)</h2>", _anchored, body)
+    body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+    body = body.replace(' style="text-align:right"', ' class="right"')
+    body = re.sub(
+        r'<p><img src="(figures/[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
+        lambda match: _figure(match, folder), body, flags=re.DOTALL,
+    )  # fmt: skip
+    body = re.sub(r'(<h2 id="contents">.*?</h2>)\s*(<ul>.*?</ul>)', r"\1<nav>\2</nav>", body, count=1, flags=re.DOTALL)
+    title = html.escape(markdown.partition("\n")[0].lstrip("# "))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+def _anchored(match: re.Match) -> str:
+    """Return a heading with the anchor that the table of contents points to."""
+    name = html.unescape(match[1]).lower().replace(" ", "-")
+    return f'<h2 id="{html.escape(name)}">{match[1]}</h2>'
+
+
+def _figure(match: re.Match, folder: Path) -> str:
+    data = base64.b64encode((folder / match[1]).read_bytes()).decode("ascii")
+    return (
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{match[2]}">\n'
+        f"<figcaption>{match[3]}</figcaption></figure>"
+    )

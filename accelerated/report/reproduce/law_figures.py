@@ -1,0 +1,306 @@
+"""The figures of the laws in N and E."""
+
+import numpy as np
+
+from ...laws.fitting import LossCurve, predict_curve
+from ..style import label_ends, log_ticks, panel_grid, size_shade
+from .drawing import (
+    DASHED,
+    INK,
+    colour_of,
+    count_label,
+    curve_of,
+    dot,
+    loss_axis,
+    points_of,
+    shared_legend,
+    side_by_side,
+    size_axis,
+    size_name,
+)
+from .rows import Run
+from .words import router_name
+
+FAR = 1e3
+"""How many times the largest value an end of an interval may be to have its place on the axis."""
+
+
+def loss_figure(results: dict, runs: list[Run]):
+    """Return loss against E at each size with the fitted law, a panel per router: the first panel of Figure 1."""
+    laws = results["laws"]
+    if not laws:
+        return None
+    figure, panels = side_by_side(len(laws), 4.3)
+    labels, everything = [], []
+    for panel, law in zip(panels, laws, strict=True):
+        points, colour, ends = points_of(runs, law["router"]), colour_of(results, law["router"]), []
+        sizes = sorted({n for n, _ in points})
+        counts = sorted({e for _, e in points})
+        for i, size in enumerate(sizes):
+            shade = size_shade(colour, i, len(sizes))
+            at = [e for e in counts if (size, e) in points]
+            losses = [points[size, e] for e in at]
+            everything += losses
+            if law["missing"] is None:
+                fine = np.geomspace(1, counts[-1], 200)
+                line = predict_curve(curve_of(law), np.full(fine.size, float(size)), fine)
+                panel.plot(fine, line, color=shade, linewidth=1.6)
+                ends.append((fine[-1], line[-1], size_name(results, size)))
+            else:
+                panel.plot(at, losses, color=shade, linewidth=1.1, linestyle=":")
+                ends.append((at[-1], losses[-1], size_name(results, size)))
+            for e, loss in zip(at, losses, strict=True):
+                dot(panel, e, loss, INK if e == 1 else shade)
+        log_ticks(panel, counts)
+        span = max(counts[-1], 2)
+        panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=(span**-0.05, span**1.24))
+        labels.append((panel, ends, colour))
+    loss_axis(panels, everything, results)
+    for panel, ends, colour in labels:
+        label_ends(panel, ends, colour)
+    return figure
+
+
+def level_figure(results: dict, runs: list[Run]):
+    """Return level curves of the loss in the (N, E) plane, a panel per router: the second panel of Figure 1."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    laws = [law for law in results["laws"] if law["missing"] is None and len(law["sizes"]) > 1]
+    if not laws:
+        return None
+    figure, panels = side_by_side(len(laws), 4.1)
+    shown = [points_of(runs, law["router"]) for law in laws]
+    losses = [loss for points in shown for loss in points.values()]
+    levels = _levels(min(losses), max(losses))
+    for panel, law, points in zip(panels, laws, shown, strict=True):
+        sizes, counts = law["sizes"], law["experts"]
+        n = np.geomspace(sizes[0] / 1.25, sizes[-1] * 1.25, 120)
+        e = np.geomspace(1, counts[-1] * 1.25, 120)
+        grid = predict_curve(curve_of(law), n[None, :].repeat(e.size, 0), e[:, None].repeat(n.size, 1))
+        norm = LogNorm(min(losses), max(losses))
+        scale = LinearSegmentedColormap.from_list("loss", [colour_of(results, law["router"]), "white"])
+        lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
+        _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
+        at = list(points)
+        panel.scatter([x for x, _ in at], [y for _, y in at], c=[points[key] for key in at], norm=norm, cmap=scale,
+                      s=34, edgecolors=INK, linewidths=0.6, zorder=3)  # fmt: skip
+        panel.set_xscale("log")
+        panel.set_yscale("log", base=2)
+        panel.set_yticks(counts, [str(count) for count in counts])
+        panel.minorticks_off()
+        size_axis(panel, sizes[0] / 1.25, sizes[-1] * 1.25)
+        panel.set(title=router_name(law["router"]), xlabel="dense parameters N", xlim=(n[0], n[-1]), ylim=(0.85, e[-1]))
+    panels[0].set_ylabel("experts E  (1 = dense)")
+    return figure
+
+
+def effective_figure(results: dict, runs: list[Run]):
+    """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
+    laws = [law for law in results["laws"] if law["missing"] is None and law["curve"]["size"] < 0]
+    if not laws:
+        return None
+    figure, panels = side_by_side(len(laws), 4.0)
+    everything, reach = [], []
+    for panel, law in zip(panels, laws, strict=True):
+        curve, points, colour = curve_of(law), points_of(runs, law["router"]), colour_of(results, law["router"])
+        sizes = sorted({n for n, _ in points})
+        for i, size in enumerate(sizes):
+            at = sorted(e for n, e in points if n == size)
+            worth = _effective(curve, size, at)
+            losses = [points[size, e] for e in at]
+            everything += losses
+            reach += list(worth)
+            for e, x, loss in zip(at, worth, losses, strict=True):
+                if e == 1:
+                    dot(panel, x, loss, INK, marker="s", label="dense" if i == 0 else None)
+                else:
+                    first = e == min(at[at[0] == 1 :])
+                    dot(panel, x, loss, size_shade(colour, i, len(sizes)),
+                         label=f"N = {size_name(results, size)}" if first else None)  # fmt: skip
+    low, high = min(reach) / 1.35, max(reach) * 1.35
+    for panel, law in zip(panels, laws, strict=True):
+        at = np.geomspace(low, high, 50)
+        inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
+        line = predict_curve(curve_of(law), at, np.ones(at.size))
+        panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
+        panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
+        panel.set_xscale("log")
+        size_axis(panel, low, high)
+        panel.set(title=router_name(law["router"]), xlabel="effective parameter count", xlim=(low, high))
+        panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)
+    loss_axis(panels, everything, results)
+    return figure
+
+
+def slopes_figure(results: dict, runs: list[Run]):
+    """Return slopes against N: as measured per tenfold E, and those of the law per tenfold effective experts."""
+    laws = [law for law in results["laws"] if law["measured_slopes"]]
+    if not laws:
+        return None
+    fitted = [law for law in laws if law["missing"] is None and law["status"] != "linear limit"]
+    figure, panels = panel_grid(2 if fitted else 1, 3.9)
+    spread = np.linspace(-1, 1, len(laws)) * 0.018 if len(laws) > 1 else [0.0]
+    for shift, law in zip(spread, laws, strict=True):
+        colour = colour_of(results, law["router"])
+        entries = law["measured_slopes"]
+        at = np.array([entry["N"] for entry in entries]) * 10**shift
+        _whiskers(panels[0], at, entries, "slope", colour)
+        if all(entry["law"] is not None for entry in entries):
+            panels[0].plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
+        panels[0].plot(at, [entry["slope"] for entry in entries], "o", color=colour, markersize=6,
+                       markeredgecolor="white", label=router_name(law["router"]), zorder=3)  # fmt: skip
+        if law in fitted:
+            at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
+            _whiskers(panels[1], at, law["slopes"], "value", colour)
+            panels[1].plot(at, [entry["value"] for entry in law["slopes"]], "o-", color=colour, markersize=6,
+                           linewidth=1.3, markeredgecolor="white", zorder=3)  # fmt: skip
+    sizes = sorted({n for law in laws for n in law["sizes"]})
+    for panel in panels:
+        panel.axhline(0, color="#bbbbbb", linewidth=1.0)
+        panel.set_xscale("log")
+        size_axis(panel, sizes[0] / 1.3, sizes[-1] * 1.3)
+        panel.set(xlabel="dense parameters N", xlim=(sizes[0] / 1.3, sizes[-1] * 1.3))
+    panels[0].set(title="Measured, per tenfold E", ylabel="change of log10 L")
+    if fitted:
+        panels[1].set(title="Law, per tenfold effective experts Ê")
+    shared_legend(figure, panels)
+    return figure
+
+
+def coefficients_figure(results: dict, runs: list[Run]):
+    """Return each coefficient with its interval, router by router, and the paper's printed value."""
+    laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
+    if not laws:
+        return None
+    names = [name for name in ("a", "b", "c", "E_start", "E_max", "N_cutoff")
+             if any(0 < abs(law["intervals"][name]["value"]) < np.inf for law in laws)]  # fmt: skip
+    if not names:
+        return None
+    figure, panels = panel_grid(len(names), 0.6 + 0.42 * len(laws) + 0.75)
+    for panel, name in zip(panels, names, strict=True):
+        if name in ("E_start", "E_max", "N_cutoff"):
+            panel.set_xscale("log")
+        low, high = _reach(laws, name, panel.get_xscale() == "log")
+        for i, law in enumerate(laws):
+            _forest(panel, law, name, len(laws) - 1 - i, (low, high), colour_of(results, law["router"]))
+        panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
+        panel.grid(axis="y", visible=False)
+        _few_ticks(panel, low, high)
+    shared_legend(figure, panels)
+    return figure
+
+
+def forms_figure(results: dict, runs: list[Run]):
+    """Return the held-out error of each form of law, run by run and size by size."""
+    from matplotlib.ticker import MaxNLocator
+
+    forms = [entry for entry in results["forms"] if entry["missing"] is None]
+    if not forms:
+        return None
+    routers = list(dict.fromkeys(entry["router"] for entry in forms))
+    names = list(dict.fromkeys(entry["law"] for entry in forms))[::-1]
+    figure, panels = panel_grid(2, 0.9 + 0.5 * len(names) + 0.6)
+    for panel, key, title in ((panels[0], "leave_one_out", "One run left out at a time"),
+                              (panels[1], "leave_one_size_out", "One size left out at a time")):  # fmt: skip
+        for router in routers:
+            shown = [(entry[key]["rmsle"], names.index(entry["law"])) for entry in forms
+                     if entry["router"] == router and entry[key]["rmsle"] is not None]  # fmt: skip
+            offset = 0.16 * (routers.index(router) - (len(routers) - 1) / 2)
+            panel.plot([x for x, _ in shown], [y - offset for _, y in shown], "o", color=colour_of(results, router),
+                       markersize=7, markeredgecolor="white", label=router_name(router))  # fmt: skip
+        panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
+        panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
+        panel.set_xlim(0, None)
+        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        for i, name in enumerate(names):
+            if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == name):
+                panel.text(0.02, i, "says nothing about another size", transform=panel.get_yaxis_transform(),
+                           va="center", fontsize=9.5, color="#777777",
+                           bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+    shared_legend(figure, panels)
+    return figure
+
+
+def _effective(curve: LossCurve, size: int, experts: list[int]) -> np.ndarray:
+    """Return the sizes of the dense models to which the law gives the losses of (N, E)."""
+    loss = predict_curve(curve, np.full(len(experts), float(size)), np.array(experts, dtype=float))
+    return 10 ** ((np.log10(loss) - curve.intercept) / curve.size)
+
+
+def _levels(low: float, high: float) -> np.ndarray:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(13, steps=[1, 2, 5, 10]).tick_values(low, high)
+
+
+def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
+    """Write every second level onto its line, nearest to one height and between the rows of points (powers of 2)."""
+    for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
+        vertices = [vertex for segment in segments for vertex in segment
+                    if reach[0] < vertex[0] < reach[1] and abs(np.log2(vertex[1]) % 1 - 0.5) < 0.15]  # fmt: skip
+        if i % 2 == 0 and vertices:
+            x, y = min(vertices, key=lambda vertex: abs(np.log(vertex[1] / height)))
+            panel.text(x, y, f"{level:g}", ha="center", va="center", fontsize=8.5, color=INK, zorder=4,
+                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
+
+
+def _few_ticks(panel, low: float, high: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if panel.get_xscale() == "log":
+        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
+        ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        ticks = ticks[:: 1 + len(ticks) // 6]
+        panel.minorticks_off()
+        panel.set_xticks(ticks, [count_label(tick) for tick in ticks])
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
+    """Return the ends of an axis that holds the values, and the intervals as far as they are of the same order."""
+    values = [law["intervals"][name]["value"] for law in laws]
+    values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
+    values += [_printed(law, name) for law in laws if "printed" in law]
+    ends = [law["intervals"][name][end] for law in laws for end in ("low", "high")]
+    if logarithmic:
+        low, high = min(values) / FAR, max(values) * FAR
+        ends = [end for end in ends if low <= end <= high]
+        low, high = min(values + ends), max(values + ends)
+        factor = max((high / low) ** 0.12, 1.1)
+        return low / factor, high * factor
+    width = max(map(abs, values)) * FAR or 1.0
+    ends = [end for end in ends if abs(end) <= width]
+    low, high = min(values + ends), max(values + ends)
+    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float], colour: str) -> None:
+    """Draw one interval; an end beyond the axis runs to its edge with an arrow, an infinite value is not drawn."""
+    interval = law["intervals"][name]
+    low, high = max(interval["low"], ends[0]), min(interval["high"], ends[1])
+    panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
+    if interval["high"] > ends[1]:
+        panel.plot(ends[1], height, ">", color=colour, markersize=7, clip_on=False)
+    if interval["low"] < ends[0]:
+        panel.plot(ends[0], height, "<", color=colour, markersize=7, clip_on=False)
+    if np.isfinite(interval["value"]):
+        panel.plot(interval["value"], height, "o", color=colour, markersize=7, markeredgecolor="white", zorder=3,
+                   label=router_name(law["router"]))  # fmt: skip
+    if "printed" in law:
+        panel.plot(_printed(law, name), height - 0.27, "D", color="white", markeredgecolor=INK, markersize=5,
+                   markeredgewidth=1.2, zorder=4, label="printed in the paper")  # fmt: skip
+
+
+def _printed(law: dict, name: str) -> float:
+    return law["printed"]["N_cutoff"] if name == "N_cutoff" else law["printed"]["coefficients"][name]
+
+
+def _whiskers(panel, at: np.ndarray, entries: list[dict], key: str, colour) -> None:
+    """Draw intervals as bars; an end that is None or infinite is not drawn."""
+    for x, entry in zip(at, entries, strict=True):
+        low, high = (entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end]
+                     for end in ("low", "high"))  # fmt: skip
+        panel.plot([x, x], [low, high], color=colour, linewidth=1.5, alpha=0.8, solid_capstyle="butt")

@@ -1,0 +1,233 @@
+"""The figures that hold runs against runs: routers, ablations, compute, other texts."""
+
+import numpy as np
+
+from ..style import log_ticks, panel_grid, size_shade
+from .drawing import (
+    DASHED,
+    INK,
+    colour_of,
+    loss_axis,
+    loss_label,
+    plain_ticks,
+    points_of,
+    shared_legend,
+    side_by_side,
+    size_axis,
+    size_name,
+)
+from .rows import Run
+from .words import loss_name, router_name, share
+
+LONGEST = 22
+"""Letters of a router's name that fit over a panel."""
+
+
+def routers_figure(results: dict, runs: list[Run]):
+    """Return the routers' losses against E, a panel per size."""
+    routers = [law["router"] for law in results["laws"]]
+    if len(routers) < 2:
+        return None
+    points = {router: points_of(runs, router) for router in routers}
+    sizes = sorted({n for shown in points.values() for n, e in shown if e > 1})
+    if not sizes:
+        return None
+    figure, panels = panel_grid(len(sizes), 3.2)
+    for panel, size in zip(panels, sizes, strict=True):
+        losses, counts = [], set()
+        for router in routers:
+            at = sorted(e for n, e in points[router] if n == size and e > 1)
+            here = [points[router][size, e] for e in at]
+            losses += here
+            counts |= set(at)
+            panel.plot(at, here, "o-", color=colour_of(results, router), markersize=4.5, linewidth=1.4,
+                       label=router_name(router))  # fmt: skip
+        dense = next((shown[size, 1] for shown in points.values() if (size, 1) in shown), None)
+        if dense is not None:
+            panel.axhline(dense, color=INK, linewidth=1.1, linestyle=DASHED, label="dense")
+            losses.append(dense)
+        log_ticks(panel, sorted(counts))
+        panel.set(title=f"N = {size_name(results, size)}", xlabel="experts E")
+        room = 0.06 * (max(losses) - min(losses)) or 0.02
+        panel.set_ylim(min(losses) - room, max(losses) + room)
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel(loss_label(results))
+    shared_legend(figure, panels)
+    return figure
+
+
+def pairs_figure(results: dict, runs: list[Run]):
+    """Return the difference of each pair of routers against E, a line per size."""
+    pairs = results["pairs"]
+    if not pairs:
+        return None
+    figure, panels = side_by_side(len(pairs), 3.9)
+    ends = [cell["percent"] for pair in pairs for cell in pair["cells"]]
+    room = 0.08 * (max(ends + [0]) - min(ends + [0])) or 0.1
+    for panel, pair in zip(panels, pairs, strict=True):
+        sizes = sorted({cell["N"] for cell in pair["cells"]})
+        reach = next((cell["percent_reach"] for cell in pair["cells"]), None)
+        if reach is not None:
+            panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
+        for i, size in enumerate(sizes):
+            here = sorted((cell["E"], cell["percent"]) for cell in pair["cells"] if cell["N"] == size)
+            panel.plot([e for e, _ in here], [value for _, value in here], "o-", markersize=4.5, linewidth=1.3,
+                       color=size_shade("#5b3a8c", i, len(sizes)), label=f"N = {size_name(results, size)}")  # fmt: skip
+        panel.axhline(0, color=INK, linewidth=1.0)
+        log_ticks(panel, sorted({cell["E"] for cell in pair["cells"]}))
+        panel.set(title=_pair_title(pair), xlabel="experts E",
+                  ylim=(min(ends + [0]) - room, max(ends + [0]) + room))  # fmt: skip
+    panels[0].set_ylabel("difference of the loss, %")
+    shared_legend(figure, panels)
+    return figure
+
+
+def utilisation_figure(results: dict, runs: list[Run]):
+    """Return measured loss against the FLOPs that every run is worth by the law in (F, B), a panel per router."""
+    entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
+    if not entries:
+        return None
+    figure, panels = side_by_side(len(entries), 4.2)
+    everything, reach, marks = [], [], _marks([point["kind"] for entry in entries for point in entry["points"]])
+    for panel, entry in zip(panels, entries, strict=True):
+        colour = colour_of(results, entry["router"])
+        for kind, (marker, filled) in marks.items():
+            here = [point for point in entry["points"] if point["kind"] == kind]
+            face = INK if kind.startswith("dense") else colour if filled else "white"
+            panel.plot([p["effective"] for p in here], [p["loss"] for p in here], marker, linestyle="none",
+                       markersize=5.5 if filled else 6.5, markerfacecolor=face, zorder=3 if filled else 4,
+                       markeredgecolor="white" if filled else INK, markeredgewidth=0.7 if filled else 1.1,
+                       label=None)  # fmt: skip
+            everything += [p["loss"] for p in here]
+            reach += [p["effective"] for p in here]
+        line = sorted((p["effective"], p["predicted"]) for p in entry["points"])
+        panel.plot([x for x, _ in line], [y for _, y in line], color=INK, linewidth=1.1, zorder=2)
+        panel.set_xscale("log")
+        panel.set(title=router_name(entry["router"]), xlabel="effective TeraFLOPs of 2,048 tokens")
+    for panel in panels:
+        panel.set_xlim(min(reach) / 1.35, max(reach) * 1.35)
+        plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
+    for kind, (marker, filled) in marks.items():  # for the legend alone: the main grid has another colour per panel
+        face = INK if kind.startswith("dense") else "#b0b0b0" if filled else "white"
+        panels[0].plot([], [], marker, linestyle="none", markersize=6, markerfacecolor=face, label=kind,
+                       markeredgecolor="white" if filled else INK, markeredgewidth=0.7 if filled else 1.1)  # fmt: skip
+    loss_axis(panels, everything, results)
+    shared_legend(figure, panels, columns=5)
+    return figure
+
+
+def transfer_figure(results: dict, runs: list[Run]):
+    """Return, per loss column, the gain from dense to the largest E against N, with profile intervals."""
+    columns = list(dict.fromkeys(e["loss"] for e in results["transfer"] if e["missing"] is None))
+    if len(columns) < 2:
+        return None
+    figure, panels = panel_grid(len(columns), 3.3)
+    sizes = sorted({gain["N"] for e in results["transfer"] if e["missing"] is None for gain in e["gains"]})
+    for panel, column in zip(panels, columns, strict=True):
+        entries = [e for e in results["transfer"] if e["loss"] == column and e["missing"] is None]
+        spread = np.linspace(-1, 1, len(entries)) * 0.03 if len(entries) > 1 else [0.0]
+        for shift, entry in zip(spread, entries, strict=True):
+            at = np.array([gain["N"] for gain in entry["gains"]]) * 10**shift
+            value, low, high = np.array([gain["percent"] for gain in entry["gains"]]).T
+            colour = colour_of(results, entry["router"])
+            panel.vlines(at, low, high, color=colour, linewidth=1.6)
+            panel.plot(at, value, "o-", color=colour, markersize=4.5, linewidth=1.1, label=router_name(entry["router"]))
+        panel.axhline(0, color="#bbbbbb", linewidth=1.0)
+        panel.set_xscale("log")
+        low, high = (sizes[0] / 1.3, sizes[-1] * 1.3) if len(sizes) > 1 else (sizes[0] / 3, sizes[0] * 3)
+        size_axis(panel, low, high)
+        panel.set(title=loss_name(column), xlim=(low, high), xlabel="dense parameters N")
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel("change of the loss, %")
+    shared_legend(figure, panels)
+    return figure
+
+
+def k_figure(results: dict, runs: list[Run]):
+    """Return loss against forward FLOPs for k = 1, 2, 4 and for wider dense models, a panel per router and size."""
+    ablation = results["experts_per_token"]
+    cells = [cell for cell in ablation["cells"] if all(point["flops"] for point in cell["points"])]
+    if not cells:
+        return None
+    shown = list(dict.fromkeys((cell["router"], cell["N"]) for cell in cells))
+    figure, panels = panel_grid(len(shown), 4.2, most=2)
+    for panel, (router, size) in zip(panels, shown, strict=True):
+        here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
+        lines = [(f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)), "k")
+                 for i, cell in enumerate(here)]  # fmt: skip
+        lines += [("dense, wider", entry["points"], INK, "flop_increase") for entry in ablation["dense"]
+                  if entry["N"] == size and all(point["flops"] for point in entry["points"])]  # fmt: skip
+        for name, points, colour, key in lines:
+            at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
+            panel.plot(at, losses, "o-", color=colour, markersize=6, markeredgecolor="white", linewidth=1.4)
+            for x, y, point in zip(at, losses, points, strict=True):
+                text = f"k = {point[key]}" if key == "k" else f"×{point[key]:g}"
+                panel.annotate(text, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8.5,
+                               color="#555555")  # fmt: skip
+            panel.annotate(name, (at[-1], losses[-1]), xytext=(9, -4), textcoords="offset points", va="center",
+                           fontsize=9.5, fontweight="bold", color=colour)  # fmt: skip
+        flops = [point["flops"] for _, points, _, _ in lines for point in points]
+        losses = [point["loss"] for _, points, _, _ in lines for point in points]
+        span = max(flops) / min(flops)
+        panel.set_xscale("log")
+        ends = (min(flops) / span**0.1, max(flops) * span**0.42)
+        panel.set(title=f"{router_name(router)}, N = {size_name(results, size)}", xlim=ends,
+                  xlabel="forward TeraFLOPs of 2,048 tokens")  # fmt: skip
+        panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.1 * np.ptp(losses))
+        plain_ticks(panel, *ends)
+    panels[0].set_ylabel(loss_label(results))
+    return figure
+
+
+def frequency_figure(results: dict, runs: list[Run]):
+    """Return loss against the share of routed blocks, a panel per size, a line per router and E."""
+    cells = results["routing_frequency"]["cells"]
+    if not cells:
+        return None
+    sizes = sorted({cell["N"] for cell in cells})
+    figure, panels = panel_grid(len(sizes), 4.2, most=2)
+    for panel, size in zip(panels, sizes, strict=True):
+        here, ends = [cell for cell in cells if cell["N"] == size], []
+        for cell in here:
+            counts = sorted({other["E"] for other in here if other["router"] == cell["router"]})
+            colour = size_shade(colour_of(results, cell["router"]), counts.index(cell["E"]), len(counts))
+            at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
+            panel.plot(at, losses, "o-", color=colour, markersize=6, markeredgecolor="white", linewidth=1.4)
+            name = f"{router_name(cell['router'])}, E = {cell['E']}"
+            ends.append((at[-1], losses[-1], name, colour_of(results, cell["router"])))
+        values = sorted({point["R"] for cell in here for point in cell["points"]})
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(values, [share(value) for value in values])
+        panel.minorticks_off()
+        span = values[-1] / values[0]
+        panel.set(title=f"N = {size_name(results, size)}", xlabel="R, share of the blocks that are routed",
+                  xlim=(values[0] / span**0.06, values[-1] * span**0.58))  # fmt: skip
+        losses = [point["loss"] for cell in here for point in cell["points"]]
+        panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.05 * np.ptp(losses))
+        _labels(panel, ends)
+    panels[0].set_ylabel(loss_label(results))
+    return figure
+
+
+def _pair_title(pair: dict) -> str:
+    """Return "A less B", on two lines and shortened where the names are long."""
+    names = [router_name(pair[key]) for key in ("first", "second")]
+    names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
+    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}less {names[1]}"
+
+
+def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
+    """Return marker and filling for each kind of run: the main grid filled, what differs from it open."""
+    shapes, open_shapes = {"dense": ("s", True), "main grid": ("o", True)}, iter("D^v<>ph*XP" * 4)
+    order = sorted(set(kinds), key=lambda kind: (kind not in shapes, kind.startswith("dense"), kind))
+    return {kind: shapes.get(kind) or (next(open_shapes), False) for kind in order}
+
+
+def _labels(panel, ends: list[tuple]) -> None:
+    """Write labels to the right of where lines end, pushed apart where they would touch."""
+    low, high = panel.get_ylim()
+    gap, height = 0.05 * (high - low), -np.inf
+    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
+        height = max(y, height + gap)
+        panel.annotate(text, (x, height), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
+                       fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip

@@ -1,0 +1,540 @@
+"""The reproduce command: structure, numbers told by hand, verdicts that turn round, other tables and bad ones."""
+
+import ast
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
+from routelaws.accelerated.report.reproduce import ablations, advice, command, estimates, figures, pairs, rows, words
+from routelaws.accelerated.report.reproduce.html import page
+from routelaws.accelerated.report.reproduce.results import gather, used_rows
+from routelaws.accelerated.report.reproduce.rows import Run
+from routelaws.accelerated.report.reproduce.text import markdown
+from routelaws.accelerated.report.style import COLOURS
+
+LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
+HURTS = LAW._replace(b=0.05, c=-0.002)
+SIZES, EXPERTS = (1e7, 1e8, 1e9), (2, 4, 16, 64, 128, 256)
+
+
+def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=EXPERTS, noise=0.001, loss=predict_loss):
+    """Return a table of runs whose losses follow laws; the dense ones follow LAW."""
+    table = []
+    for size in sizes:
+        table.append({"router_type": "Dense", "num_experts": 1, "dense_parameter_count": size,
+                      "loss_validation": float(loss(size, 1, LAW))})  # fmt: skip
+        table += [
+            {"router_type": router, "num_experts": e, "dense_parameter_count": size,
+             "loss_validation": float(loss(size, e, law))} for router, law in routers for e in experts
+        ]  # fmt: skip
+    frame = pandas.DataFrame(table)
+    frame["loss_validation"] *= 10 ** np.random.default_rng(0).normal(0, noise, len(frame))
+    return frame.assign(hyper_id=range(len(frame)), step=1000)
+
+
+def with_ablations(frame):
+    """Return a table with every released column that the report reads: k, R, wider dense runs, seeds, FLOPs, a text."""
+    frame = frame.assign(k=1, routing_frequency=0.5, flop_increase=1.0, seed=42)
+    routed, dense = frame["router_type"] == "S-Base", frame["router_type"] == "Dense"
+    more = [
+        frame[routed & frame["num_experts"].isin([16, 64])].assign(
+            k=2, loss_validation=lambda f: f.loss_validation / 1.02),
+        frame[routed & (frame["num_experts"] == 64)].assign(
+            routing_frequency=0.25, loss_validation=lambda f: f.loss_validation * 1.03),
+        frame[dense].assign(flop_increase=2.0, loss_validation=lambda f: f.loss_validation / 1.03),
+        frame[dense].assign(seed=1, loss_validation=lambda f: f.loss_validation * 1.001),
+    ]  # fmt: skip
+    frame = pandas.concat([frame, *more], ignore_index=True)
+    cost = np.where(frame["router_type"] == "Dense", frame["flop_increase"], frame["k"])
+    routed_share = frame["routing_frequency"] * (frame["num_experts"] - 1)  # 0 for a dense run
+    return frame.assign(
+        hyper_id=range(len(frame)),
+        flops_per_step=frame["dense_parameter_count"] * 524_288 * 2 * (1 + 0.3 * (cost - 1)),
+        total_parameter_count=frame["dense_parameter_count"] * (1 + 0.6 * routed_share),
+        loss_c4=frame["loss_validation"] * 1.1,
+    )
+
+
+def write(frame, folder) -> Path:
+    """Write a table and return its path."""
+    frame.to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
+
+
+def gathered(frame, folder, **how) -> dict:
+    """Return the results of a table."""
+    return gather(rows.open_table(write(frame, folder), **how))[0]
+
+
+def run(router, size, experts, loss, **fields) -> Run:
+    """Return a run."""
+    given = {"k": 1, "frequency": None if router == "Dense" else 0.5, "flop_increase": 1.0, "seed": 42,
+             "total_parameters": 1.0, "flops": 1.0, "suspect": "", "losses": {"loss_validation": loss}}  # fmt: skip
+    return Run(hyper_id=0, router=router, size=size, experts=experts, loss=loss, **(given | fields))
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Leave the figures out where they are not what is tested: they take most of the time."""
+    monkeypatch.setattr(command, "draw_all", lambda *_: [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a report with every section and figure, and its results."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = write(with_ablations(make_frame()), folder)
+    said = []
+    assert command.reproduce(path, folder / "report", say=said.append) == folder / "report" / "report.md"
+    assert len(said) > 10
+    return folder / "report"
+
+
+def results_of(folder) -> dict:
+    """Return results.json, and make sure that it is strict JSON."""
+
+    def refuse(text):
+        raise AssertionError(f"{text} is not JSON")
+
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_the_report_is_whole(whole):
+    text, page_ = (whole / "report.md").read_text(encoding="utf-8"), (whole / "report.html").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert heads[:3] == ["What came out", "Contents", "Words and symbols"] and heads[-1] == "Every pair of runs"
+    links = re.findall(r"\(#([\w-]+)\)", text)
+    assert set(links) <= {head.lower().replace(" ", "-") for head in heads} and len(links) >= len(heads) - 2
+    assert len(re.findall(r"^- \*\*", text[: text.index("## Contents")], re.MULTILINE)) >= 5
+    drawn = set(re.findall(r"\(figures/(\w+)\.svg\)", text))
+    assert drawn == set(figures.FIGURES)
+    for name in drawn:
+        assert (whole / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert page_.count("<figure><img src=\"data:image/svg+xml;base64,") == page_.count("<figcaption>") == len(drawn)
+    assert set(re.findall(r'href="#([^"]+)"', page_)) <= set(re.findall(r'id="([^"]+)"', page_))
+    assert page_.count("<table>") == page_.count('<div class="wide"><table>') and "figures/" not in page_
+
+
+def test_every_figure_has_its_caption_right_below_it(whole):
+    lines = (whole / "report.md").read_text(encoding="utf-8").splitlines()
+    for i, line in enumerate(lines):
+        if line.startswith("!["):
+            assert lines[i + 1] == "" and re.fullmatch(r"\*[^*].{60,}\*", lines[i + 2]), line
+
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?(\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?)([KMBT](?!\w))?")
+UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def numbers_in(value) -> list[float]:
+    """Return every number of a JSON value, keys that are numbers included."""
+    if isinstance(value, dict):
+        keys = [float(key) for key in value if re.fullmatch(r"[\d.]+", key)]
+        return keys + [number for item in value.values() for number in numbers_in(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in numbers_in(item)]
+    return [abs(float(value))] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+
+
+def sentences_in(value) -> list[str]:
+    """Return why something is missing or cannot be said, wherever a JSON value says so."""
+    if isinstance(value, list):
+        return [text for item in value for text in sentences_in(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value.get("missing"), value.get("because") if value.get("verdict") == "cannot be said" else None]
+    return [text for text in own if text] + [text for item in value.values() for text in sentences_in(item)]
+
+
+def strangers(text: str, results: dict) -> list[str]:
+    """Return the numbers of the tables and of the findings that are not, to the digits shown, in the results."""
+    known = np.array(sorted(set(numbers_in(results))))
+    body = text[: text.index("## Words and symbols")] + text[text.index("## Loss and the law") :]
+    for sentence in sentences_in(results):
+        body = body.replace(sentence, "")
+    lines = [line for line in body.splitlines() if line.startswith(("| ", "- **")) and "---" not in line]
+    missing = []
+    for line in lines:
+        line = re.sub(r"1/\d+|95 %|E = 64 to 128|R from 0\.5 to 1|1\.3B|hyper_id|\[.*?\]\(.*?\)", "", line)
+        for digits, unit in NUMBER.findall(line):
+            number = float(digits.replace(",", ""))
+            mantissa = digits.replace(",", "").partition("e")[0]
+            last = len(mantissa.partition(".")[2]) if "." in mantissa else len(mantissa.rstrip("0")) - len(mantissa)
+            half = 0.5000001 * 10.0 ** (-last) * (number / float(mantissa) if "e" in digits else 1) * UNITS[unit]
+            if number and not np.any(np.abs(known - number * UNITS[unit]) <= half):
+                missing.append(digits + unit)
+    return missing
+
+
+def test_every_number_of_the_tables_is_in_the_results(whole):
+    text, results = (whole / "report.md").read_text(encoding="utf-8"), results_of(whole)
+    assert strangers(text, results) == []
+    assert strangers(text + "| one that is not there | 0.1234567 |\n", results) == ["0.1234567"]
+
+
+def test_text_does_no_arithmetic():
+    """What is written was computed before and is in the results: the text modules only compare and format."""
+    folder = Path(command.__file__).parent
+    for path in (folder / name for name in ("text.py", "laws_text.py", "runs_text.py", "rows_text.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        compared = {id(node) for each in ast.walk(tree) if isinstance(each, ast.Compare) for node in ast.walk(each)}
+        sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and id(node) not in compared
+                and isinstance(node.op, ast.Mult | ast.Div | ast.Pow | ast.Sub | ast.Mod)]  # fmt: skip
+        assert [ast.unparse(node) for node in sums] == [], path.name
+
+
+def test_the_same_table_gives_the_same_report(whole):
+    results, _ = gather(rows.open_table(whole.parent / "table.csv"))
+    assert json.loads(json.dumps(estimates.plain(results))) == results_of(whole)
+    assert markdown(results, list(figures.FIGURES)) == (whole / "report.md").read_text(encoding="utf-8")
+    assert page(markdown(results, list(figures.FIGURES)), whole) == (whole / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_figures_are_the_same_each_time_and_change_no_settings(whole, tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
+    command.reproduce(whole.parent / "table.csv", tmp_path)
+    assert matplotlib.rcParams["font.size"] == 31
+    matplotlib.rcParams["font.size"] = before["font.size"]
+    assert dict(matplotlib.rcParams) == before
+    for path in (whole / "figures").iterdir():
+        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_laws_of_the_table_are_found(tmp_path):
+    results = gathered(make_frame(noise=1e-7), tmp_path)
+    assert [law["router"] for law in results["laws"]] == ["Hash", "S-Base"]
+    for law, truth in zip(results["laws"], (HASH, LAW), strict=True):
+        assert law["rows"] == 21 and law["missing"] is None and "printed" not in law and law["dense_rows"] == 3
+        assert list(law["coefficients"].values()) == pytest.approx(list(truth), rel=1e-2)
+        for name, value in law["coefficients"].items():
+            assert law["intervals"][name]["low"] <= value <= law["intervals"][name]["high"]
+        for gain in law["gains"]:
+            true = predict_loss(gain["N"], gain["E"], truth) / predict_loss(gain["N"], 1, truth)
+            assert gain["percent"][0] == pytest.approx(100 * (float(true) - 1), rel=1e-4)
+        for each in law["worth"]:
+            true = float(effective_parameter_count(each["N"], each["E"], truth))
+            assert [each["value"], each["times"]] == pytest.approx([true, true / each["N"]], rel=1e-4)
+        for each in law["measured_slopes"]:
+            assert each["law"] == pytest.approx(each["slope"], rel=1e-4)
+    dense = results["dense"]
+    slope = LAW.a + LAW.c * math.log10(LAW.E_start)
+    assert dense["alpha"]["value"] == pytest.approx(-slope, rel=1e-4) and dense["rows"] == 3
+
+
+def test_other_intervals_draw_runs_and_whole_sizes(whole):
+    for entry in results_of(whole)["other_intervals"]:
+        # One of three sizes is drawn three times, and then fits no law, in a ninth of the draws.
+        assert abs(entry["undetermined_sizes"] - entry["resamples"] / 9) < 40 and entry["undetermined_runs"] < 40
+        for each in entry["quantities"]:
+            assert each["profile"][0] <= each["value"] <= each["profile"][1]
+            assert each["name"] != "gain" or each["runs"][0] < each["value"] < each["runs"][1]
+
+
+def test_one_law_for_every_kind_of_run_says_which_kind_it_misses(whole):
+    base = results_of(whole)["utilisation"][1]
+    kinds = {kind["kind"]: kind for kind in base["kinds"]}
+    assert {kind: entry["rows"] for kind, entry in kinds.items()} == {
+        "main grid": 18, "dense": 6, "R = 1/4": 3, "k = 2": 6, "dense, FFN ×2": 3,
+    }  # fmt: skip
+    squares = sum(entry["rows"] * entry["rmsle"] ** 2 for entry in kinds.values())
+    assert math.sqrt(squares / base["rows"]) == pytest.approx(base["rmsle"])
+    for point in base["points"]:  # F of 2,048 tokens, from FLOPs of a step of 524,288
+        row = next(r for r in results_of(whole)["runs"] if r["hyper_id"] == point["hyper_id"])
+        cost = row["k"] - 1 + row["flop_increase"] - 1
+        assert point["F"] == pytest.approx(row["size"] * 2048 * 2e-12 * (1 + 0.3 * cost))
+        assert point["B"] == pytest.approx(row["total_parameters"] / (point["F"] * 1e12 / 2048))
+    lines = sorted((point["effective"], point["predicted"]) for point in base["points"])
+    assert all(low[1] >= high[1] for low, high in zip(lines, lines[1:], strict=False))  # one falling line
+
+
+def test_a_mean_and_a_line_by_hand():
+    one = estimates.mean_interval([1.0, 2.0, 3.0])
+    assert one["mean"] == 2 and one["high"] - 2 == pytest.approx(4.302652729911275 / math.sqrt(3))
+    two = estimates.mean_interval([0.0, 4.0, 3.0], ["a", "a", "b"])
+    assert (two["mean"], two["groups"], two["values"]) == (2.5, 2, 3)
+    assert two["high"] - 2.5 == pytest.approx(12.706204736174694 * 0.5)
+    assert estimates.mean_interval([7.0])["low"] is None and estimates.mean_interval([]) is None
+    line = estimates.line([0.0, 1.0, 2.0], [0.0, 2.0, 1.0])
+    assert line["slope"] == pytest.approx(0.5)
+    assert line["high"] - 0.5 == pytest.approx(12.706204736174694 * math.sqrt(1.5 / 2))
+    assert estimates.line([1.0, 1.0], [0.0, 2.0]) is None
+    odd = {"a": [math.inf, -math.inf, math.nan, np.int64(3), True]}
+    assert estimates.plain(odd) == {"a": ["inf", "-inf", None, 3, True]}
+
+
+def test_more_experts_per_token_against_what_else_flops_buy():
+    runs = [run("S-Base", 100, 8, 10**-0.0, flops=1.0), run("S-Base", 100, 8, 10**-0.01, k=2, flops=10**0.1),
+            run("S-Base", 1000, 8, 10**-0.2, flops=10.0), run("Dense", 100, 1, 1.5, flops=1.0),
+            run("Dense", 100, 1, 1.5 * 10**-0.03, flop_increase=2.0, flops=10**0.1)]  # fmt: skip
+    found = ablations.experts_per_token(runs)
+    (cell,) = found["cells"]
+    assert cell["growth"] == pytest.approx(-0.2) and cell["points"][1]["per_decade"] == pytest.approx(-0.1)
+    assert cell["points"][1]["percent"] == pytest.approx(100 * (10**-0.01 - 1))
+    assert found["versus_growth"]["2"]["mean"] == pytest.approx(0.1) and found["versus_growth"]["2"]["less"] == 1
+    assert found["versus_dense"]["2"]["mean"] == pytest.approx(0.2)
+    assert ablations.experts_per_token(runs[:1])["cells"] == []
+    free = [each._replace(flops=None) for each in runs]
+    assert ablations.experts_per_token(free)["versus_growth"] == {}
+
+
+def test_routing_frequency_against_the_usual_one():
+    runs = [run("Hash", 100, e, 2.0) for e in (2, 4, 8)]
+    runs += [run("Hash", 100, e, 2.0 * f, frequency=0.25) for e, f in ((2, 1.1), (4, 0.9))]
+    runs += [run("Hash", 100, 8, 1.9, frequency=1.0), run("Hash", 100, 8, 1.0, k=2, frequency=1.0)]
+    found = ablations.routing_frequency(runs)
+    assert found["usual"] == 0.5 and len(found["cells"]) == 3
+    below = next(change for change in found["changes"] if change["R"] == 0.25)
+    assert (below["cells"], below["lower"]) == (2, 1)
+    assert below["percent"]["mean"] == pytest.approx(100 * (math.sqrt(1.1 * 0.9) - 1))
+    above = next(change for change in found["changes"] if change["R"] == 1.0)
+    assert above["percent"]["mean"] == pytest.approx(-5.0) and above["percent"]["low"] is None
+    assert [entry["cells"] for entry in found["below_half"]] == [2]
+
+
+def test_pairs_by_hand():
+    runs = [run("Dense", 100, 1, 3.0), run("A", 100, 4, 2.0), run("B", 100, 4, 1.0), run("A", 100, 8, 4.0),
+            run("A", 1000, 4, 2.0), run("B", 1000, 4, 4.0), run("B", 1000, 4, 1.0, k=2)]  # fmt: skip
+    (pair,) = pairs.compare_routers(runs, 0.1, {"deviation": 0.01, "degrees": 2})
+    assert [(cell["N"], cell["E"], cell["nats"], cell["size_ratio"]) for cell in pair["cells"]] == [
+        (100, 4, 1.0, pytest.approx(2.0**-10)), (1000, 4, -2.0, pytest.approx(2.0**10))]  # fmt: skip
+    assert pair["overall"]["mean"] == pytest.approx(0) and pair["overall_size_ratio"]["mean"] == pytest.approx(1)
+    assert pair["overall_size_ratio"]["low"] == pytest.approx(1 / pair["overall_size_ratio"]["high"])
+    reach = 4.302652729911275 * math.sqrt(2) * 0.01
+    assert pair["cells"][0]["percent_reach"] == pytest.approx(100 * math.log(10) * reach)
+    assert pair["cells"][0]["nats_reach"] == pytest.approx(math.log(10) * reach)
+    uneven = pairs.compare_routers([*runs, run("B", 100, 8, 1.0)], 0.1, None)[0]
+    assert uneven["turned"] == {"cells": 1, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
+    assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
+    assert pairs.equal_dense_size(2.0, 0.1, 1e12) == pytest.approx(1e12 / 1024)
+
+
+def test_doublings_by_hand():
+    runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
+    (found,) = pairs.doublings(runs)
+    assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
+    assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
+    assert [(point["E"], point["percent"]) for point in found["reached"]] == [
+        (2, pytest.approx(100 * math.log(3 / 4) / math.log(2 / 4))), (8, pytest.approx(100))]  # fmt: skip
+
+
+def test_seeds_are_told_from_other_differences():
+    runs = [run("Hash", 100, 4, 10**0.1), run("Hash", 100, 4, 10**0.3, seed=1), run("Hash", 100, 8, 9.0)]
+    found = rows.seed_scatter(runs)
+    assert found["degrees"] == 1 and found["deviation"] == pytest.approx(0.1 * math.sqrt(2))
+    assert rows.seed_scatter(runs[::2]) is None
+    again = [*runs, run("Hash", 100, 4, 5.0)]
+    assert [[each.loss for each in group] for group in rows.twice(again)] == [[10**0.1, 5.0]]
+
+
+def judged(key: str, **results) -> str:
+    """Return the verdict on one recommendation, from the results that it looks at."""
+    empty = {"laws": [], "doublings": [], "pairs": [], "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
+             "routing_frequency": {"usual": None, "changes": [], "below_half": []}}  # fmt: skip
+    return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)["verdict"]
+
+
+def interval(low, mean, high) -> dict:
+    return {"mean": mean, "low": low, "high": high, "less": 1, "values": 3, "lower": 0, "cells": 3}
+
+
+@pytest.mark.parametrize(
+    ("ends", "size", "verdict"),
+    [([(-9, -1), (-5, -1)], 1.3e9, "supported"), ([(-9, -1), (-5, 1)], 1.3e9, "supported in part"),
+     ([(-9, 1), (-5, 1)], 1.3e9, "open"), ([(-9, -1), (1, 5)], 1.3e9, "not supported"),
+     ([(-9, -1), (-5, -1)], 1e8, "supported in part"), ([], 1e8, "cannot be said"),
+     ([(-9, -1)], 2e9, "cannot be said")],
+)  # fmt: skip
+def test_the_verdict_on_routing_turns_round(ends, size, verdict):
+    gains = [{"N": size, "E": 8, "value": low, "low": low, "high": high, "percent": [low, low, high]}
+             for low, high in ends]  # fmt: skip
+    laws = [{"router": "Hash", "missing": None, "gains": gains}] if ends else []
+    assert judged("size", laws=laws) == verdict
+
+
+@pytest.mark.parametrize(
+    ("beyond", "share", "verdict"),
+    [((-1, -0.5, 0.5), 80, "supported"), ((-1, -0.5, -0.2), 80, "supported in part"),
+     ((-1, -0.5, -0.2), 50, "not supported"), ((-4, -3, -2), 80, "not supported")],
+)  # fmt: skip
+def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict):
+    low, mean, high = beyond
+    steps = [{"from": 64, "to": 128, "percent": interval(-3, -2, -1), "per_doubling": -0.01},
+             {"from": 128, "to": 256, "percent": interval(low, mean, high), "per_doubling": mean / 200}]  # fmt: skip
+    reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
+    assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
+    assert judged("experts", doublings=[{"router": "Hash", "steps": steps[:1], "reached": reached}]) == "cannot be said"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), "supported"), ((0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "supported in part"),
+     ((-0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "open"), ((-0.3, -0.2, -0.1), (-0.3, -0.2, -0.1), "not supported"),
+     ((-0.3, -0.2, -0.1), (0.1, 0.2, 0.3), "open")],
+)  # fmt: skip
+def test_the_verdict_on_k_turns_round(first, second, verdict):
+    versus = {"2": interval(*first), "4": interval(*second)}
+    assert judged("k", experts_per_token={"versus_growth": versus, "versus_dense": {}}) == verdict
+
+
+@pytest.mark.parametrize(
+    ("against", "verdict"),
+    [({"Hash": (1, 2, 3), "RL-R": (1, 2, 3)}, "supported"),
+     ({"Hash": (1, 2, 3), "RL-R": (-1, 2, 3)}, "supported in part"),
+     ({"Hash": (1, 2, 3), "RL-R": (-3, -2, -1)}, "not supported"), ({"RL-R": (-1, 2, 3)}, "open"),
+     ({"Zed": (-3, -2, -1)}, "supported"), ({"Zed": (1, 2, 3)}, "not supported"), ({}, "cannot be said")],
+)  # fmt: skip
+def test_the_verdict_on_the_router_turns_round(against, verdict):
+    entries = []
+    for other, ends in against.items():  # names are in order, so S-Base is the first of its pair with Zed
+        first, second = sorted([other, "S-Base"])
+        entries.append({"first": first, "second": second, "overall": interval(*ends), "cells": [{"percent": ends[1]}],
+                        "sizes": [{"percent": interval(*ends)}]})  # fmt: skip
+    assert judged("router", pairs=entries) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ends", "usual", "verdict"),
+    [([(1, 2, 3), (1, 2, 3)], 0.5, "supported"), ([(1, 2, 3), (-1, 2, 3)], 0.5, "supported in part"),
+     ([(-1, 2, 3)], 0.5, "open"), ([(1, 2, 3), (-3, -2, -1)], 0.5, "not supported"),
+     ([(1, 2, 3)], 0.25, "cannot be said"), ([(None, 2, None)], 0.5, "open")],
+)  # fmt: skip
+def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
+    below = [{"router": "Hash", "cells": 3, "lower": 0, "percent": interval(*each)} for each in ends]
+    ablation = {"usual": usual, "changes": [], "below_half": below}
+    assert judged("frequency", routing_frequency=ablation) == verdict
+
+
+def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
+    results = gathered(make_frame((("Hash", LAW), ("S-Base", HURTS))), tmp_path)
+    verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
+    assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
+    assert verdicts["k"] == verdicts["frequency"] == "cannot be said"
+    text = markdown(results, [])
+    assert "Routing lowers the loss at 3 of 6 points" in text and "HASH against S-BASE" in text
+    assert "These are other runs than the paper's" in text
+    assert "printed" not in text[text.index("## Coefficients\n") : text.index("## Slopes and gains\n")]
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [(make_frame(()), "all dense: there is nothing to say about routing"),
+     (make_frame(sizes=(1e8,)), "There is no law for HASH"),
+     (make_frame(experts=(4,)), "There is no law for S-BASE: "),
+     (make_frame((("Top-K", LAW),), sizes=(1e7, 1e8)), "no two routers at the same N and E"),
+     (make_frame((("Top-K", LAW),), sizes=(1e8,), experts=(8,)).iloc[1:], "Too few routed runs for anything"),
+     (make_frame().rename(columns={"loss_validation": "loss_c4"}), "Losses are C4 losses"),
+     (make_frame().assign(router_type=lambda f: f.router_type.replace("Hash", "a|b <i>*c*")), "a\\|b <i>*c*")],
+    ids=["dense only", "one size", "one E", "one router", "one run", "another loss", "odd name"],
+)  # fmt: skip
+def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, without_figures):
+    command.reproduce(write(frame, tmp_path), tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert says in text and "nan" not in text.lower().replace("nance", "")
+    assert "no runs that differ in k alone" in text and "one loss column" in text
+    assert strangers(text, results_of(tmp_path / "out")) == []
+    assert "<i>" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_smaller_table_can_be_drawn(tmp_path):
+    for frame in (make_frame((("Top-K", LAW), ("Z", LAW)), sizes=(1e8,)), make_frame((("Top-K", LAW),), experts=(8,))):
+        results, runs = gather(rows.open_table(write(frame, tmp_path)))
+        drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
+        assert drawn[0] == "loss" and "levels" not in drawn and "k" not in drawn
+
+
+def test_a_figure_without_data_is_removed(tmp_path):
+    (tmp_path / "levels.png").write_bytes(b"old")
+    results, runs = gather(rows.open_table(write(make_frame(()), tmp_path)))
+    assert figures.draw_all(tmp_path, results, runs) == [] and not (tmp_path / "levels.png").exists()
+
+
+def test_routers_without_a_colour_of_their_own_get_different_ones():
+    from routelaws.accelerated.report.reproduce.drawing import colour_of
+
+    results = {"table": {"routers": ["Hash", "a", "b", "c"]}}
+    found = [colour_of(results, router) for router in results["table"]["routers"]]
+    assert len(set(found)) == 4 and found[0] == COLOURS["Hash"]
+
+
+def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
+    frame = make_frame((("Hash", LAW._replace(E_max=math.inf)),))
+    frame["loss_c4"] = frame["loss_validation"] * 10 ** np.random.default_rng(1).normal(0, 0.05, len(frame))
+    results = gathered(frame, tmp_path)
+    text = markdown(results, [])
+    (law,) = results["laws"]
+    assert not law["determined"]["E_max"] and law["determined"]["a"]
+    assert re.search(r"\| HASH \| E_max \| open \| [\d.]+ to ∞ \| bounded from below only", text)
+    noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
+    assert not any(noisy["determined"].values())
+    assert re.search(r"\| C4 \| HASH \| 21 \| (open \| ){6}", text)
+
+
+def test_rows_and_loss_can_be_chosen(tmp_path):
+    frame = with_ablations(make_frame())
+    choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
+    chosen = rows.open_table(write(frame, tmp_path), choice, "loss_c4")
+    assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in rows.law_rows(chosen)] == [21, 21]
+    reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, rows.all_runs(chosen))["not_in_laws"]}
+    assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
+    default = rows.open_table(write(frame, tmp_path))
+    default = used_rows(default, rows.all_runs(default))["not_in_laws"]
+    assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
+        "more than one expert per token": 6, "another share of routed blocks than 0.5": 3,
+        "dense with wider feed-forward layers": 3}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [(lambda f: f.drop(columns="num_experts"), "num_experts"),
+     (lambda f: f.assign(loss_validation=np.nan), "every loss is blank"),
+     (lambda f: f.assign(loss_validation=-1.0), "loss_validation"), (lambda f: f.iloc[:0], "no rows"),
+     (lambda f: f.drop(columns="loss_validation"), "loss_")],
+)  # fmt: skip
+def test_a_bad_table_is_one_clear_line_and_exit_code_2(tmp_path, spoil, says, capsys):
+    path = write(spoil(make_frame()), tmp_path)
+    assert main(["reproduce", str(path), "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert re.search(rf"^routelaws: .*{says}", captured.err, re.MULTILINE | re.DOTALL) and captured.out == ""
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "out" / "report.md").exists()
+
+
+def test_other_input_that_is_wrong(tmp_path):
+    path = write(make_frame(), tmp_path)
+    with pytest.raises(InputError, match="loss column loss_pile has no values; there: loss_validation"):
+        command.reproduce(path, tmp_path / "out", loss="loss_pile")
+    with pytest.raises(InputError, match="rows 'no such column > 1'"):
+        command.reproduce(path, tmp_path / "out", rows="no such column > 1")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--out"):
+        command.reproduce(path, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(27_279_360, "27.3M"), (1e9, "1B"), (999.9e6, "1B"), (34.2e12, "34.2T"), (12.0, "12"), (2e15, "2.00e+15"),
+     (math.inf, "∞"), (math.nan, "not found"), (None, "not found")],
+)  # fmt: skip
+def test_parameter_counts_as_people_say_them(value, text):
+    assert words.count(value) == text
+
+
+def test_numbers_as_they_are_written():
+    assert words.figure(-0.00001, "+.2f") == "0.00" and words.figure(0.125, "+.2f") == "+0.12"
+    assert words.figure(-math.inf, ".2f") == "-∞" and words.figure(1e200, ".4f") == "1e+200"
+    assert words.experts(2494.18) == "2490" and words.span(None, 1.0, ".1f") == "not known"
+    lines = words.table(("a", "b"), [("x|y", "1.0"), ("z", "not found")]).splitlines()
+    assert lines == ["| a | b |", "| --- | ---: |", "| x\\|y | 1.0 |", "| z | not found |"]

@@ -1,0 +1,220 @@
+"""The report of the released table against figures that were worked out apart from it, to the digits they are known."""
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated.laws.fitting import fit_routed
+from routelaws.accelerated.laws.routed import predict_loss
+from routelaws.accelerated.report.reproduce import fits, paper, rows
+from routelaws.accelerated.report.reproduce.figures import FIGURES
+from routelaws.accelerated.report.reproduce.results import gather
+from routelaws.accelerated.report.reproduce.text import markdown
+from routelaws.conformance.released import released_file
+
+pytestmark = pytest.mark.released
+
+ROUTERS = ("Hash", "RL-R", "S-Base")
+SIZES = {"15M": 16_527_360, "25M": 27_279_360, "55M": 57_369_600, "130M": 132_163_584, "370M": 368_123_904,
+         "1.3B": 1_308_819_456}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def table():
+    return rows.open_table(released_file("curves.csv.gz"))
+
+
+@pytest.fixture(scope="module")
+def results(table):
+    return gather(table)[0]
+
+
+def of(entries: list[dict], **wanted) -> dict:
+    """Return the one entry with these values."""
+    (entry,) = [entry for entry in entries if all(entry[key] == value for key, value in wanted.items())]
+    return entry
+
+
+def test_the_rows_are_those_of_the_paper(results):
+    assert results["table"]["released"] and results["table"]["row_choice"] == "clark"
+    assert (results["table"]["runs"], results["table"]["rows"]) == (223, 5799)
+    assert results["rows"]["routers"] == {"Hash": 56, "RL-R": 59, "S-Base": 58}
+    assert [law["dense_rows"] for law in results["laws"]] == [5, 5, 5]
+    assert list(results["size_labels"].values()) == list(SIZES)
+
+
+def test_what_is_left_out_is_named(results):
+    used = results["rows"]
+    assert [entry["hyper_id"] for entry in used["suspect"]] == [47, 49, 54, 55, 56, 57, 66, 67]
+    assert [run["hyper_id"] for run in used["blank"]] == [82, 83, 84, 128, 140, 165, 166, 191]
+    missing = {(cell["router"], cell["N"], cell["E"]) for cell in used["cells_missing"]}
+    assert missing == {("Hash", SIZES["25M"], 32), ("Hash", SIZES["130M"], 8), ("Hash", SIZES["130M"], 256),
+                       ("S-Base", SIZES["130M"], 256)}  # fmt: skip
+    assert {tuple(group["hyper_ids"]) for group in used["twice"]} == {(28, 67), (47, 56), (49, 57), (54, 66)}
+    reasons = [(entry["runs"], entry["reason"].split(" (")[0]) for entry in used["not_in_laws"]]
+    assert reasons == [(3, "another seed than 42"), (40, "another share of routed blocks than 0.5"),
+                       (12, "more than one expert per token"), (5, "dense with wider feed-forward layers")]  # fmt: skip
+    text = markdown(results, [])
+    assert "The dense 130M model was not trained with seed 42" in text
+    assert "it agrees with its neighbours: 28." in text
+
+
+@pytest.mark.parametrize(
+    ("router", "choice", "count", "values", "cutoff"),
+    [("S-Base", "own", 58, "-.0830 -.1180 .0099 1.1136 2.075 238.7 .00323", "783"),
+     ("S-Base", "one dense seed more", 59, "-.0833 -.1201 .0101 1.1167 2.199 230.0 .00322", "741"),
+     ("RL-R", "own", 59, "-.0827 -.1234 .0112 1.1070 1.722 470.1 .00323", "97"),
+     ("RL-R", "one dense seed more", 60, "-.0830 -.1252 .0114 1.1099 1.825 451.0 .00323", "93"),
+     ("RL-R", "all seeds", 62, "", "88"), ("Hash", "all seeds", 59, "", "81"),
+     ("Hash", "own", 56, "-.0874 -.1384 .0126 1.1595 4.269 427.3 .00298", "89"),
+     ("Hash", "one dense seed more", 57, "-.0879 -.1414 .0129 1.1646 4.538 403.3 .00298", "86")],
+)  # fmt: skip
+def test_the_refits(results, router, choice, count, values, cutoff):
+    entry = of(results["other_rows"], router=router, choice=choice)
+    assert entry["rows"] == count and entry["status"] == "interior"
+    found = [*entry["coefficients"].values(), entry["rmsle"]]
+    forms = (".4f", ".4f", ".4f", ".4f", ".3f", ".1f", ".5f")
+    if values:
+        assert [format(x, form).replace("0.", ".", 1) if abs(x) < 1 else format(x, form)
+                for x, form in zip(found, forms, strict=True)] == values.split()  # fmt: skip
+    assert f"{entry['N_cutoff'] / 1e9:.0f}" == cutoff
+
+
+def test_the_printed_constants(results):
+    scores = {law["router"]: law["printed"] for law in results["laws"]}
+    assert {router: f"{scores[router]['rmsle']:.4f}" for router in ROUTERS} == {
+        "Hash": "0.0052", "RL-R": "0.0077", "S-Base": "0.0037"}  # fmt: skip
+    rounded = {router: f"{scores[router]['cutoff_of_rounded']:.1e}" for router in ROUTERS}
+    assert rounded == {"Hash": "2.2e+11", "RL-R": "3.2e+10", "S-Base": "1.0e+12"}
+    for law in results["laws"]:
+        printed = law["printed"]
+        low, high = printed["cutoff_box"]
+        assert low < printed["N_cutoff"] < high and high > 8 * low  # rounding decides, so the text's figure is inside
+        assert law["rmsle"] < printed["best_in_box"] < printed["rmsle"]
+        assert all(printed["inside"].values())
+        for name, value in paper.PRINTED[law["router"]].coefficients._asdict().items():
+            assert printed["difference"][name] == law["coefficients"][name] - value
+    dense = results["dense"]
+    assert f"{dense['alpha']['value']:.4f} {dense['N_c']['value']:.2e}" == "0.0788 3.42e+13" and dense["rows"] == 8
+
+
+def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
+    selection = next(s for s in rows.law_rows(table) if s.router == "RL-R")
+    columns = rows.columns_of(selection, "loss_validation")
+    printed, half = paper.PRINTED["RL-R"].coefficients, paper.HALF_UNIT
+    best = fits.best_in_box(printed, columns)
+    random = np.random.default_rng(0)
+    for move in random.uniform(-half, half, (300, 4)):
+        law = printed._replace(**dict(zip("abcd", np.array(printed[:4]) + move, strict=True)))
+        miss = np.log10(predict_loss(columns[0], columns[1], law)) - np.log10(columns[2])
+        assert np.sqrt(np.mean(miss**2)) >= best
+
+
+def test_slopes_at_each_size(results):
+    known = {"15M": "-.0308 -.0338 -.0328", "25M": "-.0309 -.0331 -.0336", "55M": "-.0289 -.0314 -.0316",
+             "370M": "-.0209 -.0223 -.0245", "1.3B": "-.0151 -.0166 -.0197"}  # fmt: skip
+    for size, values in known.items():
+        found = [of(law["measured_slopes"], N=SIZES[size])["slope"] for law in results["laws"]]
+        assert [f"{slope:.4f}".replace("0.", ".") for slope in found] == values.split(), size
+
+
+@pytest.mark.parametrize(
+    ("law", "values"), [("separable", ".0068 .0068 .0061"), ("bilinear", ".0040 .0037 .0042")]
+)
+def test_forms_by_leaving_one_run_out(results, law, values):
+    found = [of(results["forms"], router=router, law=law)["leave_one_out"]["rmsle"] for router in ROUTERS]
+    assert [f"{value:.4f}".replace("0.", ".") for value in found] == values.split()
+    assert all(of(results["forms"], router=r, law="routed-bounded")["leave_one_size_out"]["verdict"] == "best"
+               for r in ROUTERS)  # fmt: skip
+    assert of(results["forms"], router="Hash", law="per-size")["leave_one_size_out"]["rmsle"] is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "values", "bounds"),
+    [("loss_c4", "-.0701 -.1012 .0088 1.0529 .0029", (2.13, 279)),
+     ("loss_wikitext103", "-.0942 -.0985 .0069 1.2232 .0031", (2.51, 241)),
+     ("loss_pile", "-.1128 -.1638 .0112 1.3642 .0036", (3.08, 198)),
+     ("loss_lambada", "-.2124 -.1830 .0136 2.0473 .0097", (1.78, 271))],
+)  # fmt: skip
+def test_transfer_sets(table, loss, values, bounds):
+    """The figures known are of the rows with one dense 130M run."""
+    (selection,) = [s for s in rows.law_rows(table, loss, fits.ONE_SEED) if s.router == "S-Base"]
+    fit = fit_routed(*rows.columns_of(selection, loss))
+    found = [*fit.coefficients[:4], fit.rmsle]
+    assert [f"{x:.4f}".replace("0.", ".", 1) if abs(x) < 1 else f"{x:.4f}" for x in found] == values.split()
+    assert (round(fit.coefficients.E_start, 2), round(fit.coefficients.E_max)) == bounds
+
+
+def test_where_the_runs_do_not_determine_the_law_no_constant_is_given(results):
+    curation = [entry for entry in results["transfer"] if entry["loss"] == "loss_curation_corpus"]
+    assert [entry["router"] for entry in curation] == list(ROUTERS) and len(results["transfer"]) == 18
+    assert not any(any(entry["determined"].values()) for entry in curation)
+    assert all(all(law["determined"].values()) for law in results["laws"])
+    text = markdown(results, [])
+    for router in ("HASH", "RL-R", "S-BASE"):
+        line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
+        assert line.count("| open ") == 6
+
+
+def test_experts_per_token(results):
+    known = {("25M", 8): "2.858 2.836 2.819", ("25M", 64): "2.641 2.608 2.586", ("25M", 256): "2.526 2.480 2.448",
+             ("370M", 8): "2.340 2.321 2.304", ("370M", 64): "2.211 2.182 2.157", ("370M", 256): "2.154 2.118 2.089"}
+    cells = results["experts_per_token"]["cells"]
+    assert len(cells) == len(known)
+    for (size, experts), values in known.items():
+        points = of(cells, N=SIZES[size], E=experts)["points"]
+        assert [point["k"] for point in points] == [1, 2, 4]
+        assert [f"{point['loss']:.3f}" for point in points] == values.split()
+    dense = {entry["N"]: [f"{point['loss']:.3f}" for point in entry["points"]]
+             for entry in results["experts_per_token"]["dense"]}  # fmt: skip
+    assert dense[SIZES["25M"]] == ["3.028", "2.977", "2.901"] and dense[SIZES["370M"]] == ["2.463", "2.415", "2.356"]
+    assert results["experts_per_token"]["versus_dense"]["4"]["less"] == 6
+
+
+def test_routing_frequency(results):
+    known = {("S-Base", 8): "2.423 2.380 2.340 2.302", ("S-Base", 64): "2.363 2.265 2.211 2.185",
+             ("S-Base", 256): "2.322 2.203 2.154 2.145", ("Hash", 64): "2.367 2.296 2.270 2.285",
+             ("Hash", 256): "2.323 2.228 2.209 2.235"}  # fmt: skip
+    for (router, experts), values in known.items():
+        cell = of(results["routing_frequency"]["cells"], router=router, N=SIZES["370M"], E=experts)
+        assert [f"{point['loss']:.3f}" for point in cell["points"]] == values.split()
+    small = of(results["routing_frequency"]["cells"], router="S-Base", N=SIZES["25M"], E=64)
+    assert [point["R"] for point in small["points"]] == [0.5, 1.0]  # the others are suspect
+
+
+def test_one_law_in_compute(results):
+    base = of(results["utilisation"], router="S-Base")
+    assert base["rows"] == 92 and base["status"] == "interior" and base["coefficients"]["B_min"]["value"] < 0.1945
+    assert {kind["kind"] for kind in base["kinds"]} >= {"main grid", "k = 2", "k = 4", "R = 1", "R = 1/12"}
+    assert [entry["rows"] for entry in results["utilisation"]] == [82, 67, 92]
+    for entry in results["utilisation"]:
+        assert entry["leave_one_out"] > entry["rmsle"] and all(e["determined"] for e in entry["coefficients"].values())
+        for name in ("b", "c", "B_start", "B_max"):
+            assert entry["coefficients"][name]["low"] < entry["coefficients"][name]["value"]
+            assert entry["coefficients"][name]["value"] < entry["coefficients"][name]["high"]
+
+
+def test_pairs_and_the_scatter_of_seeds(results):
+    assert results["seed_scatter"]["degrees"] == 2 and [len(pair["cells"]) for pair in results["pairs"]] == [51, 51, 53]
+    best = of(results["pairs"], first="Hash", second="S-Base")
+    assert best["overall"]["low"] > 0 and all(cell["nats"] > 0 for cell in best["cells"])
+    assert best["overall_size_ratio"]["high"] < 1
+
+
+def test_verdicts_and_words(results):
+    verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
+    assert verdicts == {"size": "supported", "experts": "supported in part", "k": "open", "router": "supported in part",
+                        "frequency": "supported"}  # fmt: skip
+    text = markdown(results, list(FIGURES))
+    assert "Every printed constant lies inside the interval of our fit" in text
+    assert "Routing lowers the loss at every size trained" in text and "It helps less as models grow" in text
+    for words in ("N_cutoff does not follow from the printed table", "Curation Corpus with HASH", "S-BASE 783B"):
+        assert words in text, words
+
+
+def test_runs_are_told_from_others_by_their_losses(table):
+    last = table.last.copy()
+    last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
+    assert rows._is_released(table.last) and not rows._is_released(last)
+    frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
+    renamed = table._replace(frame=frame, last=table.last.assign(hyper_id=table.last["hyper_id"] + 500))
+    assert not any(run.suspect for run in rows.all_runs(renamed))
