@@ -77,8 +77,9 @@ def fit_table(
         "coefficients": {name: number}, "rmsle", "criterion", "objective", "status", "determined", "derived":
         {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}]},
         "leave_one_out_rmsle", "leave_one_size_out_rmsle"}]}. Strict JSON: what is infinite or was not found is None,
-        and `status` says which. Where the rows do not determine the law (`determined` is false) no coefficient is
-        given. Intervals are at 95 %; an end that is None is unbounded. "derived" is there for laws with a cut-off.
+        and `status` says which (a coefficient at the edge of its domain was not found). Where the rows do not
+        determine the law (`determined` is false) no coefficient is given. Intervals are at 95 %; an end that is None
+        is unbounded. "derived" is there for laws with a cut-off.
 
     Raises:
         InputError: as `fit_report`.
@@ -131,7 +132,7 @@ def _as_dict(entry: LawFit) -> dict:
         "router": entry.selection.router,
         "rows": fit.rows,
         "left_out": entry.selection.left_out,
-        "coefficients": {name: _plain(value) if entry.determined else None
+        "coefficients": {name: _plain(value) if _found(entry, name) else None
                          for name, value in fit.coefficients._asdict().items()},
         "rmsle": fit.rmsle,
         "criterion": fit.criterion,
@@ -141,11 +142,22 @@ def _as_dict(entry: LawFit) -> dict:
     }  # fmt: skip
     cutoff = _cutoff(entry)
     if cutoff is not None:
-        found["derived"] = {cutoff[0]: _plain(cutoff[1]) if entry.determined else None}
+        found["derived"] = {cutoff[0]: _plain(cutoff[1]) if _found(entry, cutoff[0]) else None}
     found["intervals"] = _intervals(entry)
     for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
         found[name] = None if held_out is None else _plain(held_out.rmsle)
     return found
+
+
+def _found(entry: LawFit, name: str) -> bool:
+    """Return whether a coefficient or a cut-off was found: the rows determine the law, and it is not at an edge.
+
+    A cut-off is not found either where an end of its interval is open: the slope may never reach 0.
+    """
+    if not entry.determined or f"{name} at" in entry.fit.status:
+        return False
+    words = next((item.words for item in entry.ranges if item.name == name), "")
+    return not (name.endswith("_cutoff") and words.startswith(("bounded", "not")))
 
 
 def _intervals(entry: LawFit) -> dict | None:
@@ -197,12 +209,12 @@ def _coefficients_table(entry: LawFit):
     for name, value in entry.fit.coefficients._asdict().items():
         if np.ndim(value) == 0:
             item = ranges.get(name)
-            shown = _shown(float(value)) if entry.determined else "not determined"
+            shown = _shown(float(value)) if _found(entry, name) else "not determined"
             table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else []))
     cutoff = _cutoff(entry)
     if cutoff:
         item = ranges.get(cutoff[0])
-        shown = _shown(cutoff[1]) if entry.determined else "not determined"
+        shown = _shown(cutoff[1]) if _found(entry, cutoff[0]) else "not determined"
         table.add_row(cutoff[0], shown, *([_ends(item), item.words][: 1 + worded] if item else []))
     table.add_section()
     table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}")

@@ -68,6 +68,13 @@ def test_what_is_infinite_or_not_found_is_null(tmp_path):
     assert unbounded["status"] == "E_max unbounded" and unbounded["coefficients"]["E_max"] is None
     assert unbounded["coefficients"]["E_start"] == pytest.approx(2.0, rel=1e-5)
     assert unbounded["derived"]["N_cutoff"] is None
+    edge = fit_table(make_table(tmp_path, LAW._replace(E_start=1.0)))["fits"][0]
+    assert edge["status"] == "E_start at 1" and edge["coefficients"]["E_start"] is None
+    assert edge["coefficients"]["a"] == pytest.approx(LAW.a, rel=1e-5)
+    # The sign of c is open, and with it whether there is a size at which routing stops helping.
+    flat = fit_table(make_table(tmp_path, LAW._replace(c=2e-4), noise=2e-3))["fits"][0]
+    assert flat["determined"] and flat["coefficients"]["c"] is not None
+    assert flat["derived"]["N_cutoff"] is None and flat["intervals"]["N_cutoff"]["high"] is None
     # Falls faster and faster with E: no saturating law is better than a straight line.
     report = fit_report(make_table(tmp_path, loss=lambda size, count: size**-0.08 * np.exp(5 - (count / 500) ** 1.5)))
     linear = as_dict(report)["fits"][0]

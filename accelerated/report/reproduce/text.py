@@ -128,9 +128,10 @@ def _fading(results: dict) -> tuple[str, str] | None:
     for law in laws:
         interval = law["intervals"]["N_cutoff"]
         times = law["N_cutoff_times"]
-        text = f"{router_name(law['router'])} {count(interval['value'])} ("
+        known = law["determined"]["N_cutoff"]
+        text = f"{router_name(law['router'])} {count(interval['value']) if known else 'open'} ("
         text += counts_span(interval["low"], interval["high"])
-        said.append(text + (f"; {figure(times, '.0f')} times the largest model)" if math.isfinite(times) else ")"))
+        said.append(text + (f"; {figure(times, '.0f')} times the largest model)" if known else ")"))
     return head, (
         "N_cutoff, the size at which by the law more experts would no longer help, is " + "; ".join(said)
         + f". These are extrapolations, not predictions.{_wider(results)}"
