@@ -2,7 +2,7 @@
 
 import importlib
 
-_MODULES = ('accounting', 'experts', 'laws', 'notation', 'routers', 'transformer')
+_MODULES = ('accounting', 'balance', 'experts', 'laws', 'notation', 'routers', 'transformer')
 __all__ = sorted(_MODULES)
 
 

@@ -13,7 +13,9 @@ TABLE_SEQUENCE_LENGTH = 2048
 TABLE_TOKENS_PER_STEP = 256 * 2048
 """Tokens per training step of every run in the released table."""
 
-ROUTER_TYPES = {"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R"}
+ROUTER_TYPES = {
+    "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
+}  # fmt: skip
 """From the name of a router here to its `router_type` in the released table."""
 
 

@@ -20,6 +20,14 @@ class Routing(NamedTuple):
     residual: jax.Array  # []
 
 
+class ExpertChoice(NamedTuple):
+    """See reference."""
+
+    token: jax.Array  # [E, C] int32
+    gate: jax.Array  # [E, C]
+    experts_per_token: jax.Array  # [T] int32
+
+
 def canonical_zero(values: jax.Array) -> jax.Array:
     """See reference. Adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0."""
     return jnp.where(values == 0, jnp.zeros((), values.dtype), values)

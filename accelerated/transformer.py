@@ -14,17 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import balance
 from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
 from .errors import InputError
 from .experts import expert_ffn, routed_ffn
 from .notation import Routing, log_sum_exp, softmax
+from .routers.base import base_router
 from .routers.hash_layer import hash_layer
 from .routers.sinkhorn import GATES, sinkhorn_router
+from .routers.top_k import top_k_router
 
-ROUTERS = ("dense", "hash", "sinkhorn")
+ROUTERS = ("dense", "hash", "sinkhorn", "base", "top_k")
 """See reference."""
 
-DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0}
+DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0, "base": 1.0, "top_k": 2.0}
+"""See reference."""
+
+DEFAULT_GATE = {"base": "sigmoid"}
 """See reference."""
 
 NORM_EPSILON = 1e-5
@@ -48,7 +54,9 @@ class ModelConfig:
     k: int = 1
     routing_frequency: float = 0.5
     capacity_factor: float | None = None
-    gate: str = "softmax"
+    gate: str | None = None
+    balance_weight: float = 0.01
+    z_weight: float = 0.0
 
     def __post_init__(self):
         for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k"):
@@ -67,6 +75,8 @@ class ModelConfig:
             object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR[self.router])
         if not self.capacity_factor > 0:
             raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
+        if self.gate is None:
+            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
         if self.gate not in GATES:
             raise InputError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
         self._check_routing()
@@ -78,8 +88,11 @@ class ModelConfig:
             if self.num_experts != 1:
                 raise InputError(f"num_experts is {self.num_experts}; a dense model has 1")
             return
-        if self.router == "hash" and self.k != 1:
-            raise InputError(f"k is {self.k}; hash gives each token 1 expert")
+        if self.router in ("hash", "base") and self.k != 1:
+            raise InputError(f"k is {self.k}; {self.router} gives each token 1 expert")
+        for name in ("balance_weight", "z_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
         routed_blocks(self.num_blocks, self.routing_frequency)
         if abs(1 / self.routing_frequency - self.period) > 1e-6:
             raise InputError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
@@ -112,6 +125,7 @@ class Output(NamedTuple):
     logits: jax.Array  # [b, S, V]
     routing: Routing | None  # stacked over routed blocks
     dropped_fraction: jax.Array  # [n_r]
+    auxiliary: jax.Array  # [n_r]
 
 
 class Loss(NamedTuple):
@@ -146,7 +160,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
             "up": ((routed, experts, d, f), d**-0.5),
             "down": ((routed, experts, f, d), f**-0.5 * output_scale),
         }
-        if config.router == "sinkhorn":
+        if config.router != "hash":
             tree["routed_ffn"]["router"] = ((routed, d, experts), d**-0.5)
     return tree
 
@@ -241,11 +255,12 @@ def apply(
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
     if config.router == "dense":
-        h, routing, dropped = _run_dense(h, params["blocks"], params["dense_ffn"]), None, jnp.zeros(0)
+        h, routing = _run_dense(h, params["blocks"], params["dense_ffn"]), None
+        dropped = auxiliary = jnp.zeros(0)
     else:
-        h, routing, dropped = _run_routed(h, params, tokens, config, training, held)
+        h, routing, dropped, auxiliary = _run_routed(h, params, tokens, config, training, held)
     x = layer_norm(_cast(params["final_norm"], dtype), h)
-    return Output(_flat_product(x, embedding.T), routing, dropped)
+    return Output(_flat_product(x, embedding.T), routing, dropped, auxiliary)
 
 
 def _run_dense(h: jax.Array, blocks: dict, ffns: dict) -> jax.Array:
@@ -267,8 +282,8 @@ def _scan(step, h: jax.Array, layers):
     return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
 
 
-def _run_routed(h, params, tokens, config, training, held) -> tuple[jax.Array, Routing, jax.Array]:
-    """Return the residual stream after all groups of 1/R blocks, their routings and dropped fractions [n_r]."""
+def _run_routed(h, params, tokens, config, training, held) -> tuple:
+    """Return the residual stream after all groups of 1/R blocks, their routings, dropped shares and what they add."""
 
     def by_group(tree):
         return jax.tree.map(lambda leaf: leaf.reshape(config.num_routed, -1, *leaf.shape[1:]), tree)
@@ -279,12 +294,12 @@ def _run_routed(h, params, tokens, config, training, held) -> tuple[jax.Array, R
             h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), ffns)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
         h, x = _attend(_cast(last, h.dtype), h)
-        output, routing, dropped = _routed_block(routed, x, tokens, config, training, held)
-        return h + output, (routing, dropped)
+        output, *rest = _routed_block(routed, x, tokens, config, training, held)
+        return h + output, tuple(rest)
 
     stacked = (by_group(params["blocks"]), by_group(params.get("dense_ffn")), params["routed_ffn"], held)
-    h, (routing, dropped) = _scan(group, h, stacked)
-    return h, routing, dropped
+    h, rest = _scan(group, h, stacked)
+    return h, *rest
 
 
 def _cast(tree, dtype):
@@ -302,15 +317,30 @@ def _routed_block(params, x, tokens, config, training, held):
     group = x.reshape(-1, config.d_model)  # [T, d]
     if config.router == "hash":
         routing = hash_layer(tokens.reshape(-1), config.num_experts)
-        routing = routing if held is None else held._replace(gate=routing.gate)
+        routing, added = (routing if held is None else held._replace(gate=routing.gate)), jnp.zeros(())
     else:
         wide = jnp.promote_types(x.dtype, jnp.float32)
         logits = group.astype(wide) @ params["router"].astype(wide)  # SCORE
-        routing = sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held)
+        routing, added = _learned_routing(logits, config, training, held)
     capacity_factor = config.capacity_factor if training else math.inf
     experts = {name: params[name].astype(x.dtype) for name in ("up", "down")}
     output, dropped = routed_ffn(experts, group, routing.expert, routing.gate, capacity_factor)
-    return output.reshape(x.shape), routing, dropped
+    return output.reshape(x.shape), routing, dropped, added
+
+
+def _learned_routing(logits, config, training, held):
+    """See reference."""
+    nothing = jnp.zeros((), logits.dtype)
+    if config.router == "sinkhorn":
+        return sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held), nothing
+    if config.router == "base":
+        return base_router(logits, training=training, gate=config.gate, held=held), nothing
+    normalisation = "none" if config.k == 1 else "sum"
+    routing = top_k_router(logits, config.k, score=config.gate, normalisation=normalisation, held=held)
+    if not training:
+        return routing, nothing
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate).loss
+    return routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits)
 
 
 def loss(
@@ -329,4 +359,4 @@ def loss(
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     cross_entropy = (log_z - of_target).mean()
-    return Loss(cross_entropy, cross_entropy, output)
+    return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output)

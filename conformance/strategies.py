@@ -105,6 +105,10 @@ MODELS = {
                                             routing_frequency=0.25, capacity_factor=0.6, **_SMALL),
     "sinkhorn, k = 2, no limit": dict(num_blocks=3, router="sinkhorn", num_experts=3, k=2, routing_frequency=1 / 3,
                                       capacity_factor=float("inf"), **_SMALL),
+    "base": dict(num_blocks=2, router="base", num_experts=4, **_SMALL),
+    "top_k": dict(num_blocks=2, router="top_k", num_experts=4, z_weight=0.02, **_SMALL),
+    "top_k, k = 2, sigmoid, drops": dict(num_blocks=2, router="top_k", num_experts=4, k=2, gate="sigmoid",
+                                         balance_weight=0.3, capacity_factor=0.7, **_SMALL),
     "sinkhorn, one expert": dict(num_blocks=2, router="sinkhorn", num_experts=1, routing_frequency=1.0, **_SMALL),
 }  # fmt: skip
 """Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1 and 2, capacities with and without drops."""

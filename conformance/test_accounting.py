@@ -148,7 +148,7 @@ def test_built_models(backend, size):
 
 
 BAD = {
-    "router": (dict(router_type="Top-K"), "router_type is 'Top-K'"),
+    "router": (dict(router_type="Best-K"), "router_type is 'Best-K'"),
     "no expert": (dict(router_type="Hash", num_experts=0), "num_experts is 0"),
     "dense with experts": (dict(num_experts=2), "num_experts is 2"),
     "k above E": (dict(router_type="S-Base", num_experts=2, k=3), "k is 3"),

@@ -32,7 +32,7 @@ from routelaws.reference import transformer as reference
 from routelaws.reference.notation import Routing
 
 ROUTED = tuple(name for name in MODELS if name != "dense")
-DROPPING = ("hash that drops", "sinkhorn, k = 2, sigmoid, drops")
+DROPPING = ("hash that drops", "sinkhorn, k = 2, sigmoid, drops", "top_k", "top_k, k = 2, sigmoid, drops")
 
 seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)
@@ -75,6 +75,8 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
     assert_close_bounded("transformer.logits", found.output.logits, output.logits, scale, what=f"{what}: logits")
     for name in ("total", "cross_entropy"):
         assert_close_bounded("transformer.loss", getattr(found, name), getattr(wanted, name), scale, what=what)
+    assert_close_bounded("transformer.loss", found.output.auxiliary, output.auxiliary,
+                         UNIT[precision] * (1 + output.auxiliary), what=f"{what}: auxiliary")  # fmt: skip
     fractions = output.dropped_fraction
     assert_close_bounded("experts.dropped", found.output.dropped_fraction, fractions,
                          UNIT[precision] * fractions, what=f"{what}: dropped")  # fmt: skip
@@ -479,6 +481,9 @@ BAD = {
     "k above E": (dict(router="sinkhorn", num_experts=2, k=3), "k is 3"),
     "dense with experts": (dict(num_experts=2), "num_experts is 2"),
     "hash with k": (dict(router="hash", num_experts=2, k=2), "k is 2"),
+    "base with k": (dict(router="base", num_experts=2, k=2), "k is 2; base gives each token 1 expert"),
+    "balance weight": (dict(router="top_k", num_experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
+    "z weight": (dict(router="top_k", num_experts=2, z_weight=math.nan), "z_weight is nan"),
     "R L not whole": (dict(router="hash", num_experts=2, num_blocks=3), "whole number"),
     "1/R not whole": (dict(router="hash", num_experts=2, num_blocks=3, routing_frequency=2 / 3), "whole number"),
 }

@@ -30,8 +30,10 @@ TABLE_SEQUENCE_LENGTH = 2048
 TABLE_TOKENS_PER_STEP = 256 * 2048
 """Tokens per training step of every run in the released table."""
 
-ROUTER_TYPES = {"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R"}
-"""From the name of a router here to its `router_type` in the released table."""
+ROUTER_TYPES = {
+    "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
+}  # fmt: skip
+"""From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
 
 
 class Shape(NamedTuple):
@@ -102,7 +104,7 @@ def count(
         num_blocks: L.
         num_heads: H.
         kqv_size: width of one head; H * kqv_size need not equal d.
-        router_type: "Dense", "Hash", "S-Base" or "RL-R", as in the released table.
+        router_type: one of the values of ROUTER_TYPES; Base and Top-K have a router like that of S-Base.
         num_experts: E >= 1; 1 for a dense model.
         k: experts per token, 1 <= k <= E (ignored for a dense model).
         routing_frequency: R, the share of blocks that are routed; R * L has to be whole.

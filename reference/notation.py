@@ -35,6 +35,18 @@ class Routing(NamedTuple):
     residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 
 
+class ExpertChoice(NamedTuple):
+    """What a router decided for one group in which the experts choose their tokens.
+
+    `Routing` cannot hold this: a token has any number of experts from 0 to E here, and it is the number of tokens of
+    an expert that is fixed. Everything but `gate` is a constant for the gradient and can be handed back as `held`.
+    """
+
+    token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct within a row
+    gate: np.ndarray  # [E, C], what the output of the expert for each of its tokens is multiplied by
+    experts_per_token: np.ndarray  # [T] integers, how many experts took each token; sums to E C
+
+
 def canonical_zero(values: np.ndarray) -> np.ndarray:
     """Return `values` with every -0.0 replaced by +0.0, so that no sort can tell them apart."""
     values = np.asarray(values, dtype=np.float64)

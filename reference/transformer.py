@@ -38,17 +38,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import balance
 from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
 from .experts import expert_ffn, routed_ffn
 from .notation import Routing, log_sum_exp, softmax
+from .routers.base import base_router
 from .routers.hash_layer import hash_layer
 from .routers.sinkhorn import GATES, sinkhorn_router
+from .routers.top_k import top_k_router
 
-ROUTERS = ("dense", "hash", "sinkhorn")
+ROUTERS = ("dense", "hash", "sinkhorn", "base", "top_k")
 """Routers that this model can be built with."""
 
-DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0}
-"""Slots of an expert in units of its fair share, in training; our choice. Evaluation drops nothing for any router."""
+DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0, "base": 1.0, "top_k": 2.0}
+"""Slots of an expert in units of its fair share, in training; our choice. Evaluation drops nothing for any router.
+
+A fair share is all that BASE needs: its assignment is balanced, so that nothing is dropped.
+"""
+
+DEFAULT_GATE = {"base": "sigmoid"}
+"""Where a router's gate is not a softmax by default."""
 
 NORM_EPSILON = 1e-5
 """Added to the variance in LayerNorm; our choice."""
@@ -80,13 +89,17 @@ class ModelConfig:
     num_experts: int = 1
     """E."""
     k: int = 1
-    """Experts per token; 1 for hash."""
+    """Experts per token; 1 for hash and base."""
     routing_frequency: float = 0.5
     """R, the share of blocks that are routed; 1/R and R L have to be whole."""
     capacity_factor: float | None = None
     """Slots of an expert in training, in units of k T / E; inf drops nothing; `DEFAULT_CAPACITY_FACTOR` if None."""
-    gate: str = "softmax"
-    """Gate of S-BASE: "softmax" or "sigmoid"."""
+    gate: str | None = None
+    """Gate of S-BASE and BASE, score of top_k: "softmax" or "sigmoid"; if None "sigmoid" for base, else "softmax"."""
+    balance_weight: float = 0.01
+    """Of the balance loss of top_k, which is 1 where all experts have the same load."""
+    z_weight: float = 0.0
+    """Of the z-loss of top_k's logits."""
 
     def __post_init__(self):
         for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k"):
@@ -105,6 +118,8 @@ class ModelConfig:
             object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR[self.router])
         if not self.capacity_factor > 0:
             raise ValueError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
+        if self.gate is None:
+            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
         if self.gate not in GATES:
             raise ValueError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
         self._check_routing()
@@ -116,8 +131,11 @@ class ModelConfig:
             if self.num_experts != 1:
                 raise ValueError(f"num_experts is {self.num_experts}; a dense model has 1")
             return
-        if self.router == "hash" and self.k != 1:
-            raise ValueError(f"k is {self.k}; hash gives each token 1 expert")
+        if self.router in ("hash", "base") and self.k != 1:
+            raise ValueError(f"k is {self.k}; {self.router} gives each token 1 expert")
+        for name in ("balance_weight", "z_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
         routed_blocks(self.num_blocks, self.routing_frequency)
         if abs(1 / self.routing_frequency - self.period) > 1e-6:
             raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
@@ -151,12 +169,13 @@ class Output(NamedTuple):
     logits: np.ndarray  # [b, S, V]
     routing: Routing | None  # fields stacked over routed blocks: [n_r, T, ...] with T = b S; None for a dense model
     dropped_fraction: np.ndarray  # [n_r], share of assignments that found no slot
+    auxiliary: np.ndarray  # [n_r], what each routed block's router adds to the training loss; 0 for all but top_k
 
 
 class Loss(NamedTuple):
     """The training loss and what it was made of."""
 
-    total: float  # what is minimised; hash and S-BASE add nothing to the cross-entropy
+    total: float  # what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
     output: Output
 
@@ -188,7 +207,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
             "up": ((routed, experts, d, f), d**-0.5),
             "down": ((routed, experts, f, d), f**-0.5 * output_scale),
         }
-        if config.router == "sinkhorn":
+        if config.router != "hash":
             tree["routed_ffn"]["router"] = ((routed, d, experts), d**-0.5)
     return tree
 
@@ -275,7 +294,7 @@ def apply(
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
-    routings, dropped = [], []
+    routings, dropped, auxiliary = [], [], []
     for i in range(config.num_blocks):
         block = _at(params["blocks"], i)
         h = h + attention(block["attention"], layer_norm(block["attention_norm"], h))
@@ -283,16 +302,19 @@ def apply(
         if config.is_routed(i):
             r = len(routings)
             held_here = None if held is None else Routing(*(field[r] for field in held))
-            output, routing, share = _routed_block(_at(params["routed_ffn"], r), x, tokens, config, training, held_here)
+            output, routing, share, added = _routed_block(
+                _at(params["routed_ffn"], r), x, tokens, config, training, held_here
+            )
             routings.append(routing)
             dropped.append(share)
+            auxiliary.append(added)
         else:
             dense = _at(params["dense_ffn"], i - len(routings))
             output = expert_ffn(dense["up"], dense["down"], x)
         h = h + output
     logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
     stacked = Routing(*(np.stack(field) for field in zip(*routings, strict=True))) if routings else None
-    return Output(logits, stacked, np.array(dropped))
+    return Output(logits, stacked, np.array(dropped), np.array(auxiliary))
 
 
 def _at(tree: dict, index: int) -> dict:
@@ -301,17 +323,31 @@ def _at(tree: dict, index: int) -> dict:
 
 
 def _routed_block(params, x, tokens, config, training, held):
-    """Return the output [b, S, d] of a routed FFN, its routing, and the share of assignments dropped."""
+    """Return the output [b, S, d] of a routed FFN, its routing, the share dropped, and what the router adds."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     if config.router == "hash":
         routing = hash_layer(tokens.reshape(-1), config.num_experts)
-        routing = routing if held is None else held._replace(gate=routing.gate)
+        routing, added = (routing if held is None else held._replace(gate=routing.gate)), 0.0
     else:
-        logits = group @ params["router"]  # SCORE
-        routing = sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held)
+        routing, added = _learned_routing(group @ params["router"], config, training, held)  # SCORE
     capacity_factor = config.capacity_factor if training else math.inf
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor)
-    return output.reshape(x.shape), routing, dropped
+    return output.reshape(x.shape), routing, dropped, added
+
+
+def _learned_routing(logits, config, training, held):
+    """Return the routing of a group by its logits [T, E], and what is added to the training loss."""
+    if config.router == "sinkhorn":
+        return sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held), 0.0
+    if config.router == "base":
+        return base_router(logits, training=training, gate=config.gate, held=held), 0.0
+    # A gate that is normalised over one expert would be 1, and its router without a gradient.
+    normalisation = "none" if config.k == 1 else "sum"
+    routing = top_k_router(logits, config.k, score=config.gate, normalisation=normalisation, held=held)
+    if not training:
+        return routing, 0.0
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate).loss
+    return routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits)
 
 
 def loss(
@@ -336,4 +372,4 @@ def loss(
     log_z = log_sum_exp(output.logits, axis=-1)
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
     cross_entropy = float((log_z - of_target).mean())
-    return Loss(cross_entropy, cross_entropy, output)
+    return Loss(cross_entropy + float(output.auxiliary.sum()), cross_entropy, output)

@@ -1,8 +1,25 @@
 """What the tests of the training side share: a small text, a small run, a token cache of their own."""
 
+import os
 import random
+import shutil
+import tempfile
 
 import pytest
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+
+
+def pytest_configure(config):
+    """Share compiled programs between tests, processes and the runs that tests start: half of the time goes there.
+
+    Not under a longer profile (`make test-all`): there every run compiles for itself, as a user's does.
+    """
+    controls = not hasattr(config, "workerinput")  # of pytest-xdist: its processes inherit the folder
+    if controls and CACHE not in os.environ and os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick":
+        os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
 
 
 @pytest.fixture(autouse=True)

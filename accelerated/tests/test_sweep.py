@@ -189,6 +189,7 @@ def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path):
     assert len(table(out)) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_line_and_no_harm(text_file, tmp_path):
     path, out = write_grid(tmp_path, text_file), tmp_path / "out"
     process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)

@@ -62,7 +62,11 @@ def test_the_dropped_fraction_of_a_row_is_that_of_its_stretch(small_fields, tmp_
         assert len(stretch) == 2 and float(row["dropped_fraction"]) == pytest.approx(np.mean(stretch), rel=1e-6)
 
 
-@pytest.mark.parametrize("router", [{"router": "dense"}, {"router": "hash", "experts": 4}, ROUTED], ids=str)
+@pytest.mark.parametrize(
+    "router",
+    [pytest.param({"router": "dense"}, marks=pytest.mark.slow),
+     pytest.param({"router": "hash", "experts": 4}, marks=pytest.mark.slow), ROUTED], ids=str,
+)  # fmt: skip
 def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
     # Evaluations at 8, 16 and 24, checkpoints at 12 and 24: what is counted between two evaluations has to be saved.
     whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=12, **router).train()

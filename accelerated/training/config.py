@@ -40,7 +40,7 @@ class TrainConfig:
     """One training run."""
 
     router: str = "dense"
-    """dense, hash or sinkhorn (S-BASE)."""
+    """dense, hash, sinkhorn (S-BASE), base or top_k."""
     experts: int = 1
     """E, the number of experts; 1 for a dense model."""
     k: int = 1
@@ -58,9 +58,13 @@ class TrainConfig:
     vocab_size: int = 1024
     """Pieces of the SentencePiece tokenizer that is trained on the corpus."""
     capacity_factor: float | None = None
-    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: inf for hash, 2 for sinkhorn."""  # noqa: E501
-    gate: str = "softmax"
-    """Gate of sinkhorn: softmax or sigmoid."""
+    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: inf for hash, 2 for sinkhorn and top_k, 1 for base."""  # noqa: E501
+    gate: str | None = None
+    """Gate of sinkhorn and base, score of top_k: softmax or sigmoid. Default: sigmoid for base, softmax for the others."""  # noqa: E501
+    balance_weight: float = 0.01
+    """Of the balance loss of top_k, which is 1 where all experts have the same load."""
+    z_weight: float = 0.0
+    """Of the z-loss of top_k."""
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
@@ -106,6 +110,7 @@ class TrainConfig:
             vocab_size=self.vocab_size, d_model=self.d_model, num_blocks=self.blocks, num_heads=self.heads,
             kqv_size=self.kqv_size, router=self.router, num_experts=self.experts, k=self.k,
             routing_frequency=self.routing_frequency, capacity_factor=self.capacity_factor, gate=self.gate,
+            balance_weight=self.balance_weight, z_weight=self.z_weight,
         )  # fmt: skip
 
     def accounting(self) -> Accounting:

@@ -2,7 +2,7 @@
 
 import importlib
 
-_MODULES = ('hash_layer', 'sinkhorn')
+_MODULES = ('base', 'expert_choice', 'hash_layer', 'quantile', 'sinkhorn', 'top_k')
 __all__ = sorted(_MODULES)
 
 

@@ -1,22 +1,58 @@
-"""HASH: each token id always goes to the same expert; nothing is learned.
+"""HASH: each token id always goes to the same experts; nothing is learned.
 
 Roller et al. 2021, "Hash Layers For Large Sparse Models" (arXiv 2106.04426); HASH in Clark et al. 2022.
 
-    1. SELECT   expert(t) = id(t) mod E                       `hash_layer`
-    2. COMBINE  hₜ ← FFN_{expert(t)}(hₜ), without a gate       the gate is the constant 1
+    1. SELECT   expert(t) = id(t) mod E                                       `hash_layer`
+                experts(t) = table[id(t)], any table [V, k]                   `table_router`
+    2. COMBINE  hₜ ← Σⱼ FFN_{expert(t, j)}(hₜ), with a constant gate           `fixed_router`
+
+A table is an array [V, k] of int32 from token id to expert ids, distinct within a row. It is built once, before
+training, and can be saved and loaded as it stands:
+
+    remainder           id mod E                                              `modulo_table`
+    random              uniform                                               `random_table`
+    balanced            most frequent token first, into the emptiest expert   `balanced_table`
+    clustered           similar tokens share an expert                        `clustered_table`
+    dispersed           similar tokens go to different experts                `dispersed_table`
+
+A table need not be asked about the token itself. `table_router` of the ids before gives the previous-token hash, of
+the positions the position hash (`previous_tokens`, `position_ids`). Two tokens at once, the bigram hash, are one
+remainder of two entries (`bigram_experts`): with random tables each pair of tokens gets a uniform expert.
 
 Vocabularies are ordered roughly by frequency, so neighbouring ids are about equally frequent and the remainder
 spreads them over the experts. Balance is a matter of luck all the same: the most frequent token alone can hold a
-tenth of all tokens, and it has one expert.
+tenth of all tokens, and it has one expert. A balanced table is balanced over the corpus that was counted, not over any
+one batch.
 
-Ours and theirs: Roller et al. compare several hashes; Clark et al. name only "HASH". The remainder is our choice.
+MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
+hash names. That is a sum over k narrow experts out of k E, without a gate: `multi_hash` numbers them.
 
-Causal: the expert of a token depends on that token alone, in training as in evaluation.
+Ours and theirs: Roller et al. compare several hashes; Clark et al. name only "HASH". The remainder is our choice as the
+default. So are the rule for k > 1 experts of full width (a mean, so that the output keeps its size), the digits that
+choose them in `modulo_table`, the sum modulo E of the bigram, the id that stands before the first token, and dealing
+out the clusters of `dispersed_table` in turn. The exact form of MultiHash is our reading.
+
+Causal: the expert of a token depends on that token, the one before it or its position alone, in training as in
+evaluation. (Roller et al. also try the token to come, as a bound; it is not causal and not here.)
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, one_hot
+from ..notation import Routing, check_finite, one_hot, top_k_indices
+
+HASH_GATES = ("mean", "sum")
+"""Constant gates: 1/k, or 1 (for MultiHash)."""
+
+
+class Clusters(NamedTuple):
+    """Token embeddings in groups around centres."""
+
+    centres: np.ndarray  # [clusters, d]
+    cluster: np.ndarray  # [V] integers, the nearest centre of each token, ties to the lower index
+    rounds: int  # how often the centres were moved
+    converged: bool  # the last move changed no token's cluster
 
 
 def hash_layer(token_ids: np.ndarray, num_experts: int) -> Routing:
@@ -48,3 +84,304 @@ def hash_layer(token_ids: np.ndarray, num_experts: int) -> Routing:
     # COMBINE
     gate = np.ones((len(token_ids), 1))
     return Routing(expert[:, None], gate, load, plan, np.abs(load * num_experts - 1).max())
+
+
+def table_router(token_ids: np.ndarray, table: np.ndarray, num_experts: int, *, gate: str = "mean") -> Routing:
+    """Route every token by the table's row for it.
+
+    Args:
+        token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
+        table: [V, k] integers in [0, E), distinct within a row.
+        num_experts: E.
+        gate: one of `HASH_GATES`.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: an id is not in the table, or see `fixed_router`.
+
+    Example:
+        >>> table = np.array([[0, 1], [2, 0]])
+        >>> found = table_router(np.array([1, 1, 0]), table, 3)
+        >>> found.expert.tolist(), found.gate[0].tolist()
+        ([[2, 0], [2, 0], [0, 1]], [0.5, 0.5])
+    """
+    if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
+        raise ValueError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
+    return fixed_router(table[token_ids], num_experts, gate=gate)
+
+
+def fixed_router(expert: np.ndarray, num_experts: int, *, gate: str = "mean") -> Routing:
+    """Return the routing in which the experts are given.
+
+    Args:
+        expert: [T, k] integers in [0, E), distinct within a row.
+        num_experts: E.
+        gate: one of `HASH_GATES`.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: an index is out of range or repeated within a row, or the gate is unknown.
+    """
+    if gate not in HASH_GATES:
+        raise ValueError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
+    if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
+        raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+    num_tokens, k = expert.shape
+    for t, row in enumerate(expert):
+        if len(set(row.tolist())) < k:
+            raise ValueError(f"token {t} has experts {row.tolist()}; they have to be distinct")
+    plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
+    load = plan.sum(axis=0)  # [E]
+    gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
+    return Routing(expert, gates, load, plan, np.abs(load * num_experts - 1).max())
+
+
+def _check_choices(num_experts, k):
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+
+
+def _without_repeats(picks, num_experts):
+    """Return [V, k] distinct experts, where pick j in [0, E - j) counts among the experts not yet taken."""
+    table = np.zeros(picks.shape, dtype=np.int32)
+    for token, row in enumerate(picks):
+        left = list(range(num_experts))
+        table[token] = [left.pop(pick) for pick in row]
+    return table
+
+
+def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
+    """Return [V, k], the remainder of the id; further choices by its next digits.
+
+    The id is written with digits of base E, E − 1, E − 2, …; digit j counts among the experts not yet taken.
+
+    Args:
+        vocab_size: V.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: k is out of range.
+
+    Example:
+        >>> modulo_table(5, 3).ravel().tolist(), modulo_table(5, 3, 2).tolist()
+        ([0, 1, 2, 0, 1], [[0, 1], [1, 0], [2, 0], [0, 2], [1, 2]])
+    """
+    _check_choices(num_experts, k)
+    picks = np.zeros((vocab_size, k), dtype=np.int64)
+    for token in range(vocab_size):
+        rest = token
+        for choice in range(k):
+            rest, picks[token, choice] = divmod(rest, num_experts - choice)
+    return _without_repeats(picks, num_experts)
+
+
+def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [V, k] experts drawn uniformly, without repeats within a row.
+
+    Args:
+        uniforms: [V, k] in [0, 1), k <= E.
+        num_experts: E.
+
+    Raises:
+        ValueError: a uniform is outside [0, 1), or k is out of range.
+
+    Example:
+        >>> random_table(np.array([[0.0, 0.0], [0.4, 0.9], [0.9, 0.1]]), 3).tolist()
+        [[0, 1], [1, 2], [2, 0]]
+    """
+    uniforms = check_finite("uniforms", uniforms)
+    _check_choices(num_experts, uniforms.shape[1])
+    if not np.all((uniforms >= 0) & (uniforms < 1)):
+        raise ValueError("uniforms have to be at least 0 and below 1")
+    radix = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
+    picks = np.minimum((uniforms * radix).astype(np.int64), radix - 1)  # a product can round up
+    return _without_repeats(picks, num_experts)
+
+
+def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
+    """Return [V, k]: the most frequent token first, each into the k emptiest experts.
+
+    Ties: of equally frequent tokens the lower id goes first; of equally full experts the one with fewer tokens in its
+    table is taken, then the lower index. So tokens that were never seen are spread too.
+
+    The fullest and the emptiest expert differ by at most the count of the most frequent token. That holds at the start
+    and stays so: what is added goes to the emptiest, and is no larger.
+
+    Args:
+        counts: [V] integers >= 0, how often each token occurs in a corpus.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: the counts are not integers >= 0, or k is out of range.
+
+    Example:
+        >>> balanced_table(np.array([1, 5, 3, 3, 0, 0]), 2).ravel().tolist()
+        [0, 0, 1, 1, 0, 1]
+    """
+    counts = np.asarray(counts)
+    _check_choices(num_experts, k)
+    if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
+        raise ValueError("counts have to be integers of at least 0")
+    table = np.zeros((len(counts), k), dtype=np.int32)
+    load, held = [0] * num_experts, [0] * num_experts
+    for token in sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token)):
+        emptiest = sorted(range(num_experts), key=lambda e: (load[e], held[e], e))[:k]
+        for e in emptiest:
+            load[e] += int(counts[token])
+            held[e] += 1
+        table[token] = emptiest
+    return table
+
+
+def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres, so that nothing is left to chance.
+
+    In each round every centre moves to the mean of its tokens and every token to its nearest centre. A centre without
+    tokens stays where it is.
+
+    Args:
+        embeddings: [V, d], finite.
+        centres: [clusters, d], finite, the initial centres.
+        max_rounds: most moves of the centres; with 0 each token goes to the nearest initial centre.
+
+    Returns:
+        `Clusters`.
+
+    Raises:
+        ValueError: an entry is not finite.
+
+    Example:
+        >>> found = cluster_tokens(np.array([[0.0], [1.0], [8.0], [9.0]]), np.array([[0.0], [1.0]]))
+        >>> found.cluster.tolist(), found.centres.ravel().tolist(), found.rounds
+        ([0, 0, 1, 1], [0.5, 8.5], 2)
+    """
+    embeddings = check_finite("embeddings", embeddings)
+    centres = check_finite("centres", centres).copy()
+    cluster, rounds, converged = _distances(embeddings, centres).argmin(axis=1), 0, False
+    while rounds < max_rounds and not converged:
+        for c in range(len(centres)):
+            if (cluster == c).any():
+                centres[c] = embeddings[cluster == c].mean(axis=0)
+        moved = _distances(embeddings, centres).argmin(axis=1)
+        rounds, converged, cluster = rounds + 1, bool((moved == cluster).all()), moved
+    return Clusters(centres, cluster, rounds, converged)
+
+
+def _distances(embeddings, centres):
+    """Return [V, clusters], the squared distance of each token from each centre."""
+    return np.array([((centres - embedding) ** 2).sum(axis=1) for embedding in embeddings])
+
+
+def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
+    """Return [V, k], the k nearest centres of each token: one expert per cluster.
+
+    Args:
+        clusters: from `cluster_tokens`, with E centres.
+        embeddings: [V, d], finite.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: an entry is not finite, or k is out of range.
+    """
+    _check_choices(len(clusters.centres), k)
+    distances = _distances(check_finite("embeddings", embeddings), clusters.centres)
+    return top_k_indices(-distances, k).astype(np.int32)
+
+
+def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
+    """Return [V, k] in which the tokens of one cluster are dealt out to the experts in turn.
+
+    Tokens are put in order of cluster, then of id, and their place in that order is what `modulo_table` is asked about.
+    Of a cluster, and of the vocabulary, no expert gets more than one token more than another (first choices).
+
+    Args:
+        cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: k is out of range.
+
+    Example:
+        >>> dispersed_table(np.array([1, 0, 1, 0, 0]), 2).ravel().tolist()
+        [1, 0, 0, 1, 0]
+    """
+    place = np.zeros(len(cluster), dtype=np.int64)
+    for i, token in enumerate(sorted(range(len(cluster)), key=lambda token: (int(cluster[token]), token))):
+        place[token] = i
+    return modulo_table(len(cluster), num_experts, k)[place]
+
+
+def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [V, k] indices into a bank of k E narrow experts: number j E + e is segment j of expert e.
+
+    With up [E, d, f] and down [E, f, d] the bank is the same weights cut into k segments of f/k hidden units, segments
+    first: [k E, d, f/k] and [k E, f/k, d]. Route with `table_router(ids, multi_hash(table, E), k * E, gate="sum")`.
+
+    Args:
+        table: [V, k] integers in [0, E), column j the j-th hash; columns may agree in a row.
+        num_experts: E.
+
+    Raises:
+        ValueError: an index is out of range.
+
+    Source: Roller et al. 2021, as we read it.
+
+    Example:
+        >>> multi_hash(np.array([[1, 1], [0, 2]]), 3).tolist()
+        [[1, 4], [0, 5]]
+    """
+    if table.size and not (0 <= table.min() and table.max() < num_experts):
+        raise ValueError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
+    return (table + num_experts * np.arange(table.shape[1])).astype(np.int32)
+
+
+def bigram_experts(token_ids: np.ndarray, previous: np.ndarray, tables: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [T, 1], the expert of each pair of tokens: (tables[0, previous] + tables[1, current]) mod E.
+
+    With two independent random tables every pair has a uniform expert, and any two pairs are independent.
+
+    Args:
+        token_ids: [T] integers in [0, V).
+        previous: [T] integers in [0, V), the ids before them.
+        tables: [2, V] integers in [0, E), such as two columns of `random_table`.
+        num_experts: E.
+
+    Raises:
+        ValueError: an id is not in the tables.
+
+    Example:
+        >>> bigram_experts(np.array([0, 1]), np.array([1, 0]), np.array([[0, 1], [0, 2]]), 3).ravel().tolist()
+        [1, 2]
+    """
+    for name, ids in (("token_ids", token_ids), ("previous", previous)):
+        if ids.size and not (0 <= ids.min() and ids.max() < tables.shape[1]):
+            raise ValueError(f"{name} reach from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
+    return ((tables[0, previous] + tables[1, token_ids]) % num_experts)[:, None]
+
+
+def previous_tokens(token_ids: np.ndarray, start: int = 0) -> np.ndarray:
+    """Return the id before each token of a sequence, and `start` before the first.
+
+    Args:
+        token_ids: [..., S] integers; sequences lie along the last axis and do not see each other.
+        start: the id that stands before the first token.
+
+    Example:
+        >>> previous_tokens(np.array([[3, 4, 5], [6, 7, 8]])).tolist()
+        [[0, 3, 4], [0, 6, 7]]
+    """
+    shifted = np.full_like(token_ids, start)
+    shifted[..., 1:] = token_ids[..., :-1]
+    return shifted
+
+
+def position_ids(token_ids: np.ndarray) -> np.ndarray:
+    """Return the position of each token in its sequence, from 0, in the shape of token_ids [..., S]."""
+    return np.broadcast_to(np.arange(token_ids.shape[-1]), token_ids.shape)

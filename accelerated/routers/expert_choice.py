@@ -1,0 +1,64 @@
+"""See `routelaws.reference.routers.expert_choice`, above all for when it is causal.
+
+What differs: logits below float32 are raised to float32; the selection passes through `stop_gradient`; all experts run
+as one batched matrix product. A logit that is not finite does not raise: it is carried into the gates.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import InputError
+from ..experts import expert_capacity, expert_ffn
+from ..notation import ExpertChoice, softmax, top_k_indices
+
+SCORES = ("softmax", "sigmoid")
+"""See reference."""
+
+
+def expert_choice_router(
+    logits: jax.Array, capacity_factor: float = 2.0, *, score: str = "softmax", held: ExpertChoice | None = None
+) -> ExpertChoice:
+    """See reference."""
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    num_tokens, num_experts = logits.shape
+    if score not in SCORES:
+        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    # SELECT
+    if held is None:
+        capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
+        token = top_k_indices(selection_scores(jax.lax.stop_gradient(logits), score).T, capacity)  # [E, C]
+        experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token.reshape(-1)].add(1)
+        held = ExpertChoice(token, token, experts_per_token)
+    # COMBINE
+    scores = softmax(logits) if score == "softmax" else jax.nn.sigmoid(logits)
+    return held._replace(gate=jnp.take_along_axis(scores.T, held.token, axis=1))
+
+
+def selection_scores(logits: jax.Array, score: str) -> jax.Array:
+    """See reference."""
+    return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
+
+
+def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice) -> jax.Array:
+    """See reference."""
+    outputs = choice.gate[..., None] * expert_ffn(params["up"], params["down"], x[choice.token])  # [E, C, d]
+    # Added up in the precision of the gates, which is at least float32.
+    return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)
+
+
+def group_by_position(x: jax.Array, group_size: int) -> jax.Array:
+    """See reference."""
+    batch, length = x.shape[:2]
+    if group_size < 1 or batch % group_size:
+        raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
+    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
+    return jnp.swapaxes(sets, 1, 2).reshape(-1, group_size, *x.shape[2:])
+
+
+def ungroup_by_position(grouped: jax.Array, sequence_length: int) -> jax.Array:
+    """See reference."""
+    groups, group_size = grouped.shape[:2]
+    if sequence_length < 1 or groups % sequence_length:
+        raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
+    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
+    return jnp.swapaxes(sets, 1, 2).reshape(-1, sequence_length, *grouped.shape[2:])

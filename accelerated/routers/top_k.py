@@ -1,0 +1,106 @@
+"""See `routelaws.reference.routers.top_k`.
+
+What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: it is carried into
+the gates. Selections pass through `stop_gradient`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import InputError
+from ..notation import Routing, one_hot, softmax, top_k_indices
+
+SCORES = ("softmax", "sigmoid")
+"""See reference."""
+
+NORMALISATIONS = ("none", "sum", "softmax")
+"""See reference."""
+
+
+def top_k_router(
+    logits: jax.Array,
+    k: int = 1,
+    *,
+    score: str = "softmax",
+    normalisation: str = "none",
+    bias: jax.Array | None = None,
+    allow_constant_gate: bool = False,
+    held: Routing | None = None,
+) -> Routing:
+    """See reference."""
+    logits = _at_least_float32(logits)
+    _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
+    # SELECT
+    if held is None:
+        chosen_by = jax.lax.stop_gradient(logits)
+        if bias is not None:
+            chosen_by = _scores(chosen_by, score) + jax.lax.stop_gradient(bias)
+        expert = top_k_indices(chosen_by, k)  # [T, k]
+        held = _routing(expert, jnp.ones(expert.shape, bool), logits)
+    # COMBINE
+    return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
+
+
+def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
+    if not 1 <= k <= num_experts:
+        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if score not in SCORES:
+        raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    if normalisation not in NORMALISATIONS:
+        raise InputError(f"normalisation is {normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+    if k == 1 and normalisation != "none" and not allow_constant_gate:
+        raise InputError(
+            f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
+            f"allowed: 'none', or allow_constant_gate=True"
+        )
+
+
+def _at_least_float32(values):
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
+def _routing(expert, kept, logits):
+    num_experts = logits.shape[1]
+    kept = kept.astype(logits.dtype)
+    plan = (one_hot(expert, num_experts).astype(logits.dtype) * kept[:, :, None]).sum(axis=1) / kept.sum()
+    load = plan.sum(axis=0)
+    return Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
+
+
+def _log_scores(logits, score):
+    return jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits
+
+
+def _scores(logits, score):
+    return softmax(logits) if score == "softmax" else jax.nn.sigmoid(logits)
+
+
+def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation: str) -> jax.Array:
+    """See reference."""
+    if normalisation == "none":
+        return jnp.take_along_axis(_scores(logits, score), expert, axis=1)
+    log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
+    return softmax(jnp.take_along_axis(log_scores, expert, axis=1))
+
+
+def switch_router(logits: jax.Array, *, held: Routing | None = None) -> Routing:
+    """See reference."""
+    return top_k_router(logits, held=held)
+
+
+def gshard_router(logits: jax.Array, uniforms: jax.Array | None = None, *, held: Routing | None = None) -> Routing:
+    """See reference. A uniform outside [0, 1) does not raise."""
+    logits = _at_least_float32(logits)
+    if logits.shape[1] < 2:
+        raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
+    expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert
+    gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
+    # SELECT
+    if held is None:
+        kept = jnp.ones(gate.shape, bool)
+        if uniforms is not None:
+            kept = kept.at[:, 1].set(uniforms < 2 * gate[:, 1])
+        held = _routing(expert, kept, logits)
+    # COMBINE
+    kept = jnp.take_along_axis(held.plan, held.expert, axis=1) > 0
+    return held._replace(gate=jnp.where(kept, gate, 0))

@@ -1,0 +1,269 @@
+"""Balance: losses and a bias that keep the experts equally busy, and numbers that say how busy they are.
+
+A router that learns where to send tokens tends to send them all to a few experts. Three remedies, all of them used
+beside top-k token choice (`routers.top_k`):
+
+    1. SHARE      fₑ = share of the assignments that expert e received                  no gradient
+    2. SCORE      Pₑ = mean over tokens of the probability of expert e                  carries the gradient
+    3. LOSS       E Σₑ fₑ Pₑ                                                            `auxiliary_loss`
+                  mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
+    or, without a loss, a bias that only the choice sees:
+                  bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
+
+The first is that of the Switch Transformer (Fedus et al. 2021), where its weight is 0.01; the second, the router
+z-loss, usually has 0.001; the bias is Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the
+bare losses; the weight is the caller's.
+
+The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) Pₑ = Σ Pₑ), and also when the
+mean probabilities are equal, whatever the shares. Its gradient with respect to P is E f: the probability of an expert
+goes down in proportion to what it received. The value 1 is not the least there is: it is lower when the experts that
+are chosen often are chosen narrowly (example in `auxiliary_loss`).
+
+Several codes call one thing by this name that differs in a factor. `DIALECTS` names them; `value_at_balance` says
+what each gives when nothing is out of balance:
+
+    dialect           fₑ counts                    divided by    loss              at balance
+    "assignments"     all k choices                T k           E Σ fₑ Pₑ         1
+    "tokens"          all k choices                T             E Σ fₑ Pₑ         k
+    "first_choice"    the first choice only        T             E Σ fₑ Pₑ         1
+    "gshard"          the first choice only        T             Σ fₑ Pₑ / E       1 / E²
+
+At k = 1 the first three agree, and are Switch's. "gshard" is Lepikhin et al. 2020. The default is our choice, since it
+keeps one weight right for every k.
+
+Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
+`held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.
+
+What this file does not do: noise on the logits, padding (leave those tokens out), and weights.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .notation import check_finite, log_sum_exp, softmax
+
+DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
+"""Ways to count fₑ and to scale the loss."""
+
+SCORES = ("softmax", "sigmoid")
+"""Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
+
+RECENTRE = ("none", "step", "bias")
+"""What has its mean taken away in `update_bias`: nothing, the signs of one step, or the new bias."""
+
+
+class AuxiliaryLoss(NamedTuple):
+    """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it."""
+
+    loss: float  # [], without its weight
+    share: np.ndarray  # [E], the f of the module docstring; a constant for the gradient
+    probability: np.ndarray  # [E], the P of the module docstring
+
+
+class LoadStatistics(NamedTuple):
+    """How evenly the experts are used."""
+
+    max_over_mean: float  # [], largest load over mean load; 1 is balance, E is one expert for all
+    entropy: float  # [], of the shares, in nats; log E is balance, 0 is one expert for all
+    idle: float  # [], share of the experts that received nothing
+
+
+def expert_counts(expert: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [E] integers, how many of the T k assignments each expert received.
+
+    Args:
+        expert: [T, k] integers in [0, E).
+        num_experts: E.
+
+    Raises:
+        ValueError: an expert index is out of range.
+
+    Example:
+        >>> expert_counts(np.array([[0, 2], [0, 1]]), 4).tolist()
+        [2, 1, 1, 0]
+    """
+    if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
+        raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+    counts = np.zeros(num_experts, dtype=np.int64)
+    for e in expert.ravel():
+        counts[e] += 1
+    return counts
+
+
+def mean_probability(logits: np.ndarray, score: str = "softmax") -> np.ndarray:
+    """Return [E], the mean over tokens of the probability of each expert; sums to 1.
+
+    Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
+    the loss cannot be lowered by making all scores tiny.
+
+    Args:
+        logits: [T, E], finite.
+        score: one of `SCORES`.
+
+    Raises:
+        ValueError: a logit is not finite, or the score is unknown.
+    """
+    logits = check_finite("logits", logits)
+    if score not in SCORES:
+        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    if score == "sigmoid":
+        logits = -np.logaddexp(0, -logits)
+    return softmax(logits).mean(axis=0)
+
+
+def auxiliary_loss(
+    logits: np.ndarray,
+    expert: np.ndarray,
+    *,
+    dialect: str = "assignments",
+    score: str = "softmax",
+    held: AuxiliaryLoss | None = None,
+) -> AuxiliaryLoss:
+    """Return the loss that grows when the experts with many tokens also have a high probability.
+
+    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021; the dialects as in the module
+    docstring.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        dialect: one of `DIALECTS`.
+        score: one of `SCORES`.
+        held: an earlier result whose `share` is used instead of the share of `expert`.
+
+    Returns:
+        `AuxiliaryLoss`.
+
+    Raises:
+        ValueError: a logit is not finite, an index is out of range, or the dialect or the score is unknown.
+
+    Example:
+        Two tokens in balance, and three that are not, with a loss below 1:
+
+        >>> round(auxiliary_loss(np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([[0], [1]])).loss, 4)
+        1.0
+        >>> z = np.log([[0.51, 0.49], [0.51, 0.49], [0.01, 0.99]])
+        >>> round(auxiliary_loss(z, np.array([[0], [0], [1]])).loss, 4)
+        0.8956
+    """
+    value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
+    probability = mean_probability(logits, score)
+    num_experts = len(probability)
+    if held is None:
+        num_tokens, k = expert.shape
+        if dialect in ("assignments", "tokens"):
+            share = expert_counts(expert, num_experts) / (num_tokens * (k if dialect == "assignments" else 1))
+        else:
+            share = expert_counts(expert[:, :1], num_experts) / num_tokens
+    else:
+        share = held.share
+    scale = 1 / num_experts if dialect == "gshard" else num_experts
+    return AuxiliaryLoss(float(scale * (share * probability).sum()), share, probability)
+
+
+def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
+    """Return what `auxiliary_loss` gives when every expert has the same share.
+
+    Args:
+        num_experts: E.
+        k: experts per token.
+        dialect: one of `DIALECTS`.
+
+    Raises:
+        ValueError: the dialect is unknown.
+
+    Example:
+        >>> [value_at_balance(4, 2, dialect) for dialect in DIALECTS]
+        [1.0, 2.0, 1.0, 0.0625]
+    """
+    if dialect not in DIALECTS:
+        raise ValueError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
+    return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
+
+
+def z_loss(logits: np.ndarray) -> float:
+    """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
+
+    It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
+
+    Args:
+        logits: [T, E], finite.
+
+    Raises:
+        ValueError: a logit is not finite.
+
+    Example:
+        >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
+        True
+    """
+    return float((log_sum_exp(check_finite("logits", logits), axis=1) ** 2).mean())
+
+
+def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, recentre: str = "none") -> np.ndarray:
+    """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
+
+    The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
+    rounded shares would move the bias by rounding errors for ever. The bias enters the choice alone, never a gate, and
+    has no gradient. It starts at 0, is kept with the weights, and is left alone in evaluation.
+
+    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice; the plain rule drifts all the
+    same, since the signs of a step need not sum to 0. `recentre` stops that.
+
+    Args:
+        bias: [E].
+        counts: [E] integers >= 0, assignments over the whole batch (all devices).
+        rate: u >= 0; 0 leaves the bias as it is (recentring apart).
+        recentre: one of `RECENTRE`.
+
+    Returns:
+        [E].
+
+    Raises:
+        ValueError: the counts are not integers >= 0, the rate is negative or NaN, or `recentre` is unknown.
+
+    Example:
+        >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0).tolist()
+        [-1.0, 0.0, 1.0, -1.0]
+        >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0, recentre="step").tolist()
+        [-0.75, 0.25, 1.25, -0.75]
+    """
+    bias, counts = check_finite("bias", bias), np.asarray(counts)
+    if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
+        raise ValueError("counts have to be integers of at least 0")
+    if not rate >= 0:
+        raise ValueError(f"rate is {rate}; it has to be at least 0")
+    if recentre not in RECENTRE:
+        raise ValueError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
+    total = sum(int(count) for count in counts)
+    step = np.array([np.sign(total - len(counts) * int(count)) for count in counts], dtype=np.float64)
+    if recentre == "step":
+        step = step - step.mean()
+    bias = bias + rate * step
+    return bias - bias.mean() if recentre == "bias" else bias
+
+
+def load_statistics(load: np.ndarray) -> LoadStatistics:
+    """Return how evenly the experts are used.
+
+    Args:
+        load: [E], counts or shares, at least 0, not all 0.
+
+    Returns:
+        `LoadStatistics`.
+
+    Raises:
+        ValueError: a load is negative or not finite, or all are 0.
+
+    Example:
+        >>> found = load_statistics(np.array([2, 2, 0, 0]))
+        >>> found.max_over_mean, found.entropy == math.log(2), found.idle
+        (2.0, True, 0.5)
+    """
+    load = check_finite("load", load)
+    if load.min() < 0 or load.sum() == 0:
+        raise ValueError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
+    share = load / load.sum()
+    entropy = sum(s * math.log(1 / s) for s in share if s > 0)
+    return LoadStatistics(float(share.max() * len(share)), float(entropy), float((load == 0).mean()))

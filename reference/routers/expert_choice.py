@@ -1,0 +1,149 @@
+"""Expert choice: each expert takes the C tokens it scores highest. Perfect balance, but not every token is taken.
+
+Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09368).
+
+    1. SCORE    sₜₑ = softmax(zₜ)ₑ over the experts, or σ(zₜₑ)
+    2. SELECT   expert e takes the C = ceil(c T / E) tokens with the largest sₜₑ       `expert_choice_router`
+    3. PLACE    nothing to do: every expert has exactly C tokens
+    4. COMBINE  hₜ = Σ over the experts e that took t of sₜₑ · FFNₑ(xₜ)                `expert_choice_ffn`
+
+A token is taken by any number of experts from 0 to E; one that nobody takes passes through the residual connection
+alone. No loss for balance is needed.
+
+NOT CAUSAL within a sequence. Whether a token is taken depends on all tokens of its group. In a group that holds
+several positions of one sequence, a later token can push an earlier one out: the future leaks into the past, in
+training and in evaluation alike, and a language model that is evaluated so reports a loss it cannot reach when it
+generates. With a group that holds one position of several sequences (`group_by_position`) no position sees a later
+one; what a sequence gets then depends on the other sequences of its batch, at that position and before it.
+
+Our choices, where the paper is silent: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1);
+the sigmoid is an option. Experts compare the logarithms of the scores, which do not underflow; equal ones go to the
+lower token index.
+"""
+
+import numpy as np
+
+from ..experts import expert_capacity, expert_ffn
+from ..notation import ExpertChoice, check_finite, log_sum_exp, softmax, top_k_indices
+
+SCORES = ("softmax", "sigmoid")
+"""Ways to turn logits into scores."""
+
+
+def expert_choice_router(
+    logits: np.ndarray, capacity_factor: float = 2.0, *, score: str = "softmax", held: ExpertChoice | None = None
+) -> ExpertChoice:
+    """Give each expert the C tokens of the group that it scores highest. Which group is safe: see the file docstring.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z of one group.
+        capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
+        score: one of `SCORES`.
+        held: a choice for the same group whose selection is used instead of a new one.
+
+    Returns:
+        `ExpertChoice`.
+
+    Raises:
+        ValueError: a logit is not finite, c <= 0, or the score is unknown.
+
+    Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
+
+    Example:
+        Three tokens, two experts with two places each (1.0 · 3 / 2, rounded up). Token 0 is taken twice:
+
+        >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0)
+        >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
+        ([[1, 0], [2, 0]], [[0.9, 0.6], [0.8, 0.4]], [2, 1, 1])
+    """
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    if score not in SCORES:
+        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    # SELECT
+    if held is None:
+        capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
+        token = top_k_indices(selection_scores(logits, score).T, capacity)  # [E, C]
+        experts_per_token = np.zeros(num_tokens, dtype=np.int64)
+        for t in token.ravel():
+            experts_per_token[t] += 1
+        held = ExpertChoice(token, None, experts_per_token)
+    # COMBINE
+    scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))
+    return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
+
+
+def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:
+    """Return [T, E], what an expert compares: log softmax(z), or z itself for the sigmoid, whose order is the same."""
+    if score == "sigmoid":
+        return logits
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - log_sum_exp(shifted, axis=1)[:, None]
+
+
+def expert_choice_ffn(params: dict, x: np.ndarray, choice: ExpertChoice) -> np.ndarray:
+    """Send the tokens that each expert chose through it, and add up what comes back.
+
+    Args:
+        params: {"up": [E, d, f], "down": [E, f, d]}.
+        x: [T, d].
+        choice: of the same group.
+
+    Returns:
+        [T, d]; 0 for a token that nobody took.
+    """
+    result = np.zeros_like(x)
+    for e, (tokens, gates) in enumerate(zip(choice.token, choice.gate, strict=True)):
+        outputs = expert_ffn(params["up"][e], params["down"][e], x[tokens])  # [C, d]
+        for t, gate, output in zip(tokens, gates, outputs, strict=True):
+            result[t] += gate * output
+    return result
+
+
+def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
+    """Rearrange a batch so that each group holds one position of `group_size` sequences.
+
+    Groups are meant for a loop or a `vmap` over the first axis. With groups of one sequence each token is alone and is
+    taken by every expert.
+
+    Args:
+        x: [b, S, ...].
+        group_size: sequences per group; divides b.
+
+    Returns:
+        [b S / group_size, group_size, ...]: for each set of neighbouring sequences, position after position.
+
+    Raises:
+        ValueError: the group size does not divide b.
+
+    Example:
+        Four sequences of two positions, in groups of two:
+
+        >>> group_by_position(np.array([["a0", "a1"], ["b0", "b1"], ["c0", "c1"], ["d0", "d1"]]), 2).tolist()
+        [['a0', 'b0'], ['a1', 'b1'], ['c0', 'd0'], ['c1', 'd1']]
+    """
+    batch, length = x.shape[:2]
+    if group_size < 1 or batch % group_size:
+        raise ValueError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
+    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
+    return np.swapaxes(sets, 1, 2).reshape(-1, group_size, *x.shape[2:])
+
+
+def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray:
+    """Undo `group_by_position`.
+
+    Args:
+        grouped: [b S / group_size, group_size, ...].
+        sequence_length: S.
+
+    Returns:
+        [b, S, ...].
+
+    Raises:
+        ValueError: the sequence length does not divide the number of groups.
+    """
+    groups, group_size = grouped.shape[:2]
+    if sequence_length < 1 or groups % sequence_length:
+        raise ValueError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
+    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
+    return np.swapaxes(sets, 1, 2).reshape(-1, sequence_length, *grouped.shape[2:])

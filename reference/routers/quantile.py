@@ -1,0 +1,133 @@
+"""Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
+
+A bias that the tokens of the next batch are routed by, and the dual of the problem that `base` solves; several public
+codes of 2026 route so.
+
+    1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
+    2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
+    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β
+    4. LOSS     none; after a training batch β takes one step                             `quantile_bias`
+
+**The program.** Choose k experts for each token so that Σ s is largest, with ⌊T k / E⌋ or ⌈T k / E⌉ tokens for each
+expert. Let C = ⌊T k / E⌋ and r = T k mod E. For any token prices α, expert prices β and one number x, no such choice
+exceeds
+
+    D(α, β, x) = k Σₜ αₜ + C Σₑ βₑ + r x + Σₑ max(0, βₑ − x) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
+
+since r experts may have one token more, each for the price x. With the best α and x this is `base.dual_bound`(s, β, k).
+
+**The step** takes each block in turn to where D is least given the others. That is an interval between two order
+statistics, and the step goes to its middle:
+
+    αₜ ← between the k-th and the (k+1)-th largest of sₜₑ − βₑ over e
+    x  ← between the r-th and the (r+1)-th largest of βₑ over e                          (where r > 0)
+    βₑ ← between the C-th and the (C+1)-th largest of sₜₑ − αₜ over t                    (where r = 0)
+         between the (C+1)-th and the (C+2)-th largest of x and sₜₑ − αₜ over t          (where r > 0)
+
+D never rises, so every β is a certificate: a bound on what any balanced choice can reach. From the ends of the
+intervals the steps stall at vertices where everything is tied. From the middles they reached the optimum in 399 of 400
+tries with up to 60 tokens and 8 experts, within 300 steps; one, with tied whole scores, stopped short of it. At the
+optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
+
+One step per batch, with the bias kept from batch to batch; over micro-batches the mean of their biases is taken (by the
+caller). Adding a constant to β changes no choice; β is returned with mean 0 (our choice), so that it cannot wander.
+
+What a training step leaks: nothing of its own batch, whose tokens are routed by the bias of earlier batches; the bias
+that they leave is for the next one. Evaluation uses the same choice with the bias as it stands, and is causal. Scores
+are the raw logits (our choice). No gradient flows through β or the choice.
+"""
+
+import numpy as np
+
+from ..notation import Routing, check_finite, one_hot, top_k_indices
+from .sinkhorn import gate_values
+
+
+def quantile_bias(scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps: int = 1) -> np.ndarray:
+    """Return the bias after steps on one batch.
+
+    Args:
+        scores: [T, E], finite; the raw router logits.
+        bias: [E], finite; from the batch before, at first zeros.
+        k: experts per token, 1 <= k <= E.
+        num_steps: how many steps on these scores; a router takes one.
+
+    Returns:
+        [E] in units of the scores, mean 0. For k < E, `base.dual_bound`(scores, bias, k) never rises.
+
+    Raises:
+        ValueError: an entry is not finite, or k is out of range.
+
+    Example:
+        All four prefer expert 0, or do not mind. The step makes it dearer by 2.25, and two of them leave:
+
+        >>> scores = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
+        >>> bias = quantile_bias(scores, np.zeros(2))
+        >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
+        ([1.125, -1.125], [0, 1, 0, 1])
+    """
+    scores, bias = check_finite("scores", scores), check_finite("bias", bias)
+    num_tokens, num_experts = scores.shape
+    _check_k(k, num_experts)
+    capacity, more = divmod(num_tokens * k, num_experts)
+    if k == num_experts:
+        num_steps = 0
+    for _ in range(num_steps):
+        alpha = _middle(scores - bias, k, axis=1)  # [T]
+        candidates = scores - alpha[:, None]  # [T, E]
+        if more:
+            x = _middle(bias, more, axis=0)
+            candidates = np.vstack([candidates, np.full(num_experts, x)])
+        bias = _middle(candidates, capacity + (more > 0), axis=0)
+        bias = bias - bias.mean()
+    return bias
+
+
+def quantile_router(
+    logits: np.ndarray, bias: np.ndarray, k: int = 1, *, gate: str = "sigmoid", held: Routing | None = None
+) -> Routing:
+    """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
+
+    Args:
+        logits: [T, E], finite.
+        bias: [E], finite; see `quantile_bias`.
+        k: experts per token, 1 <= k <= E.
+        gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
+        held: a routing of the same group whose selection is used instead of a new one.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: an entry is not finite, k is out of range, or the gate is unknown.
+
+    Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
+    index.
+
+    Example:
+        >>> z = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
+        >>> quantile_router(z, np.array([0.75, -0.75])).expert.ravel().tolist()
+        [0, 0, 1, 1]
+    """
+    logits, bias = check_finite("logits", logits), check_finite("bias", bias)
+    num_tokens, num_experts = logits.shape
+    _check_k(k, num_experts)
+    # SELECT
+    if held is None:
+        expert = top_k_indices(logits - bias, k)  # [T, k]
+        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
+        load = plan.sum(axis=0)  # [E]
+        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+    # COMBINE
+    return held._replace(gate=gate_values(logits, held.expert, gate))
+
+
+def _check_k(k: int, num_experts: int) -> None:
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+
+
+def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """Return the middle between the rank-th and the next largest entry along an axis."""
+    ordered = -np.sort(-values, axis=axis)
+    return (np.take(ordered, rank - 1, axis=axis) + np.take(ordered, rank, axis=axis)) / 2

@@ -1,0 +1,221 @@
+"""Top-k token choice: each token takes the k experts it scores highest.
+
+Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and the forms that later models use.
+
+    1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
+    2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters here alone       `top_k_router`
+    3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
+                       sₜₑ / (sum of s over the chosen)                          "sum"
+                       softmax of zₜ over the chosen                             "softmax"
+    4. LOSS     nothing here keeps the experts balanced; see `balance`
+
+For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax, then
+top-k; "softmax" is top-k, then softmax. Sigmoid scores with a bias and "sum" are the form of DeepSeek-V3.
+
+A gate that is normalised over the chosen is the constant 1 at k = 1: the loss of the task then gives the router no
+gradient at all, and it stays as it was drawn. Some libraries do this by default. Here it is an error unless
+`allow_constant_gate` says that it is meant.
+
+Without a bias the choice is made by the logits, whose order is that of the scores and which never saturate: in 32 bits
+σ(20) and σ(30) are the same number. With a bias it has to be made by s + b, and equal sums go to the lower index.
+
+Causal, in training as in evaluation: the experts of a token depend on that token alone. A capacity (`experts`) takes
+the other tokens into account; so does a bias, through the loads of earlier steps.
+
+Our choices, where the papers are silent: in GShard's router the second expert is kept with probability
+min(1, 2 gate), so that two equal gates are always both kept, and the gate of the first is not scaled up when the
+second is left out.
+"""
+
+import numpy as np
+
+from ..notation import Routing, check_finite, one_hot, softmax, top_k_indices
+
+SCORES = ("softmax", "sigmoid")
+"""Ways to turn logits into scores."""
+
+NORMALISATIONS = ("none", "sum", "softmax")
+"""Ways to turn the scores of the chosen experts into gates."""
+
+
+def top_k_router(
+    logits: np.ndarray,
+    k: int = 1,
+    *,
+    score: str = "softmax",
+    normalisation: str = "none",
+    bias: np.ndarray | None = None,
+    allow_constant_gate: bool = False,
+    held: Routing | None = None,
+) -> Routing:
+    """Give each token the k experts that it scores highest.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        k: experts per token, 1 <= k <= E.
+        score: one of `SCORES`.
+        normalisation: one of `NORMALISATIONS`.
+        bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
+        allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
+        held: a routing of the same group whose selection is used instead of a new one.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: a logit or a bias is not finite, k is out of range, the score or the normalisation is unknown, or
+            the gate would be constant.
+
+    Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
+
+    Example:
+        >>> z = np.log([[1.0, 3.0, 4.0]])
+        >>> for normalisation in NORMALISATIONS:
+        ...     np.round(top_k_router(z, 2, normalisation=normalisation).gate, 4).tolist()
+        [[0.5, 0.375]]
+        [[0.5714, 0.4286]]
+        [[0.5714, 0.4286]]
+        >>> top_k_router(z, 2, bias=np.array([0.5, 0.0, 0.0])).expert.tolist()  # of 0.625, 0.375 and 0.5
+        [[0, 2]]
+    """
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    _check_options(k, num_experts, score, normalisation, allow_constant_gate)
+    # SELECT
+    if held is None:
+        if bias is None:
+            expert = top_k_indices(logits, k)  # [T, k]
+        else:
+            expert = top_k_indices(_scores(logits, score) + check_finite("bias", bias), k)
+        held = _routing(expert, np.ones(expert.shape, dtype=bool), num_experts)
+    # COMBINE
+    return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
+
+
+def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if score not in SCORES:
+        raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    if normalisation not in NORMALISATIONS:
+        raise ValueError(f"normalisation is {normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+    if k == 1 and normalisation != "none" and not allow_constant_gate:
+        raise ValueError(
+            f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
+            f"allowed: 'none', or allow_constant_gate=True"
+        )
+
+
+def _routing(expert, kept, num_experts):
+    """Return a `Routing` without gates whose mass is shared equally by the assignments that are kept [T, k]."""
+    plan = (one_hot(expert, num_experts) * kept[:, :, None]).sum(axis=1) / kept.sum()  # [T, E]
+    load = plan.sum(axis=0)  # [E]
+    return Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+
+
+def _log_scores(logits, score):
+    """Return log σ(z), or z itself: it differs from log softmax(z) by a constant in each row."""
+    return -np.logaddexp(0, -logits) if score == "sigmoid" else logits
+
+
+def _scores(logits, score):
+    return softmax(logits) if score == "softmax" else np.exp(_log_scores(logits, score))
+
+
+def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisation: str) -> np.ndarray:
+    """Return the gate of each chosen expert, [T, k].
+
+    The sum over the chosen is divided out in the logarithm, so it cannot be 0, however small the scores.
+
+    Args:
+        logits: [T, E], finite.
+        expert: [T, k].
+        score: one of `SCORES`.
+        normalisation: one of `NORMALISATIONS`.
+
+    Example:
+        >>> z = np.array([[-900.0, -901.0, 0.0]])
+        >>> np.round(chosen_gates(z, np.array([[0, 1]]), "sigmoid", "sum"), 4).tolist()
+        [[0.7311, 0.2689]]
+    """
+    if normalisation == "none":
+        return np.take_along_axis(_scores(logits, score), expert, axis=1)
+    log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
+    return softmax(np.take_along_axis(log_scores, expert, axis=1))
+
+
+def switch_router(logits: np.ndarray, *, held: Routing | None = None) -> Routing:
+    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
+
+    The same as `top_k_router` with its defaults, written out.
+
+    Args:
+        logits: [T, E], finite.
+        held: see `top_k_router`.
+
+    Returns:
+        `Routing` with k = 1.
+
+    Raises:
+        ValueError: a logit is not finite.
+
+    Example:
+        >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
+        >>> found.expert.tolist(), found.gate.tolist()
+        ([[1], [0]], [[0.75], [0.5]])
+    """
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    # SELECT
+    if held is None:
+        expert = np.array([[int(np.argmax(row))] for row in logits])  # the first of equals
+        plan = one_hot(expert[:, 0], num_experts) / num_tokens
+        load = plan.sum(axis=0)
+        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+    # COMBINE
+    return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
+
+
+def gshard_router(logits: np.ndarray, uniforms: np.ndarray | None = None, *, held: Routing | None = None) -> Routing:
+    """Give each token its two best experts, and leave the second out at random when its gate is small.
+
+    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate. One that is
+    left out keeps its place in `expert` and has gate 0; `plan` and `load` leave it out, which is also how `held` knows.
+
+    Args:
+        logits: [T, E], finite, E >= 2.
+        uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
+        held: a routing of the same group whose selection, second experts left out included, is used.
+
+    Returns:
+        `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
+
+    Raises:
+        ValueError: a logit is not finite, a uniform is outside [0, 1), or E < 2.
+
+    Source: Lepikhin et al. 2020; the factor 2 is our choice.
+
+    Example:
+        Gates 3/4 and 1/4: the second is kept with probability 1/2.
+
+        >>> z = np.log([[3.0, 1.0], [3.0, 1.0]])
+        >>> np.round(gshard_router(z, np.array([0.49, 0.51])).gate, 4).tolist()
+        [[0.75, 0.25], [0.75, 0.0]]
+    """
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    if num_experts < 2:
+        raise ValueError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    if uniforms is not None and not np.all((np.asarray(uniforms) >= 0) & (np.asarray(uniforms) < 1)):
+        raise ValueError("uniforms have to be at least 0 and below 1")
+    expert = top_k_indices(logits, 2) if held is None else held.expert
+    gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
+    # SELECT
+    if held is None:
+        kept = np.ones((num_tokens, 2), dtype=bool)
+        if uniforms is not None:
+            kept[:, 1] = uniforms < 2 * gate[:, 1]
+        held = _routing(expert, kept, num_experts)
+    # COMBINE
+    kept = np.take_along_axis(held.plan, held.expert, axis=1) > 0
+    return held._replace(gate=np.where(kept, gate, 0.0))
