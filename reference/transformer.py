@@ -25,7 +25,7 @@ Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, den
     blocks / attention / output                [L, H, kqv, d]
     dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
     routed_ffn / up, down                      [n_r, E, d, 4d], [n_r, E, 4d, d]
-    routed_ffn / router                        [n_r, d, E], S-BASE only
+    routed_ffn / router                        [n_r, d, E], not for HASH
     final_norm                                 scale, offset [d]
 
 Our choices: pre-norm LayerNorm, GELU (tanh form), no biases, truncated-normal initialisation with standard deviation

@@ -65,13 +65,13 @@ def converted(save, tmp_path):
 @pytest.mark.parametrize("out", ["table.csv", "table.csv.gz"])
 def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     rows = make_runs()
-    frame, remarks = converted(rows, MAP, {"router_type": "top-k", "k": "1"}, name=name, out=out)
+    frame, remarks = converted(rows, MAP, {"router_type": "my-router", "k": "1"}, name=name, out=out)
     assert list(frame) == [name for name in (*RELEASED_COLUMNS, *OWN_COLUMNS) if name in {*MAP, "k", "router_type"}]
     for column, source in MAP.items():
         if column != "hyper_id":
             assert frame[column].tolist() == [row[source] for row in rows]
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
-    assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "top-k" for row in rows]
+    assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
     assert remarks == [
         "dropped, since the table has no such column: lr, loss_balance",
         "k: 1, as set",

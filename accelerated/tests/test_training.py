@@ -53,6 +53,22 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["experts"] == 4
 
 
+@pytest.mark.parametrize(
+    ("routed", "router_type"),
+    [({"router": "base", "experts": 4}, "Base"),
+     ({"router": "top_k", "experts": 4, "k": 2, "z_weight": 0.001}, "Top-K")],
+)  # fmt: skip
+def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
+    rows = make_run(small_fields, tmp_path / "run", steps=80, evaluations=2, **routed).train()
+    assert float(rows[-1]["loss_validation"]) < min(float(rows[0]["loss_validation"]), math.log(300)) - 0.1
+    assert (rows[-1]["router_type"], rows[-1]["k"]) == (router_type, str(routed.get("k", 1)))
+    log = loop.read_log(tmp_path / "run" / "log.jsonl")
+    evaluation = [line for line in log if line["kind"] == "evaluation"][-1]
+    assert np.isclose(np.sum(evaluation["load"]), 1)
+    dropped = [line["dropped_fraction"] for line in log if line["kind"] == "train"]
+    assert max(dropped) == 0 if router_type == "Base" else 0 <= max(dropped) < 0.5
+
+
 def test_the_dropped_fraction_of_a_row_is_that_of_its_stretch(small_fields, tmp_path):
     routed = {**ROUTED, "capacity_factor": 0.8}
     rows = make_run(small_fields, tmp_path / "run", **routed).train()

@@ -117,6 +117,11 @@ def loss_in_bits(*arguments, **options):
     return found._replace(total=found.total / jnp.log(2.0), cross_entropy=found.cross_entropy / jnp.log(2.0))
 
 
+def loss_without_balance(*arguments, **options):
+    found = transformer.loss(*arguments, **options)
+    return found._replace(total=found.cross_entropy)
+
+
 def counts_no_router(*arguments, **options):
     found = accelerated.accounting.count(*arguments, **options)
     experts_, routed = arguments[5], round(arguments[1] * arguments[7])
@@ -502,6 +507,9 @@ PUBLIC = {
     "loss in bits": (
         "transformer.loss", loss_in_bits,
         lambda b: test_transformer.check_forward(b, case("dense", 0), "float32", True)),
+    "balance loss left out": (
+        "transformer.loss", loss_without_balance,
+        lambda b: test_transformer.check_forward(b, case("top_k", 0), "float32", True)),
     "router weights not counted": (
         "accounting.count", counts_no_router,
         lambda b: test_accounting.check_row(b, *test_accounting.TABLE[-3])),
@@ -539,6 +547,14 @@ def shifted_by_one(logits, shift=transformer._shift):
 
 def always_training(params, x, tokens, config, training, held, block=transformer._routed_block):
     return block(params, x, tokens, config, True, held)
+
+
+def balanced_in_evaluation(logits, config, training, held, route=transformer._learned_routing):
+    return route(logits, config, True, held)
+
+
+def greedy_in_training(logits, config, training, held, route=transformer._learned_routing):
+    return route(logits, config, False, held)
 
 
 def no_stop(module):
@@ -589,6 +605,12 @@ PRIVATE = {
     "evaluation routed as in training": (
         transformer, "_routed_block", always_training,
         lambda b: test_transformer.check_causality(b, case("sinkhorn", 11), 1)),
+    "balance loss in evaluation": (
+        transformer, "_learned_routing", balanced_in_evaluation,
+        lambda b: test_transformer.check_forward(b, case("top_k", 0), "float32", False)),
+    "BASE greedy in training": (
+        transformer, "_learned_routing", greedy_in_training,
+        lambda b: test_transformer.check_own_routing(b, case("base", 0), True)),
     "evaluation that depends on the batch": (
         transformer, "_routed_block", always_training,
         lambda b: test_transformer.check_batch_independence(b, case("sinkhorn", 11))),
