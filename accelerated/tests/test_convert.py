@@ -75,7 +75,7 @@ def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     assert remarks == [
         "dropped, since the table has no such column: lr, loss_balance",
         "k: 1, as set",
-        "router_type: top-k, as set, in 30 of 36 rows",
+        "router_type: my-router, as set, in 30 of 36 rows",
         "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
         "hyper_id: the names of 18 runs, numbered in the order of the rows",
     ]
