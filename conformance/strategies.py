@@ -145,6 +145,10 @@ def case(name: str, seed: int) -> Case:
         return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
 
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
+    if config.router == "base":
+        # Equal tokens after equal ones, or after none, are equal to the router, and rounding decides which goes where.
+        tokens[:, 0] = np.arange(BATCH)
+        tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
     return Case(name, config, draw(transformer.parameter_shapes(config)), tokens, seed)
 
 

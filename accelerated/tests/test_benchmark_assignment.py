@@ -13,7 +13,7 @@ def test_a_small_run(capsys):
     rows = [(line[18:26].strip(), line[26:46].strip(), *map(float, line[46:].split())) for line in lines]
     assert {row[0] for row in rows} == {"skew", "aniso"} and len(rows) >= 8
     for _, method, milliseconds, ratio, missing in rows:
-        assert milliseconds > 0 and ratio > 0
+        assert milliseconds >= 0 and ratio >= 0  # a ratio is printed with one digit: 0.0 on a busy machine
         assert abs(missing) < 0.05 and (missing == 0 or "auction" in method or "OR-tools" in method), (method, missing)
 
 
