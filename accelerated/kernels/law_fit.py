@@ -30,7 +30,7 @@ PSI, TILT, LEVEL, RESIDUAL, TURN_0, TURN_1 = range(6)
 
 STEPS = 300  # of the search; about ten are used
 SETTLED = 1e-14  # relative decrease of the residual that ends the search
-SETTLED_SOON = 1e-11  # the same for a bootstrap; the step that promises so little is not taken, yet all before it were
+SETTLED_SOON = 1e-10  # the same for a bootstrap; the step that promises so little is not taken, yet all before it were
 NEWTON_STEPS, NUDGE = 40, 1e-5  # of `polish`, and the step of its differences
 MARGIN = 1.1  # see `_may_win`
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
