@@ -132,7 +132,7 @@ def _as_dict(entry: LawFit) -> dict:
         "router": entry.selection.router,
         "rows": fit.rows,
         "left_out": entry.selection.left_out,
-        "coefficients": {name: _plain(value) if _found(entry, name) else None
+        "coefficients": {name: plain(value) if _found(entry, name) else None
                          for name, value in fit.coefficients._asdict().items()},
         "rmsle": fit.rmsle,
         "criterion": fit.criterion,
@@ -142,10 +142,10 @@ def _as_dict(entry: LawFit) -> dict:
     }  # fmt: skip
     cutoff = _cutoff(entry)
     if cutoff is not None:
-        found["derived"] = {cutoff[0]: _plain(cutoff[1]) if _found(entry, cutoff[0]) else None}
+        found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, cutoff[0]) else None}
     found["intervals"] = _intervals(entry)
     for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
-        found[name] = None if held_out is None else _plain(held_out.rmsle)
+        found[name] = None if held_out is None else plain(held_out.rmsle)
     return found
 
 
@@ -174,7 +174,7 @@ def _intervals(entry: LawFit) -> dict | None:
 
 
 def _range_dict(item: Range) -> dict:
-    ends = {"value": _plain(item.value), "low": _plain(item.low), "high": _plain(item.high)}
+    ends = {"value": plain(item.value), "low": plain(item.low), "high": plain(item.high)}
     return ends | ({"verdict": item.words} if item.words else {})
 
 
@@ -241,10 +241,10 @@ def _ends(item: Range, form: str = ".4g") -> str:
     return f"{_shown(item.low, form)} to {_shown(item.high, form)}"
 
 
-def _plain(value):
+def plain(value):
     """Return a number, or a list of numbers, as strict JSON holds it."""
     if np.ndim(value):
-        return [_plain(item) for item in np.asarray(value).tolist()]
+        return [plain(item) for item in np.asarray(value).tolist()]
     return float(value) if math.isfinite(value) else None
 
 

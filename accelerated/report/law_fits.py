@@ -26,7 +26,7 @@ AXES = {"dense": "dense", "routed-utilisation": "compute"}
 """What `select_rows` is to choose for a law; "experts" for the others."""
 
 OUTLIER = 4.0
-"""Beyond how many robust standard deviations a row of a Huber fit is left out when its law is judged."""
+"""Beyond how many robust standard deviations of the fit a row is left out in `_steepness`."""
 
 FAR = 10.0
 """How many times the nearer end of a slope's interval the farther one may be in a law that counts as determined."""
@@ -117,7 +117,8 @@ def fit_law(
 def _steepness(law: Law, columns, loss, fit) -> list[Range]:
     """Return the slopes by which a bounded law is judged to be determined; none of a linear law.
 
-    After a fit with Huber's criterion they are those of least squares on the rows that it does not treat as outliers.
+    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where the
+    fit's own slopes are there already (the law in (N, E) by least squares).
     """
     if not law.name.startswith("routed-"):
         return []

@@ -10,6 +10,7 @@ from ..laws.catalogue import LAWS
 from ..laws.resampling import jackknife
 from ..laws.uncertainty import Quantity, profile_intervals
 from ..table import read_table, select_rows
+from .fit_command import plain
 from .law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
 
 INPUTS = {
@@ -165,11 +166,11 @@ def as_dict(report: PredictReport) -> dict:
         "remarks": report.remarks,
         "predictions": [
             {
-                "router": p.router, "rows": p.fitted.fit.rows, "loss": _plain(p.loss),
-                "law_interval": [_plain(end) for end in p.law],
-                "by_size_interval": None if p.by_size is None else [_plain(end) for end in p.by_size],
-                "run_interval": [_plain(end) for end in p.run],
-                "dense_equivalent": None if p.dense is None else dict(zip(("N", "low", "high"), map(_plain, p.dense),
+                "router": p.router, "rows": p.fitted.fit.rows, "loss": plain(p.loss),
+                "law_interval": [plain(end) for end in p.law],
+                "by_size_interval": None if p.by_size is None else [plain(end) for end in p.by_size],
+                "run_interval": [plain(end) for end in p.run],
+                "dense_equivalent": None if p.dense is None else dict(zip(("N", "low", "high"), map(plain, p.dense),
                                                                           strict=True)),
                 "status": p.fitted.fit.status, "determined": p.fitted.determined, "warnings": p.warnings,
             }
@@ -211,7 +212,3 @@ def print_prediction(report: PredictReport, console=None) -> None:
     for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
         routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
         console.print(f"warning ({routers}): {warning}", markup=False)
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
