@@ -117,8 +117,8 @@ def fit_law(
 def _steepness(law: Law, columns, loss, fit) -> list[Range]:
     """Return the slopes by which a bounded law is judged to be determined; none of a linear law.
 
-    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where the
-    fit's own slopes are there already (the law in (N, E) by least squares).
+    They are those of least squares on the rows within OUTLIER robust standard deviations of the fit. Not asked where
+    the fit's own slopes are there already (the law in (N, E) by least squares).
     """
     if not law.name.startswith("routed-"):
         return []
