@@ -1,0 +1,173 @@
+"""See `routelaws.reference.routers.reinforce`.
+
+What differs: everything below float32 is raised to float32, and what carries no gradient passes through
+`stop_gradient`. A row of logits with an entry that is not finite does not raise: its gates, its plan, its
+log-probability and its entropy are NaN, and so is the loss; a mask without a real token gives NaN, too. An expert that
+is out of range or repeated does not raise either.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..balance import auxiliary_loss
+from ..errors import InputError
+from ..notation import Routing, canonical_zero, one_hot, softmax, top_k_indices
+
+
+class PolicyTerms(NamedTuple):
+    """See reference."""
+
+    loss: jax.Array  # []
+    policy: jax.Array  # []
+    baseline: jax.Array  # []
+    entropy: jax.Array  # []
+    balance: jax.Array  # []
+    advantage: jax.Array  # [T]
+
+
+def reinforce_router(
+    logits: jax.Array,
+    k: int = 1,
+    *,
+    gumbel: jax.Array | None = None,
+    nucleus: float = 1.0,
+    held: Routing | None = None,
+    mask: jax.Array | None = None,
+) -> Routing:
+    """See reference. No gradient goes through any field."""
+    num_tokens, num_experts = logits.shape
+    logits = _prepared(jax.lax.stop_gradient(logits), mask)
+    log_pi = log_policy(logits, k, nucleus)  # [T, E]
+    # SELECT
+    if held is None:
+        if gumbel is not None:
+            _check_shape("gumbel", gumbel, logits.shape)
+        expert = top_k_indices(logits if gumbel is None else log_pi + jax.lax.stop_gradient(gumbel), k)  # [T, k]
+        counts, plan, real = one_hot(expert, num_experts).sum(axis=1), jnp.exp(log_pi), num_tokens
+        if mask is not None:
+            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
+            counts, plan = (jnp.where(mask[:, None], values, 0) for values in (counts, plan))
+            real = mask.sum()
+        load, plan = counts.sum(axis=0).astype(plan.dtype) / (real * k), plan / real
+        held = Routing(expert, expert, load, plan, jnp.abs(num_experts * plan.sum(axis=0) - 1).max())
+    # COMBINE
+    gate = jnp.where(jnp.isnan(logits[:, :1]), jnp.nan, jnp.ones((num_tokens, k), logits.dtype) / k)
+    return held._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
+
+
+def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
+    """See reference."""
+    logits = _prepared(logits)
+    return _log_softmax(logits, _nucleus(logits, k, nucleus))
+
+
+def _nucleus(logits, k, nucleus):
+    """Return [T, E] bool, which experts belong to the nucleus; all of them in a row of NaN."""
+    num_experts = logits.shape[1]
+    if not 1 <= k <= num_experts:
+        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if not 0 < nucleus <= 1:
+        raise InputError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
+    if nucleus == 1:
+        return jnp.ones(logits.shape, bool)
+    logits = canonical_zero(jax.lax.stop_gradient(logits))
+    ordered, order = jax.lax.top_k(logits, num_experts)
+    probability = softmax(ordered)
+    before = jnp.cumsum(probability, axis=1) - probability
+    size = jnp.maximum((before < nucleus).sum(axis=1, keepdims=True), k)  # [T, 1]
+    # The last member separates the rest; comparing with it needs no permutation back.
+    lowest, last = (jnp.take_along_axis(values, size - 1, axis=1) for values in (ordered, order))
+    inside = (logits > lowest) | ((logits == lowest) & (jnp.arange(num_experts) <= last))
+    return inside | jnp.isnan(logits)
+
+
+def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) -> jax.Array:
+    """See reference. Entries are picked by a comparison, whose gradient, unlike that of a gather, is no scatter."""
+    _check_shape("expert", expert, (len(logits), expert.shape[-1]))
+    logits, k = _prepared(logits), expert.shape[1]
+    left = _nucleus(logits, k, nucleus)
+    total = jnp.zeros(len(logits), logits.dtype)
+    for j in range(k):
+        chosen = expert[:, j : j + 1] == jnp.arange(logits.shape[1])
+        total += jnp.where(chosen, _log_softmax(logits, left), 0).sum(axis=1)
+        left &= ~chosen
+    return total
+
+
+def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
+    """See reference."""
+    log_pi = log_policy(logits, k, nucleus)
+    finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, in the gradient too
+    return -jnp.where(log_pi == -jnp.inf, 0, jnp.exp(finite) * finite).sum(axis=1)
+
+
+def state_value(params: dict, x: jax.Array) -> jax.Array:
+    """See reference."""
+    return jax.nn.relu(jax.lax.stop_gradient(x) @ params["hidden"]) @ params["out"]
+
+
+def reward_to_go(reward: jax.Array) -> jax.Array:
+    """See reference."""
+    return jax.lax.cumsum(_at_least_float32(reward), axis=reward.ndim - 1, reverse=True)
+
+
+def policy_terms(
+    logits: jax.Array,
+    expert: jax.Array,
+    value: jax.Array,
+    reward: jax.Array,
+    *,
+    policy_weight: float = 1e-2,
+    baseline_weight: float = 1e-2,
+    entropy_weight: float = 0.0,
+    balance_weight: float = 1e-2,
+    nucleus: float = 1.0,
+    held_advantage: jax.Array | None = None,
+    mask: jax.Array | None = None,
+) -> PolicyTerms:
+    """See reference."""
+    for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):
+        if values is not None:
+            _check_shape(name, values, logits.shape[:1])
+    logits = _prepared(logits, mask)
+    value, reward = _at_least_float32(value), jax.lax.stop_gradient(_at_least_float32(reward))
+    advantage = reward - value if held_advantage is None else _at_least_float32(held_advantage)
+    advantage = _only_real(jax.lax.stop_gradient(advantage), mask)
+
+    def mean(values):
+        return values.mean() if mask is None else _only_real(values, mask).sum() / mask.sum()
+
+    policy = -mean(advantage * log_probability(logits, expert, nucleus))
+    baseline = mean(_only_real(reward - value, mask) ** 2)
+    entropy = mean(policy_entropy(logits, expert.shape[1], nucleus))
+    balance = auxiliary_loss(logits, expert, mask=mask).loss
+    loss = policy_weight * policy + baseline_weight * baseline - entropy_weight * entropy + balance_weight * balance
+    return PolicyTerms(loss, policy, baseline, entropy, balance, advantage)
+
+
+def _check_shape(name, values, shape):
+    if jnp.shape(values) != tuple(shape):
+        raise InputError(f"{name} has shape {jnp.shape(values)}; needed: {tuple(shape)}")
+
+
+def _at_least_float32(values):
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
+def _prepared(logits, mask=None):
+    """Return the logits in float32 or more, padding as zeros, and a row that is not finite as NaN throughout."""
+    logits = _at_least_float32(logits)
+    if mask is not None:
+        _check_shape("mask", mask, logits.shape[:1])
+        logits = jnp.where(mask[:, None], logits, 0)
+    return jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), logits, jnp.nan)
+
+
+def _log_softmax(logits, inside):
+    return jax.nn.log_softmax(jnp.where(inside, logits, -jnp.inf), axis=1)
+
+
+def _only_real(values, mask):
+    return values if mask is None else jnp.where(mask, values, 0)

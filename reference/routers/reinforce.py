@@ -1,0 +1,376 @@
+"""RL-R: the router is a policy over the experts and learns by REINFORCE.
+
+Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). The input of the block is the
+state, the expert is the action, and the reward is how well the next token was predicted.
+
+    1. SCORE    zₜₑ = xₜ · wₑ                                                            (the caller)
+                π = softmax(z), over the most probable experts only if a nucleus is asked for   `log_policy`
+    2. SELECT   training:   an expert drawn from π: the largest log πₜₑ + noise         `reinforce_router`
+                evaluation: the expert with the largest zₜₑ
+    3. PLACE    with a capacity, if the caller sets one                                 (`experts`)
+    4. COMBINE  gate = 1: the output is not scaled by the probability
+    5. LOSS     what is added to the cross-entropy of the model                          `policy_terms`
+
+The gate is a constant, so the cross-entropy alone gives the router no gradient. The gradient of an expectation over
+drawn experts is that of REINFORCE: ∇ E[r] = E[r ∇ log π(e)], and for any baseline b(x) that does not look at the drawn
+expert E[b ∇ log π(e)] = 0. With the reward rₜ = log p(next token) and the advantage Aₜ = rₜ − b(xₜ),
+
+    policy    −mean Aₜ log π(eₜ | xₜ)        A is a constant: the gradient goes through log π
+    baseline   mean (rₜ − b(xₜ))²            b is a small network (`state_value`), r a constant
+    entropy    mean over t of −Σₑ πₜₑ log πₜₑ      its weight is subtracted: more entropy, less loss
+    balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
+
+Credit. The paper gives each choice the reward of its own token. That is the true gradient as long as no token sees
+another one's choice. Where attention follows the routed layer, the choice of token t also changes the rewards of the
+later tokens, and the reward of its own token alone gives a biased gradient. The sum of the rewards from t to the end of
+the sequence (`reward_to_go`) is unbiased then too, at the price of more variance.
+
+Several experts per token are drawn without replacement, in order: the k largest of log π + Gumbel noise are exactly
+such a draw. Its probability is that of Plackett and Luce: at each step the policy over the experts that are left.
+
+Training and evaluation choose differently, by design. Both are causal: the experts of a token depend on that token
+alone (a capacity and the balance loss take the others into account). The reward looks at the next token, in the loss
+only.
+
+From the paper: the reward, the constant gate, the baseline d → d/8 → 1 without biases, one expert per token, and that
+a balance loss helps. Our choices: the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; rewards of the routed
+blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate 1/k, the mean of the experts; the
+nucleus and reward-to-go are options.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..balance import auxiliary_loss, expert_counts
+from ..notation import (
+    Routing,
+    _real_tokens,
+    _restore_padding,
+    check_finite,
+    log_sum_exp,
+    softmax,
+    top_k_indices,
+)
+
+
+class PolicyTerms(NamedTuple):
+    """What a routed block adds to the training loss, and its parts, each without its weight."""
+
+    loss: float  # [], policy_weight policy + baseline_weight baseline − entropy_weight entropy + balance_weight balance
+    policy: float  # [], −mean of advantage times log-probability
+    baseline: float  # [], mean squared difference of reward and value
+    entropy: float  # [], mean over tokens, in nats
+    balance: float  # [], 1 when all experts have the same load
+    advantage: np.ndarray  # [T], what the policy term used; a constant for the gradient; 0 for padding
+
+
+def reinforce_router(
+    logits: np.ndarray,
+    k: int = 1,
+    *,
+    gumbel: np.ndarray | None = None,
+    nucleus: float = 1.0,
+    held: Routing | None = None,
+    mask: np.ndarray | None = None,
+) -> Routing:
+    """Draw the experts of each token from its policy, or take the most probable ones.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        k: experts per token, 1 <= k <= E.
+        gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
+        nucleus: see `log_policy`.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, True for a real token; all are if None.
+
+    Returns:
+        `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
+
+    Raises:
+        ValueError: a logit or noise is not finite, k or the nucleus is out of range, a shape is wrong, or no token is
+            real.
+
+    Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
+    logits); ties go to the lower index.
+
+    Source: Clark et al. 2022 for k = 1; the rest is our choice (module docstring).
+
+    Example:
+        The policy prefers expert 0; the noise of the second token does not.
+
+        >>> z = np.log([[3.0, 1.0], [3.0, 1.0]])
+        >>> found = reinforce_router(z, gumbel=np.array([[0.0, 0.0], [0.0, 2.0]]))
+        >>> found.expert.ravel().tolist(), found.gate.ravel().tolist(), np.round(found.plan, 4).tolist()
+        ([0, 1], [1.0, 1.0], [[0.375, 0.125], [0.375, 0.125]])
+        >>> reinforce_router(z).expert.ravel().tolist()
+        [0, 0]
+    """
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        gumbel = None if gumbel is None else gumbel[mask]
+        held = None if held is None else held._replace(expert=held.expert[mask], plan=held.plan[mask])
+        return _restore_padding(reinforce_router(logits[mask], k, gumbel=gumbel, nucleus=nucleus, held=held), mask)
+    # SELECT
+    log_pi = log_policy(logits, k, nucleus)  # [T, E]
+    num_tokens, num_experts = log_pi.shape
+    if held is None:
+        if gumbel is None:
+            expert = top_k_indices(logits, k)  # [T, k]
+        else:
+            _check_shape("gumbel", gumbel, log_pi.shape)
+            expert = top_k_indices(log_pi + check_finite("gumbel", gumbel), k)
+        load = expert_counts(expert, num_experts) / (num_tokens * k)
+        plan = np.exp(log_pi) / num_tokens
+        held = Routing(expert, None, load, plan, np.abs(num_experts * plan.sum(axis=0) - 1).max())
+    # COMBINE
+    return held._replace(gate=np.full((num_tokens, k), 1 / k))
+
+
+def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
+    """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
+
+    The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
+    members. Which experts belong to it is a constant for the gradient; at nucleus = 1 all do.
+
+    Args:
+        logits: [T, E], finite.
+        k: experts per token, 1 <= k <= E.
+        nucleus: mass to keep, 0 < nucleus <= 1.
+
+    Returns:
+        [T, E]; exp of a row sums to 1.
+
+    Raises:
+        ValueError: a logit is not finite, or k or the nucleus is out of range.
+
+    Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
+    lower index.
+
+    Example:
+        Half of the mass needs the first two experts; they share it 2 to 1.
+
+        >>> z = np.log([[4.0, 2.0, 3.0, 1.0]])
+        >>> np.round(np.exp(log_policy(z, nucleus=0.5)), 4).tolist()
+        [[0.5714, 0.0, 0.4286, 0.0]]
+        >>> np.round(np.exp(log_policy(z, k=3, nucleus=0.5)), 4).tolist()
+        [[0.4444, 0.2222, 0.3333, 0.0]]
+    """
+    logits = check_finite("logits", logits)
+    inside = _nucleus(logits, k, nucleus)
+    log_pi = np.full(logits.shape, -np.inf)
+    for t, members in enumerate(inside):
+        log_pi[t, members] = logits[t, members] - log_sum_exp(logits[t, members], axis=0)
+    return log_pi
+
+
+def _nucleus(logits, k, nucleus):
+    """Return [T, E] bool, which experts belong to the nucleus."""
+    num_experts = logits.shape[1]
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if not 0 < nucleus <= 1:
+        raise ValueError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
+    inside = np.ones(logits.shape, dtype=bool)
+    if nucleus == 1:  # the sum of all probabilities may be rounded to 1 before the last one
+        return inside
+    order = top_k_indices(logits, num_experts)
+    for t, probability in enumerate(softmax(logits)):
+        mass = 0.0
+        for rank, e in enumerate(order[t]):
+            inside[t, e] = rank < k or mass < nucleus
+            mass += probability[e]
+    return inside
+
+
+def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0) -> np.ndarray:
+    """Return the log-probability of drawing these experts in this order, without replacement.
+
+        Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
+
+    With `expert` fixed it is a differentiable function of the logits.
+
+    Args:
+        logits: [T, E], finite.
+        expert: [T, k] integers in [0, E), distinct within a row.
+        nucleus: see `log_policy`.
+
+    Returns:
+        [T]; −∞ where an expert is outside the nucleus.
+
+    Raises:
+        ValueError: a logit is not finite, an expert is out of range or repeated, or the nucleus is out of range.
+
+    Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
+
+    Example:
+        3/6 times 2/(2 + 1):
+
+        >>> np.round(np.exp(log_probability(np.log([[1.0, 2.0, 3.0]]), np.array([[2, 1]]))), 4).tolist()
+        [0.3333]
+    """
+    logits, expert = check_finite("logits", logits), np.asarray(expert)
+    _check_shape("expert", expert, (len(logits), expert.shape[-1]))
+    expert_counts(expert, logits.shape[1])  # says so when an index is out of range
+    inside = _nucleus(logits, expert.shape[1], nucleus)
+    total = np.zeros(len(logits))
+    for t, row in enumerate(logits):
+        if len(set(expert[t].tolist())) < expert.shape[1]:
+            raise ValueError(f"expert: row {t} is {expert[t].tolist()}; its entries have to be distinct")
+        left = inside[t].copy()
+        for e in expert[t]:
+            total[t] += row[e] - log_sum_exp(row[left], axis=0) if left[e] else -np.inf
+            left[e] = False
+    return total
+
+
+def policy_entropy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
+    """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
+
+    Args:
+        logits: [T, E], finite.
+        k: experts per token; the nucleus holds at least so many.
+        nucleus: see `log_policy`.
+
+    Returns:
+        [T], between 0 and log E.
+
+    Raises:
+        ValueError: see `log_policy`.
+
+    Example:
+        >>> (policy_entropy(np.zeros((1, 4))) / np.log(2)).tolist()
+        [2.0]
+    """
+    log_pi = log_policy(logits, k, nucleus)
+    return np.array([-sum(np.exp(entry) * entry for entry in row if entry > -np.inf) for row in log_pi])
+
+
+def state_value(params: dict, x: np.ndarray) -> np.ndarray:
+    """Return the baseline b(x): the reward that the state lets one expect.
+
+    A network of one hidden layer with ReLU and without biases. No gradient goes into x: the baseline learns from the
+    states and does not change them.
+
+    Args:
+        params: "hidden" [d, h] and "out" [h]; the paper has h = d/8.
+        x: [T, d], the input of the block.
+
+    Returns:
+        [T].
+
+    Raises:
+        ValueError: an entry of x is not finite.
+
+    Source: Clark et al. 2022, by the released parameter counts; ReLU is our choice.
+
+    Example:
+        >>> params = {"hidden": np.array([[1.0, -1.0], [0.0, 2.0]]), "out": np.array([1.0, 10.0])}
+        >>> state_value(params, np.array([[3.0, 2.0], [1.0, 0.0]])).tolist()
+        [13.0, 1.0]
+    """
+    return np.maximum(check_finite("x", x) @ params["hidden"], 0) @ params["out"]
+
+
+def reward_to_go(reward: np.ndarray) -> np.ndarray:
+    """Return, for each position, the sum of the rewards from there to the end of its sequence.
+
+    Args:
+        reward: [..., S], finite, one sequence along the last axis; 0 at padding.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ValueError: a reward is not finite.
+
+    Example:
+        >>> reward_to_go(np.array([[1.0, 2.0, 4.0], [0.0, 1.0, 0.0]])).tolist()
+        [[7.0, 6.0, 4.0], [1.0, 1.0, 0.0]]
+    """
+    reward = check_finite("reward", reward)
+    to_go = np.zeros_like(reward)
+    for s in range(reward.shape[-1]):
+        to_go[..., s] = reward[..., s:].sum(axis=-1)
+    return to_go
+
+
+def policy_terms(
+    logits: np.ndarray,
+    expert: np.ndarray,
+    value: np.ndarray,
+    reward: np.ndarray,
+    *,
+    policy_weight: float = 1e-2,
+    baseline_weight: float = 1e-2,
+    entropy_weight: float = 0.0,
+    balance_weight: float = 1e-2,
+    nucleus: float = 1.0,
+    held_advantage: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+) -> PolicyTerms:
+    """Return what one routed block adds to the training loss.
+
+    The reward and the advantage are constants for the gradient: it goes through the log-probability, the entropy and
+    the balance loss into the logits, and through the squared difference into the value. With `held_advantage` and the
+    reward fixed, the loss is an ordinary differentiable function of logits and value.
+
+    Args:
+        logits: [T, E], finite; what the experts were drawn by.
+        expert: [T, k] integers in [0, E), the experts that were drawn, in order, before anything is dropped.
+        value: [T], finite, the baseline of each token (`state_value`), or zeros.
+        reward: [T], finite, the log-probability of each right next token in nats, or its `reward_to_go`.
+        policy_weight: of the policy term.
+        baseline_weight: of the squared difference.
+        entropy_weight: of the entropy, which is subtracted.
+        balance_weight: of the balance loss; its probabilities are those of all experts, whatever the nucleus.
+        nucleus: that of the draw; see `log_policy`.
+        held_advantage: [T], finite, used by the policy term instead of reward − value.
+        mask: [T] bool, True for a real token; means are over the real tokens.
+
+    Returns:
+        `PolicyTerms`.
+
+    Raises:
+        ValueError: an entry is not finite, a shape is wrong, an index or the nucleus is out of range, or no token is
+            real.
+
+    Source: Clark et al. 2022; the weights are our choice.
+
+    Example:
+        Two tokens, two experts, π = 1/2 each; one token did better than its baseline, the other worse.
+
+        >>> z, expert = np.zeros((2, 2)), np.array([[0], [1]])
+        >>> found = policy_terms(z, expert, value=np.array([-2.0, -2.0]), reward=np.array([-1.0, -5.0]))
+        >>> found.advantage.tolist(), found.baseline, found.balance
+        ([1.0, -3.0], 5.0, 1.0)
+        >>> np.round([found.policy / np.log(2), found.entropy / np.log(2)], 4).tolist()  # −mean(1, −3) log₂ ½ = −1
+        [-1.0, 1.0]
+        >>> round(found.loss, 4)  # 0.01 (−log 2 + 5 + 1)
+        0.0531
+    """
+    _check_shape("value", value, logits.shape[:1])
+    _check_shape("reward", reward, logits.shape[:1])
+    if held_advantage is not None:
+        _check_shape("held_advantage", held_advantage, logits.shape[:1])
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        logits, expert, value, reward = logits[mask], expert[mask], value[mask], reward[mask]
+        held_advantage = None if held_advantage is None else held_advantage[mask]
+    value, reward = check_finite("value", value), check_finite("reward", reward)
+    advantage = reward - value if held_advantage is None else check_finite("held_advantage", held_advantage)
+    policy = float(-(advantage * log_probability(logits, expert, nucleus)).mean())
+    baseline = float(((reward - value) ** 2).mean())
+    entropy = float(policy_entropy(logits, expert.shape[1], nucleus).mean())
+    balance = auxiliary_loss(logits, expert).loss
+    loss = policy_weight * policy + baseline_weight * baseline - entropy_weight * entropy + balance_weight * balance
+    if mask is not None:
+        restored = np.zeros(len(mask))
+        restored[mask] = advantage
+        advantage = restored
+    return PolicyTerms(loss, policy, baseline, entropy, balance, advantage)
+
+
+def _check_shape(name, values, shape):
+    if np.shape(values) != tuple(shape):
+        raise ValueError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")
