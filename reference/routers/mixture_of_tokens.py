@@ -1,0 +1,215 @@
+"""Mixture of Tokens: each expert works on one weighted mean of the group's tokens, and every token gets a share of it.
+
+Antoniak et al. 2023, "Mixture of Tokens: Continuous MoE through Cross-Example Aggregation" (arXiv 2310.15961).
+
+A group holds g tokens, which is the T of the other routers.
+
+    1. SCORE    zᵢₑ = xᵢ · cₑ, with the controller c                                  params["router"]
+    2. WEIGH    wᵢₑ = exp(zᵢₑ / τ) / Σⱼ exp(zⱼₑ / τ), over the tokens of the group    `mixing_weights`
+    3. MIX      mₑ = Σᵢ wᵢₑ xᵢ, one mixture for each expert
+    4. RUN      yₑ = φ(mₑ Uₑ) Dₑ
+    5. COMBINE  hᵢ = Σₑ wᵢₑ yₑ, with the same weights                                 `mixture_of_tokens`
+
+No SELECT and no PLACE: nothing is chosen, so nothing is dropped, nothing has a capacity and no LOSS has to keep the
+experts busy. The output is continuous in everything, apart from `one_hot`.
+
+Cost: an FFN without biases of width f takes 4 d f FLOPs for a row. A group of g tokens gives E rows, one to each
+expert: 4 d f E / g for each token. With f = 4 d g / E that is 16 d², what a dense FFN of width 4 d takes. Controller,
+mixing and redistribution come on top, with 2 d E for each token each, 6 d E in all.
+
+What sees what is decided by the grouping, in training and in evaluation alike:
+- one position of g sequences (`expert_choice.group_by_position`): causal. A token is mixed with tokens at the same
+  position of other sequences, so no position sees a later one of any sequence. Two pieces of one document should not
+  share a group: the start of the second is the future of the first.
+- neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
+  masked objectives only.
+Grouped by position with g > 1, what a sequence gets depends on the other sequences of its batch. It does not for g = 1,
+nor after transition tuning (with a capacity that drops nothing).
+
+Switching the mixing off:
+- g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts made for groups of g cost g times as much then, and
+  have not met such inputs.
+- τ → 0: each expert takes the one token that it scores highest, with weight 1 (`one_hot`). That is expert choice with
+  a capacity of 1 and a gate of 1; it still depends on the group.
+- transition tuning: the layer becomes a Switch layer, trained on for some steps. The experts U and D stay, and the
+  controller becomes the router. The parameter tree is the same, so nothing is converted: with
+  z = x @ params["router"] and routing = `top_k.switch_router`(z), the layer is
+  `experts.routed_ffn`(params, x, routing.expert, routing.gate). Each token is then on its own.
+
+Our choices: the tanh form of GELU, so that models differ in routing alone (the paper's ReLU is an option); the same
+weights for mixing and redistribution for a learned temperature too; a `mask` for padding.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..experts import gelu
+from ..notation import _real_tokens, check_finite, softmax, top_k_indices
+
+ACTIVATIONS = ("gelu", "relu")
+"""Names of the nonlinearities φ of the experts."""
+
+
+class MixtureOutput(NamedTuple):
+    """What a Mixture-of-Tokens layer returns for one group."""
+
+    output: np.ndarray  # [g, d]
+    weights: np.ndarray  # [g, E], share of each token in each expert's mixture; columns sum to 1 over the real tokens
+
+
+def mixing_weights(
+    logits: np.ndarray, temperature: float = 1.0, *, one_hot: bool = False, mask: np.ndarray | None = None
+) -> np.ndarray:
+    """Return how much of each token goes into the mixture of each expert.
+
+    Args:
+        logits: [g, E], finite; what the controller gives each token of the group for each expert.
+        temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
+        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
+            temperature does not matter.
+        mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+
+    Returns:
+        [g, E]; each column sums to 1.
+
+    Raises:
+        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or no token is real.
+
+    Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
+
+    Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
+
+    Example:
+        >>> z = np.log([[1.0, 2.0], [3.0, 2.0]])
+        >>> np.round(mixing_weights(z), 4).tolist(), np.round(mixing_weights(z, 0.5), 4).tolist()
+        ([[0.25, 0.5], [0.75, 0.5]], [[0.1, 0.5], [0.9, 0.5]])
+        >>> mixing_weights(z, one_hot=True).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    _check_temperature(temperature)
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        weights = np.zeros(np.shape(logits))
+        weights[mask] = mixing_weights(np.asarray(logits)[mask], temperature, one_hot=one_hot)
+        return weights
+    logits = check_finite("logits", logits)
+    if one_hot:
+        weights = np.zeros(logits.shape)
+        for e, token in enumerate(top_k_indices(logits.T, 1)[:, 0]):
+            weights[token, e] = 1
+        return weights
+    with np.errstate(over="ignore"):
+        divided = logits / float(temperature)
+    return softmax(check_finite("logits / temperature", divided).T).T
+
+
+def _check_temperature(temperature):
+    if np.shape(temperature) != () or not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
+
+
+def mixture_of_tokens(
+    params: dict,
+    x: np.ndarray,
+    temperature: float = 1.0,
+    *,
+    one_hot: bool = False,
+    activation: str = "gelu",
+    mask: np.ndarray | None = None,
+) -> MixtureOutput:
+    """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
+
+    Which groups are causal: see the file docstring.
+
+    Args:
+        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
+        x: [g, d], one group.
+        temperature: see `mixing_weights`.
+        one_hot: see `mixing_weights`.
+        activation: one of `ACTIVATIONS`.
+        mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
+
+    Returns:
+        `MixtureOutput`.
+
+    Raises:
+        ValueError: the activation is unknown, or as `mixing_weights`.
+
+    Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
+
+    Example:
+        One expert, two tokens with logits 0 and log 3. The mixture is 0.25 · 0 + 0.75 · 1, the expert makes
+        4 · 0.75 = 3 of it, and the tokens share that as 0.25 · 3 and 0.75 · 3:
+
+        >>> params = {"router": np.log([[3.0]]), "up": np.array([[[4.0]]]), "down": np.array([[[1.0]]])}
+        >>> np.round(mixture_of_tokens(params, np.array([[0.0], [1.0]]), activation="relu").output, 4).tolist()
+        [[0.75], [2.25]]
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if mask is not None:
+        mask = _real_tokens(mask, len(x))
+        alone = mixture_of_tokens(params, x[mask], temperature, one_hot=one_hot, activation=activation)
+        output, weights = np.zeros(x.shape), np.zeros((len(x), params["router"].shape[1]))
+        output[mask], weights[mask] = alone
+        return MixtureOutput(output, weights)
+    # SCORE and WEIGH
+    weights = mixing_weights(x @ params["router"], temperature, one_hot=one_hot)  # [g, E]
+    output = np.zeros(x.shape)
+    for up, down, share in zip(params["up"], params["down"], weights.T, strict=True):
+        mixture = share @ x  # MIX: [d]
+        result = _activate(mixture @ up, activation) @ down  # RUN: [d]
+        output += share[:, None] * result  # COMBINE
+    return MixtureOutput(output, weights)
+
+
+def _activate(x, activation):
+    return gelu(x) if activation == "gelu" else np.maximum(x, 0)
+
+
+def group_within_sequence(x: np.ndarray, group_size: int) -> np.ndarray:
+    """Rearrange a batch so that each group holds `group_size` neighbouring positions of one sequence.
+
+    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only; a language model that predicts
+    the next token needs `expert_choice.group_by_position`.
+
+    Args:
+        x: [b, S, ...].
+        group_size: positions per group; divides S.
+
+    Returns:
+        [b S / group_size, group_size, ...], sequence after sequence.
+
+    Raises:
+        ValueError: the group size does not divide S.
+
+    Example:
+        >>> group_within_sequence(np.array([["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"]]), 2).tolist()
+        [['a0', 'a1'], ['a2', 'a3'], ['b0', 'b1'], ['b2', 'b3']]
+    """
+    length = x.shape[1]
+    if group_size < 1 or length % group_size:
+        raise ValueError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
+    return x.reshape(-1, group_size, *x.shape[2:])
+
+
+def ungroup_within_sequence(grouped: np.ndarray, sequence_length: int) -> np.ndarray:
+    """Undo `group_within_sequence`.
+
+    Args:
+        grouped: [b S / group_size, group_size, ...].
+        sequence_length: S.
+
+    Returns:
+        [b, S, ...].
+
+    Raises:
+        ValueError: the groups do not make up whole sequences.
+    """
+    groups, group_size = grouped.shape[:2]
+    if sequence_length < 1 or sequence_length % group_size or groups * group_size % sequence_length:
+        raise ValueError(
+            f"sequence_length is {sequence_length}; {groups} groups of {group_size} have to make up whole sequences"
+        )
+    return grouped.reshape(-1, sequence_length, *grouped.shape[2:])
