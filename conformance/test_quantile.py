@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
 from routelaws.conformance.test_base import BOUND, FAMILIES, Scores, bound_of, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
@@ -90,7 +91,7 @@ def check_convergence(backend, seed: int, shape: tuple[int, int], k: int = 1) ->
     if k == 1:
         wanted = base.balanced_assignment(values)
         assert_close_bounded("quantile.optimum", reached, wanted.objective, scale, what=what)
-        assert_same(expert[:, 0], wanted.expert, what=f"{what}: the choice of BASE")
+        assert_same(expert[:, 0], np.reshape(wanted.expert, (shape[0], -1))[:, 0], what=f"{what}: the choice of BASE")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -134,9 +135,9 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
     assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
     residual = np.abs(load * num_experts - 1).max()
     assert_close_bounded("quantile.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
+    held = reference.quantile_router(values, bias, k)
+    wanted = reference.quantile_router(values, bias, k, gate=gate, held=held)
     with np.errstate(over="ignore"):
-        held = reference.quantile_router(values, bias, k)
-        wanted = reference.quantile_router(values, bias, k, gate=gate, held=held)
         e = np.exp(values - values.max(axis=1, keepdims=True))
         activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
     traced = {"held": backend.notation.Routing(*held)}
@@ -227,6 +228,83 @@ def check_no_gradient_through_the_step(backend) -> None:
 
 def test_no_gradient_through_the_step(backend):
     check_no_gradient_through_the_step(backend)
+
+
+def padded(values: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mask with at least one real token, and the scores with something else in the padded rows."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(values)) < random.choice([0.2, 0.7, 1.0])
+    mask[random.integers(len(mask))] = True
+    return mask, np.where(mask[:, None], values, random.choice([np.nan, -1e4, 0.0]))
+
+
+def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_steps: int) -> None:
+    """Padded tokens change neither the step nor the choice of the others, whatever is in their rows."""
+    bias, (mask, values) = draw_bias(drawn, seed), padded(drawn.values, seed)
+    k, real = min(k, values.shape[1]), drawn.values[mask]
+    what = f"quantile, {drawn.family} {values.shape}, {mask.sum()} real, k {k}, {num_steps} steps, {precision}"
+    wanted = reference.quantile_bias(real, bias, k, num_steps=num_steps)
+    ours = reference.quantile_bias(values, bias, k, num_steps=num_steps, mask=mask)
+    assert_same(ours, wanted, what=f"{what}: bias of the reference")
+    found = run(backend, BIAS, precision, values, bias, k=k, num_steps=num_steps, traced={"mask": mask})
+    scale = UNIT[precision] * max(1, num_steps) * (np.abs(real).max() + np.abs(bias).max())
+    assert_close_bounded("quantile.bias", found, wanted, scale, what=f"{what}: bias")
+    rows, held = reference.quantile_router(real, bias, k), reference.quantile_router(values, bias, k, mask=mask)
+    found = run(backend, ROUTER, precision, values, bias, k=k, traced={"mask": mask})
+    margin = UNIT[precision] * (np.abs(real).max() + np.abs(bias).max())
+    assert_admissible_top_k(np.asarray(found.expert)[mask], real - bias, margin, what=f"{what}: router")
+    load = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=values.shape[1]) / (len(real) * k)
+    unit = UNIT[precision] * len(real)
+    assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
+    for routing in (held, found):
+        empty = np.asarray(routing.expert)[~mask]
+        assert_same(empty, np.tile(np.arange(k), (len(empty), 1)), what=f"{what}: expert of padded tokens")
+        for name in ("gate", "plan"):
+            empty = np.asarray(getattr(routing, name))[~mask]
+            assert_same(empty, np.zeros(empty.shape), what=f"{what}: {name} of padded tokens")
+    for name in ("expert", "gate", "plan"):
+        assert_same(getattr(held, name)[mask], getattr(rows, name), what=f"{what}: {name} of the reference")
+    gates = reference.quantile_router(values, bias, k, mask=mask, held=held).gate
+    assert_same(gates, held.gate, what=f"{what}: gate of the reference, held")
+
+
+@given(drawn=scores(shapes=SHAPES[2:3]), k=st.integers(1, 2), seed=seeds)
+def test_mask(backend, drawn, k, seed):
+    check_mask(backend, drawn, k, seed, "float32", 2)
+
+
+def test_a_mask_needs_a_real_token():
+    for mask in (np.zeros(4, bool), np.ones(3, bool)):
+        for call in (reference.quantile_bias, reference.quantile_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                call(np.zeros((4, 2)), np.zeros(2), mask=mask)
+
+
+def check_shards(backend) -> None:
+    """Over devices: the mean of the biases of the parts, step by step; and one load for all of them."""
+    values, bias = draw_scores("random", (16, 4), 1.0, 3).values, np.zeros(4)
+    module, parts = backend.routers.quantile, jnp.asarray(values.reshape(4, 4, 4), jnp.float32)
+
+    def both(part):
+        moved = module.quantile_bias(part, jnp.zeros(4), num_steps=2, axis_name="shard")
+        return moved, module.quantile_router(part, jnp.zeros(4), axis_name="shard")
+
+    found, routing = jax.jit(jax.vmap(both, axis_name="shard"))(parts)
+    for _ in range(2):
+        bias = np.mean([reference.quantile_bias(part, bias) for part in values.reshape(4, 4, 4)], axis=0)
+    whole = reference.quantile_router(values, np.zeros(4))
+    for shard in range(4):
+        scale = UNIT["float32"] * 4 * np.abs(values).max()
+        assert_close_bounded("quantile.bias", found[shard], bias, scale, what="quantile_bias over 4 shards")
+        assert_same(routing.load[shard], whole.load, what="quantile_router over 4 shards: load")
+        assert_same(routing.residual[shard], whole.residual, what="quantile_router over 4 shards: residual")
+    assert_same(np.asarray(routing.plan).reshape(16, 4), whole.plan, what="quantile_router over 4 shards: plan")
+
+
+def test_shards(backend):
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("axis_name is of JAX")
+    check_shards(backend)
 
 
 def test_types(backend):

@@ -1,7 +1,14 @@
 """S-BASE: plans by their marginals, choices by what the plan admits, gates by the logits.
 
 The sweeps are fixed in both twins wherever plans are compared: a stop that depends on data may come one sweep earlier.
+Where Newton's method has to help, plans are compared that are converged far beyond any tolerance of a router; besides,
+each plan is judged by its own marginals and by its duality gap, which no other implementation has a part in.
 """
+
+import json
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_plan, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
 from routelaws.conformance.strategies import Logits, logits
+from routelaws.conformance.test_base import draw_scores
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import sinkhorn as reference
 
 PLAN, ROUTER = "routers.sinkhorn.sinkhorn_plan", "routers.sinkhorn.sinkhorn_router"
 SWEEPS = (0, 1, 30)
+TIGHT = 1e-9  # handed to the functions where plans are compared that Newton's method has found
+SCALES = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+HARD_FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike")
 
 precisions = st.sampled_from(PRECISIONS)
 
@@ -43,12 +54,13 @@ def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
     potentials = [p - p[0] for p in (np.asarray(found.column_potential, np.float64), wanted.column_potential)]
     assert_close_bounded("sinkhorn.potential", *potentials, unit, what=f"{what}: column_potential")
     assert int(found.sweeps) == wanted.sweeps == num_sweeps, what
+    assert int(found.newton_steps) == wanted.newton_steps == 0, f"{what}: a fixed number of sweeps is sweeps alone"
     if abs(wanted.residual - 1e-3) > unit * BOUNDS["sinkhorn.marginals"].limit * len(drawn.values):
         assert bool(found.converged) == wanted.converged == (wanted.residual <= 1e-3), what
 
 
 def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
-    """The stopping rule: converged says what the residual says, and no sweep is taken after it."""
+    """The stopping rule: converged says what the residual says, no sweep comes after it, no step before the last."""
     found = run(backend, PLAN, precision, drawn.values, **options)
     wanted = reference.sinkhorn_plan(drawn.values, **options)
     tolerance, most = options.get("tolerance", 1e-3), options.get("max_sweeps", 100)
@@ -56,14 +68,18 @@ def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
     unit = plan_unit(drawn.values, precision)
     assert_plan("sinkhorn.marginals", found.plan, found.residual, unit, what=what)
     assert bool(found.converged) == (float(found.residual) <= np.asarray(tolerance, precision)), what
-    assert int(found.sweeps) <= most and (bool(found.converged) or int(found.sweeps) == most), what
-    sweeps = int(found.sweeps)
+    sweeps, steps = int(found.sweeps), int(found.newton_steps)
+    assert sweeps <= most and (bool(found.converged) or sweeps == most), what
+    assert steps <= options.get("max_newton", 200) and (steps == 0 or sweeps == most), f"{what}: {steps} steps"
     if sweeps:
         before = reference.sinkhorn_plan(drawn.values, num_sweeps=sweeps - 1)
         slack = unit * BOUNDS["sinkhorn.marginals"].limit * len(drawn.values)
         assert before.residual > tolerance - slack, f"{what}: went on after residual {before.residual}"
     if precision == "float64":
         assert sweeps == wanted.sweeps and bool(found.converged) == wanted.converged, what
+        assert (steps > 0) == (wanted.newton_steps > 0), f"{what}: {steps} steps, expected {wanted.newton_steps}"
+    if sweeps == most and not options:
+        check_stopping(backend, drawn, precision, max_newton=0)
 
 
 def check_router(backend, drawn: Logits, precision: str, gate: str, training: bool) -> None:
@@ -113,12 +129,13 @@ def test_plan(backend, drawn, precision, num_sweeps):
     check_plan(backend, drawn, precision, num_sweeps)
 
 
-@given(drawn=logits(), precision=precisions)
+@given(drawn=logits(shapes=((5, 1), (12, 3), (16, 4))), precision=precisions)
 def test_stopping(backend, drawn, precision):
     check_stopping(backend, drawn, precision)
 
 
-@given(drawn=logits(families=("skewed", "extreme")), options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}]))
+@given(drawn=logits(("skewed", "extreme"), ((6, 8),)),
+       options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}]))  # fmt: skip
 def test_stopping_options(backend, drawn, options):
     check_stopping(backend, drawn, "float64", **options)
 
@@ -126,8 +143,274 @@ def test_stopping_options(backend, drawn, options):
 def test_a_hard_plan_says_that_it_did_not_converge(backend):
     drawn = Logits(np.random.default_rng(0).standard_normal((16, 4)) * 100, "extreme", 1)
     for module in (backend.routers.sinkhorn, reference):
-        found = module.sinkhorn_plan(drawn.values if module is reference else jnp.asarray(drawn.values))
-        assert not bool(found.converged) and int(found.sweeps) == 100 and float(found.residual) > 1e-3
+        values = drawn.values if module is reference else jnp.asarray(drawn.values)
+        alone = module.sinkhorn_plan(values, max_newton=0)
+        assert not bool(alone.converged) and int(alone.sweeps) == 100 and float(alone.residual) > 1e-3
+        given_up = module.sinkhorn_plan(values, max_newton=2)
+        assert not bool(given_up.converged) and int(given_up.newton_steps) == 2
+        assert 1e-3 < float(given_up.residual) <= float(alone.residual)
+        actual = np.abs(4 * np.asarray(given_up.plan, np.float64).sum(axis=0) - 1).max()
+        scale = plan_unit(drawn.values, "float32")
+        assert_close_bounded("sinkhorn.marginals", float(given_up.residual), actual, scale, what="given up: residual")
+
+
+def dual_gap(values: np.ndarray, plan: np.ndarray, potential: np.ndarray) -> float:
+    """Return the dual of the potentials less <plan, values> + H(plan): 0 for a balanced plan that is optimal."""
+    z = values - values.max(axis=1, keepdims=True)
+    shifted = z + potential
+    top = shifted.max(axis=1)
+    dual = np.log(len(z)) + (top + np.log(np.exp(shifted - top[:, None]).sum(axis=1))).mean() - potential.mean()
+    return dual - (plan * (z - np.log(np.where(plan > 0, plan, 1)))).sum()
+
+
+def check_hard(backend, family: str, shape, scale: float, seed: int, precision: str, tolerance: float = 1e-3) -> None:
+    """At any scale: balanced within the tolerance, rows exact, no gap; and tightly converged plans are the same."""
+    values = draw_scores(family, shape, scale, seed).values
+    found = run(backend, PLAN, precision, values, tolerance=tolerance)
+    what = f"sinkhorn_plan, {family} {shape} times {scale:g}, seed {seed}, {precision}"
+    plan, potential = (np.asarray(leaf, np.float64) for leaf in (found.plan, found.column_potential))
+    assert bool(found.converged), f"{what}: residual {float(found.residual)} after {int(found.newton_steps)} steps"
+    assert_plan("sinkhorn.rows", plan, found.residual, UNIT[precision] * shape[1], what=what)
+    # gap = Σ g (m - 1/E) for a plan of the form exp(z + f + g) whose rows are exact
+    sums = np.abs(values).max() + np.abs(potential).max() + np.log(values.size)
+    uneven = (potential * (plan.sum(axis=0) - 1 / shape[1])).sum()
+    gap = dual_gap(values, plan, potential)
+    assert_close_bounded("sinkhorn.gap", gap, uneven, UNIT[precision] * sums, what=f"{what}: duality gap")
+    if precision == "float64" and tolerance == TIGHT:
+        wanted = reference.sinkhorn_plan(values, tolerance=tolerance)
+        assert wanted.converged, f"{what}: the reference did not converge"
+        scale = tolerance + UNIT[precision] * sums
+        assert_close_bounded("sinkhorn.tight", shape[0] * plan, shape[0] * wanted.plan, scale, what=f"{what}: T * plan")
+
+
+@given(family=st.sampled_from(HARD_FAMILIES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1))
+def test_every_scale_is_balanced(backend, family, scale, seed):
+    check_hard(backend, family, (13, 3), scale, seed, "float32")
+    check_hard(backend, family, (13, 3), scale, seed, "float64", tolerance=TIGHT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(64, 8), (1024, 32)])
+def test_every_scale_and_family(backend, shape):
+    for family in HARD_FAMILIES:
+        for scale in SCALES:
+            check_hard(backend, family, shape, scale, 1, "float32")
+            if shape[0] < 100:
+                check_hard(backend, family, shape, scale, 1, "float64", tolerance=TIGHT)
+
+
+def megatron_logits(shape, scale: float, seed: int) -> np.ndarray:
+    """Logits on which scaling vectors of exp(z) never come to rest, or overflow: noise and an offset per expert."""
+    random = np.random.default_rng(seed)
+    values = scale * (random.standard_normal(shape) + random.standard_normal(shape[1]))
+    return values.astype(np.float32).astype(np.float64)
+
+
+SMALL_REGRESSION = [((4096, 8), scale) for scale in (2.0, 3.0, 5.0, 100.0)]
+LARGE_REGRESSION = [((4096, 64), 2.0), ((4096, 64), 1e4), ((8192, 256), 1.5), ((8192, 256), 2.0), ((8192, 256), 1e3)]
+
+
+@pytest.mark.parametrize(
+    "shape, scale", SMALL_REGRESSION + [pytest.param(*case, marks=pytest.mark.slow) for case in LARGE_REGRESSION]
+)
+def test_what_the_exponential_form_cannot_do(backend, shape, scale):
+    for seed in range(3 if shape[1] < 64 else 1):
+        found = run(backend, PLAN, "float32", megatron_logits(shape, scale, seed))
+        what = f"sinkhorn_plan {shape} times {scale:g}, seed {seed}"
+        assert bool(found.converged), f"{what}: residual {float(found.residual)}"
+        unit = UNIT["float32"] * shape[1]
+        assert_plan("sinkhorn.rows", found.plan, found.residual, unit, what=what)
+        if scale <= 5:  # what is easy stays with the sweeps
+            assert int(found.newton_steps) == 0 and int(found.sweeps) < 40, f"{what}: {int(found.sweeps)} sweeps"
+
+
+def test_groups_side_by_side(backend):
+    """Under vmap each group gets what it gets alone, and the easy one no step of Newton's method."""
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("vmap is of JAX")
+    easy, hard = (draw_scores("random", (13, 3), scale, 3).values.astype(np.float32) for scale in (1.0, 1e3))
+    found = jax.jit(jax.vmap(backend.routers.sinkhorn.sinkhorn_plan))(jnp.asarray(np.stack([easy, hard])))
+    for index, values in enumerate((easy, hard)):
+        alone = run(backend, PLAN, "float32", values)
+        unit = plan_unit(values, "float32")
+        what = "sinkhorn_plan under vmap"
+        assert_close_bounded("sinkhorn.tight", 13 * found.plan[index], 13 * np.asarray(alone.plan), unit, what=what)
+        assert bool(found.converged[index]) and int(found.sweeps[index]) == int(alone.sweeps)
+        assert (int(found.newton_steps[index]) > 0) == (int(alone.newton_steps) > 0) == (index == 1)
+
+
+def padded(drawn: Logits, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mask with at least one real token, and the logits with something else in the padded rows."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(drawn.values)) < 0.6
+    mask[random.integers(len(mask))] = True
+    return mask, np.where(mask[:, None], drawn.values, random.choice([np.nan, 1e4, 0.0]))
+
+
+def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool) -> None:
+    """Padded tokens change nothing for the others, whatever is in their rows, and get no mass."""
+    mask, values = padded(drawn, seed)
+    k, what = drawn.k, f"sinkhorn, {drawn.family} {values.shape}, {mask.sum()} real, training {training}, {precision}"
+    options = dict(k=k, training=training, num_sweeps=30)
+    wanted, alone = reference.sinkhorn_router(values, mask=mask, **options), drawn.values[mask]
+    rows = reference.sinkhorn_router(alone, **options)
+    found = run(backend, ROUTER, precision, values, traced={"mask": mask}, **options)
+    for name in ("expert", "gate", "plan"):
+        assert_same(getattr(wanted, name)[mask], getattr(rows, name), what=f"{what}: {name} of the reference")
+    for routing in (wanted, found):
+        empty = np.asarray(routing.expert)[~mask]
+        assert_same(empty, np.tile(np.arange(k), (len(empty), 1)), what=f"{what}: expert of padded tokens")
+        for name in ("gate", "plan"):
+            empty = np.asarray(getattr(routing, name))[~mask]
+            assert_same(empty, np.zeros(empty.shape), what=f"{what}: {name} of padded tokens")
+    kept = found._replace(**{name: np.asarray(getattr(found, name))[mask] for name in ("expert", "gate", "plan")})
+    check_selection(kept, rows, Logits(alone, "padded", k), precision, training, what)
+    unit = plan_unit(alone, precision)
+    scale = unit * rows.plan + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.plan", kept.plan, rows.plan, scale, what=f"{what}: plan")
+    load = np.bincount(kept.expert.ravel(), minlength=values.shape[1]) / kept.expert.size
+    scale = UNIT[precision] * len(alone) * load
+    assert_close_bounded("sinkhorn.load", found.load, load, scale, what=f"{what}: load")
+    held = run(backend, ROUTER, precision, values, k=k, jit=False,
+               traced={"mask": mask, "held": backend.notation.Routing(*wanted)})  # fmt: skip
+    spread = 2 + np.ptp(alone, axis=1, keepdims=True) + np.abs(alone).max()
+    gates = reference.sinkhorn_router(values, k, mask=mask, held=wanted).gate
+    scale = np.zeros(gates.shape)
+    scale[mask] = UNIT[precision] * spread * gates[mask] + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.gate", held.gate, gates, scale, what=f"{what}: gate")
+
+
+@given(drawn=logits(shapes=((12, 3),)), seed=st.integers(0, 2**32 - 1), training=st.booleans())
+def test_mask(backend, drawn, seed, training):
+    check_mask(backend, drawn, seed, "float32", training)
+
+
+def test_mask_of_a_hard_plan(backend):
+    """Newton's method counts real tokens too: the plan is that of the real rows, the rest of it 0."""
+    drawn = Logits(draw_scores("random", (13, 3), 1e3, 5).values, "random", 1)
+    mask, values = padded(drawn, 1)
+    wanted = reference.sinkhorn_plan(drawn.values[mask], tolerance=TIGHT)
+    assert wanted.converged and wanted.newton_steps > 0
+    ours = reference.sinkhorn_plan(values, tolerance=TIGHT, mask=mask)
+    assert_same(ours.plan[mask], wanted.plan, what="sinkhorn_plan of the reference with a mask")
+    found = run(backend, PLAN, "float64", values, traced={"mask": mask}, tolerance=TIGHT)
+    scale = TIGHT + plan_unit(drawn.values, "float64")
+    for plan in (ours.plan, np.asarray(found.plan)):
+        assert_same(plan[~mask], np.zeros((sum(~mask), 3)), what="sinkhorn_plan of padded tokens")
+        assert_close_bounded("sinkhorn.tight", 13 * plan[mask], 13 * wanted.plan, scale, what="sinkhorn_plan, mask")
+    assert bool(found.converged)
+
+
+def masked_gate_sum(point, weights, mask, router):
+    """Return Σ weights · gate with padding."""
+    return (router(point["logits"], 1, mask=mask, num_sweeps=3).gate * weights).sum()
+
+
+def check_no_gradient_into_padding(backend) -> None:
+    drawn = Logits(draw_scores("random", (13, 3), 1.0, 5).values, "random", 1)
+    mask, values = padded(drawn, 2)
+    values[~mask] = np.nan
+    found = gradient(masked_gate_sum, {"logits": values}, np.ones((13, 1)), mask,
+                     router=backend.routers.sinkhorn.sinkhorn_router)["logits"]  # fmt: skip
+    assert_same(found[~mask], np.zeros(found[~mask].shape), what="gradient into padded rows")
+    assert np.abs(found[mask]).min() > 0
+
+
+def test_no_gradient_into_padding(backend):
+    check_no_gradient_into_padding(backend)
+
+
+def test_a_mask_needs_a_real_token():
+    for mask in (np.zeros(4, bool), np.ones(3, bool)):
+        for call in (reference.sinkhorn_plan, reference.sinkhorn_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                call(np.zeros((4, 2)), mask=mask)
+
+
+def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision: str, training: bool = True) -> None:
+    """Four devices with a quarter of the tokens each return the routing of the whole group."""
+    shards = values.reshape(4, -1, values.shape[1])
+    masks = None if mask is None else mask.reshape(4, -1)
+    with jax.enable_x64(precision == "float64"):
+        shards = jnp.asarray(shards, precision)
+
+        def route(logits, mask):
+            return backend.routers.sinkhorn.sinkhorn_router(logits, mask=mask, training=training, axis_name="shard")
+
+        axes = 0, None if mask is None else 0
+        found = jax.jit(jax.vmap(route, in_axes=axes, axis_name="shard"))(shards, masks)
+    whole = reference.sinkhorn_router(values, mask=mask, training=training)
+    what = f"sinkhorn_router over 4 shards, {values.shape}, training {training}"
+    unit = plan_unit(values, precision)
+    assert_same(np.asarray(found.expert).reshape(-1, 1), whole.expert, what=f"{what}: expert")
+    joined = len(values) * np.asarray(found.plan).reshape(values.shape)
+    assert_close_bounded("sinkhorn.shards", joined, len(values) * whole.plan, unit, what=f"{what}: plan")
+    for name in ("load", "residual"):
+        same = np.asarray(getattr(found, name))
+        assert_same(same, np.broadcast_to(same[:1], same.shape), what=f"{what}: {name} on all shards")
+        assert_close_bounded("sinkhorn.shards", same[0], getattr(whole, name), unit, what=f"{what}: {name}")
+
+
+@pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
+def test_shards(backend, scale, masked):
+    """By sweeps, and by Newton's method where masses underflow and a shard is all padding."""
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("axis_name is of JAX")
+    values = draw_scores("random", (64, 8), scale, 2).values
+    mask = (np.random.default_rng(0).random(64) < 0.8) & (np.arange(64) < 48) if masked else None
+    check_shards(backend, values, mask, "float64")
+
+
+MESH = """
+import jax, jax.numpy as jnp, numpy as np
+from routelaws.accelerated.routers.sinkhorn import sinkhorn_plan, sinkhorn_router
+from routelaws.accelerated.routers.quantile import quantile_bias
+random = np.random.default_rng(0)
+mesh, P = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P
+kept = []
+for scale in (1.0, 30.0, 1e3, 1e4):
+    z = jnp.asarray(scale * (random.standard_normal((64, 8)) + random.standard_normal(8)), jnp.float32)
+    out = {"plan": P("data"), "residual": P(), "newton_steps": P(), "expert": P("data"), "load": P(), "bias": P()}
+
+    @jax.jit
+    @jax.shard_map(mesh=mesh, in_specs=(P("data"), P()), out_specs=out)
+    def shards(z, bias):
+        solved = sinkhorn_plan(z, axis_name="data")
+        routed = sinkhorn_router(z, axis_name="data")
+        return dict(plan=solved.plan, residual=solved.residual, newton_steps=solved.newton_steps,
+                    expert=routed.expert, load=routed.load, bias=quantile_bias(z, bias, axis_name="data"))
+
+    found, whole, routed = shards(z, jnp.zeros(8)), sinkhorn_plan(z), sinkhorn_router(z)
+    own = np.mean([quantile_bias(part, jnp.zeros(8)) for part in z.reshape(4, 16, 8)], axis=0)
+    kept.append([float(found["residual"]), float(64 * abs(found["plan"] - whole.plan).max()),
+                 int((found["expert"] != routed.expert).sum()), int(found["newton_steps"]), int(whole.newton_steps),
+                 float(abs(found["load"] - routed.load).max()), float(abs(found["bias"] - own).max() / scale)])
+import json
+print(json.dumps([len(jax.devices()), kept]))
+"""
+
+
+@pytest.mark.slow
+def test_devices():
+    """The same with shard_map, on four devices of the CPU."""
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", MESH], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    devices, kept = json.loads(done.stdout)
+    assert devices == 4
+    for scale, (residual, plan, moved, steps, alone, load, bias) in zip((1.0, 30.0, 1e3, 1e4), kept, strict=True):
+        assert residual <= 1e-3 and (steps > 0) == (alone > 0) == (scale > 1) and moved <= 1, (scale, kept)
+        check("sinkhorn.devices", plan, 1e-3 + UNIT["float32"] * scale, message=f"plan at scale {scale}")
+        check("sinkhorn.shards", load, moved + UNIT["float32"], message=f"load at scale {scale}")
+        check("quantile.bias", bias, UNIT["float32"] * 16, message=f"bias at scale {scale}")
+
+
+def test_gates_of_extreme_logits_without_a_warning():
+    """exp(-z) overflows below -709; the gate is 0 there, and no warning is due."""
+    z = np.array([[-1e4, -800.0, 0.0, 800.0]])
+    with np.errstate(all="raise", under="ignore"):
+        found = reference.gate_values(z, np.array([[0, 1, 2, 3]]), "sigmoid")
+    assert_same(found, np.array([[0.0, 0.0, 0.5, 1.0]]), what="gate_values")
 
 
 @given(drawn=logits(), precision=precisions, gate=st.sampled_from(reference.GATES), training=st.booleans())
@@ -135,7 +418,7 @@ def test_router(backend, drawn, precision, gate, training):
     check_router(backend, drawn, precision, gate, training)
 
 
-@given(drawn=logits(families=("tied", "lattice")), k=st.integers(1, 2))
+@given(drawn=logits(families=("tied", "lattice"), shapes=((12, 3),)), k=st.integers(1, 2))
 def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
     """A plan with all entries equal is what both twins compute exactly, so the tie rule decides."""
     shape = drawn.values.shape
@@ -241,7 +524,7 @@ def test_types(backend):
     assert [field.shape for field in found] == [(5, 2), (5, 2), (3,), (5, 3), ()]
     plan = run(backend, PLAN, "float32", z)
     assert plan.converged.dtype == jnp.bool_ and plan.sweeps.dtype == jnp.int32 and plan.plan.dtype == jnp.float32
-    raised = backend.routers.sinkhorn.sinkhorn_plan(jnp.zeros((5, 3), jnp.bfloat16))
+    raised = backend.routers.sinkhorn.sinkhorn_plan(jnp.zeros((5, 3), jnp.bfloat16), num_sweeps=1)
     assert raised.plan.dtype == jnp.float32
 
 

@@ -2,7 +2,13 @@
 
 What differs: logits and bias enter the choice and the step through `stop_gradient`. An entry that is not finite does
 not raise: the whole new bias is NaN then, and so is the gate of each token that has such a logit, or of all of them
-where the bias has one.
+where the bias has one. With a mask the number of real tokens is known only at run time, so the ranks are looked up in
+sorted columns; without one `lax.top_k` finds them, which is faster. A group without real tokens leaves the bias.
+
+`axis_name`: the tokens are spread over the devices along that axis of a `shard_map` (or a `vmap`). In `quantile_bias`
+each device takes the step on its own tokens, and the mean of the biases over the devices, each of them with the same
+weight, is what the step gives (one `pmean` of E numbers). In `quantile_router` T is the number of the tokens of all
+devices, load and residual are theirs, and each device returns its own rows.
 """
 
 import jax
@@ -10,48 +16,88 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..notation import Routing, one_hot, top_k_indices
-from .sinkhorn import gate_values
+from .sinkhorn import _count_real, _total, gate_values
 
 
-def quantile_bias(scores: jax.Array, bias: jax.Array, k: int = 1, *, num_steps: int = 1) -> jax.Array:
-    """See reference. Everything below float32 is raised to float32."""
+def quantile_bias(
+    scores: jax.Array,
+    bias: jax.Array,
+    k: int = 1,
+    *,
+    num_steps: int = 1,
+    mask: jax.Array | None = None,
+    axis_name: str | None = None,
+) -> jax.Array:
+    """See reference. Everything below float32 is raised to float32; `axis_name`: see the docstring of the module."""
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
     dtype = jnp.promote_types(jnp.result_type(scores, bias), jnp.float32)
     scores, bias = (jax.lax.stop_gradient(values).astype(dtype) for values in (scores, bias))
-    capacity, more = divmod(num_tokens * k, num_experts)
+    if k == num_experts:
+        return bias
+    if mask is not None:
+        scores = jnp.where(mask[:, None], scores, 0)
+    num_real = _count_real(num_tokens, mask)
 
     def step(_, bias):
-        alpha = _middle(scores - bias, k)  # [T]
-        candidates = (scores - alpha[:, None]).T  # [E, T]
+        new = _one_step(scores, bias, k, mask, num_real)
+        return new if axis_name is None else jax.lax.pmean(new, axis_name)
+
+    valid = jnp.isfinite(scores).all() & jnp.isfinite(bias).all()
+    if axis_name is not None:
+        valid = jax.lax.pmin(valid.astype(jnp.int32), axis_name) > 0
+    return jnp.where(valid, jax.lax.fori_loop(0, num_steps, step, bias), jnp.nan)
+
+
+def quantile_router(
+    logits: jax.Array,
+    bias: jax.Array,
+    k: int = 1,
+    *,
+    gate: str = "sigmoid",
+    mask: jax.Array | None = None,
+    held: Routing | None = None,
+    axis_name: str | None = None,
+) -> Routing:
+    """See reference; `axis_name`: see the docstring of the module."""
+    num_tokens, num_experts = logits.shape
+    _check_k(k, num_experts)
+    if mask is not None:
+        logits = jnp.where(mask[:, None], logits, 0)
+    scores = jax.lax.stop_gradient(logits - bias)
+    # SELECT
+    if held is None:
+        expert = top_k_indices(scores, k)  # [T, k]
+        plan = one_hot(expert, num_experts).sum(axis=1) / (_count_real(num_tokens, mask, axis_name) * k)
+        if mask is not None:
+            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
+            plan = jnp.where(mask[:, None], plan, 0)
+        load = _total(plan.sum(axis=0), axis_name)  # [E]
+        held = Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
+    # COMBINE
+    values = gate_values(logits, held.expert, gate)
+    values = jnp.where(jnp.isfinite(scores).all(axis=1, keepdims=True), values, jnp.nan)
+    return held._replace(gate=values if mask is None else jnp.where(mask[:, None], values, 0))
+
+
+def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real) -> jax.Array:
+    """Return the bias [E] after a step on the real tokens, num_real of them."""
+    num_experts = len(bias)
+    alpha = _middle(scores - bias, k)  # [T]
+    candidates = (scores - alpha[:, None]).T  # [E, T]
+    if mask is None:
+        capacity, more = divmod(num_real * k, num_experts)
         if more:
             x = jnp.broadcast_to(_middle(bias, more), (num_experts, 1))
             candidates = jnp.concatenate([candidates, x], axis=1)
         bias = _middle(candidates, capacity + (more > 0))
         return bias - bias.mean()
-
-    if k < num_experts:
-        finite = jnp.isfinite(scores).all() & jnp.isfinite(bias).all()
-        bias = jnp.where(finite, jax.lax.fori_loop(0, num_steps, step, bias), jnp.nan)
-    return bias
-
-
-def quantile_router(
-    logits: jax.Array, bias: jax.Array, k: int = 1, *, gate: str = "sigmoid", held: Routing | None = None
-) -> Routing:
-    """See reference."""
-    num_tokens, num_experts = logits.shape
-    _check_k(k, num_experts)
-    scores = jax.lax.stop_gradient(logits - bias)
-    # SELECT
-    if held is None:
-        expert = top_k_indices(scores, k)  # [T, k]
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
-        held = Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
-    # COMBINE
-    values = gate_values(logits, held.expert, gate)
-    return held._replace(gate=jnp.where(jnp.isfinite(scores).all(axis=1, keepdims=True), values, jnp.nan))
+    capacity, more = jnp.divmod(num_real * k, num_experts)
+    x = jnp.where(more > 0, _middle_of_sorted(bias, more), -jnp.inf)
+    candidates = jnp.where(mask, candidates, -jnp.inf)
+    candidates = jnp.concatenate([candidates, jnp.broadcast_to(x, (num_experts, 1))], axis=1)
+    new = _middle_of_sorted(candidates, capacity + (more > 0))
+    return jnp.where(num_real > 0, new - new.mean(), bias)
 
 
 def _check_k(k: int, num_experts: int) -> None:
@@ -63,3 +109,10 @@ def _middle(values: jax.Array, rank: int) -> jax.Array:
     """Return the middle between the rank-th and the next largest entry along the last axis."""
     ordered = jax.lax.top_k(values, rank + 1)[0]  # on CPU twenty times as fast as to sort
     return (ordered[..., -2] + ordered[..., -1]) / 2
+
+
+def _middle_of_sorted(values: jax.Array, rank: jax.Array) -> jax.Array:
+    """The same for a rank that is known at run time only; one that is out of range gives any number."""
+    ordered = -jnp.sort(-values, axis=-1)
+    at = jnp.maximum(rank - 1, 0)
+    return (jnp.take(ordered, at, axis=-1) + jnp.take(ordered, at + 1, axis=-1)) / 2

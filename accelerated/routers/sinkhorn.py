@@ -1,7 +1,16 @@
 """See `routelaws.reference.routers.sinkhorn`.
 
-What differs: the sweeps are a `while_loop` (a `fori_loop` for a fixed count), and the logits enter the plan through
-`stop_gradient`. A logit that is not finite does not raise: it is carried into the residual and the gates.
+What differs: sweeps and Newton steps are `while_loop`s (fixed sweeps a `fori_loop`), and the logits enter the plan
+through `stop_gradient`. A logit that is not finite does not raise: it is carried into the residual and the gates. In a
+padded row it is left out, as everything else there.
+
+Where the sweeps suffice, nothing of Newton's method runs. Under vmap the loops go on until the last group is done: a
+group that is done keeps what it has, but waits; and if no group needs Newton's method, it does not run either.
+
+`axis_name`: the tokens of the group are spread over the devices along that axis of a `shard_map` (or a `vmap`). T is
+the number of all of them, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, where the
+mass of an expert underflows, a `pmax` and a second one), a Newton step another of E² numbers. What the loops stop on is
+the same on all devices, so all of them take the same path.
 """
 
 from typing import NamedTuple
@@ -10,10 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError
-from ..notation import Routing, log_sum_exp, one_hot, softmax, top_k_indices
+from ..notation import Routing, one_hot, softmax, top_k_indices
 
 GATES = ("softmax", "sigmoid")
 """See reference."""
+
+_WARM = 16.0  # these three: see reference
+_CLOSE = 1.0
+_GROUND = 16.0
 
 
 class SinkhornPlan(NamedTuple):
@@ -24,42 +37,57 @@ class SinkhornPlan(NamedTuple):
     residual: jax.Array  # []
     sweeps: jax.Array  # []
     converged: jax.Array  # []
+    newton_steps: jax.Array  # []
+
+
+class _Group(NamedTuple):
+    """The tokens of a group that are on this device, and what ties them to the others."""
+
+    logits: jax.Array  # [T, E], the largest of each row is 0
+    real: jax.Array | None  # [T] bool; None: all of them
+    count: jax.Array | int  # [], real tokens on all devices
+    axis_name: str | None
 
 
 def sinkhorn_plan(
-    logits: jax.Array, *, tolerance: float = 1e-3, max_sweeps: int = 100, num_sweeps: int | None = None
+    logits: jax.Array,
+    *,
+    tolerance: float = 1e-3,
+    max_sweeps: int = 100,
+    max_newton: int = 200,
+    num_sweeps: int | None = None,
+    mask: jax.Array | None = None,
+    axis_name: str | None = None,
 ) -> SinkhornPlan:
-    """See reference. Logits below float32 are raised to float32."""
-    logits = jax.lax.stop_gradient(logits)
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    num_tokens, num_experts = logits.shape
+    """See reference. Logits below float32 are raised to float32; `axis_name`: see the docstring of the module."""
+    group = _group(logits, mask, axis_name)
+    num_experts, dtype = group.logits.shape[1], group.logits.dtype
 
-    def row_step(g):
-        f = -jnp.log(num_tokens) - log_sum_exp(logits + g, axis=1)
-        log_plan = logits + f[:, None] + g
-        # exp is safe here: after a row step no entry of the plan exceeds 1/T.
-        mass = jnp.exp(log_plan).sum(axis=0)
-        return log_plan, mass, jnp.abs(num_experts * mass - 1).max()
-
-    def column_step(state):
-        g, log_plan, mass, _, sweeps = state
-        # An expert whose mass underflows to 0 is out of reach of the plain sum; take the shifted one for it.
-        log_mass = jnp.where(mass > 0, jnp.log(mass), log_sum_exp(log_plan, axis=0))
-        g = g - jnp.log(num_experts) - log_mass
-        return g, *row_step(g), sweeps + 1
+    def sweep(state):
+        g, _, mass, _, sweeps = state
+        g = g - jnp.log(num_experts) - _log_mass(group, g, mass)
+        return g, *_row_step(group, g), sweeps + 1
 
     def unfinished(state):
-        residual, sweeps = state[3], state[4]
-        return (sweeps < max_sweeps) & ~(residual <= tolerance)
+        return (state[4] < max_sweeps) & ~(state[3] <= tolerance)
 
-    g = jnp.zeros(num_experts, logits.dtype)
-    state = (g, *row_step(g), jnp.int32(0))
+    g = jnp.zeros(num_experts, dtype)
+    state = (g, *_row_step(group, g), jnp.int32(0))
     if num_sweeps is None:
-        state = jax.lax.while_loop(unfinished, column_step, state)
+        state = jax.lax.while_loop(unfinished, sweep, state)
     else:
-        state = jax.lax.fori_loop(0, num_sweeps, lambda _, s: column_step(s), state)
-    g, log_plan, _, residual, sweeps = state
-    return SinkhornPlan(jnp.exp(log_plan), g, residual, sweeps, residual <= tolerance)
+        state = jax.lax.fori_loop(0, num_sweeps, lambda _, s: sweep(s), state)
+    g, plan, _, residual, sweeps = state
+    steps = jnp.int32(0)
+    if num_sweeps is None and max_newton > 0:
+        # A loop of at most one round, which vmap, unlike a cond, does not run for groups that do not need it.
+        state = jax.lax.while_loop(
+            lambda s: (s[2] > tolerance) & (s[3] == 0),
+            lambda s: _newton(group, *s[:3], tolerance, max_newton),
+            (g, plan, residual, steps),
+        )
+        g, plan, residual, steps = state
+    return SinkhornPlan(plan, g, residual, sweeps, residual <= tolerance, steps)
 
 
 def sinkhorn_router(
@@ -69,26 +97,35 @@ def sinkhorn_router(
     training: bool = True,
     gate: str = "softmax",
     num_sweeps: int | None = None,
+    mask: jax.Array | None = None,
     held: Routing | None = None,
+    axis_name: str | None = None,
 ) -> Routing:
-    """See reference."""
-    num_tokens, num_experts = logits.shape
+    """See reference; with `axis_name`, load and residual are those of the tokens of all devices."""
+    num_experts = logits.shape[1]
     if not 1 <= k <= num_experts:
         raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if mask is not None:
+        logits = jnp.where(mask[:, None], logits, 0)
     # SELECT
     if held is None:
+        group = _group(logits, mask, axis_name)
+        solved = None
         if training:
-            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps)
-            plan, residual = solved.plan, solved.residual
-            expert = top_k_indices(jax.lax.stop_gradient(logits) + solved.column_potential, k)  # [T, k]
+            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, mask=mask, axis_name=axis_name)
+        expert = top_k_indices(group.logits + (solved.column_potential if training else 0), k)  # [T, k]
+        chosen = one_hot(expert, num_experts).sum(axis=1) / (group.count * k)  # [T, E]
+        if mask is not None:
+            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
+            chosen = jnp.where(mask[:, None], chosen, 0)
+        load = _total(chosen.sum(axis=0), axis_name)  # [E]
+        if training:
+            held = Routing(expert, expert, load, solved.plan, solved.residual)
         else:
-            expert = top_k_indices(jax.lax.stop_gradient(logits), k)
-            plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)
-            residual = jnp.abs(num_experts * plan.sum(axis=0) - 1).max()
-        load = one_hot(expert, num_experts).sum(axis=(0, 1)) / (num_tokens * k)  # [E]
-        held = Routing(expert, expert, load, plan, residual)
+            held = Routing(expert, expert, load, chosen, jnp.abs(num_experts * load - 1).max())
     # COMBINE
-    return held._replace(gate=gate_values(logits, held.expert, gate))
+    values = gate_values(logits, held.expert, gate)
+    return held._replace(gate=values if mask is None else jnp.where(mask[:, None], values, 0))
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
@@ -97,3 +134,108 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
     activated = softmax(logits) if gate == "softmax" else jax.nn.sigmoid(logits)
     return jnp.take_along_axis(activated, expert, axis=1)
+
+
+def _total(values: jax.Array, axis_name: str | None) -> jax.Array:
+    return values if axis_name is None else jax.lax.psum(values, axis_name)
+
+
+def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None = None):
+    """Return how many tokens are real: a plain number where the shapes say it."""
+    if mask is not None:
+        return _total(mask.sum(), axis_name)
+    return num_tokens if axis_name is None else num_tokens * jax.lax.axis_size(axis_name)
+
+
+def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> _Group:
+    """Return the group without gradients and without what its rows have in common, which no plan depends on."""
+    logits = jax.lax.stop_gradient(logits)
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if mask is not None:
+        logits = jnp.where(mask[:, None], logits, 0)
+    count = _count_real(len(logits), mask, axis_name)
+    return _Group(logits - logits.max(axis=1, keepdims=True), mask, count, axis_name)
+
+
+def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None):
+    """Return the plan [T, E] of the potentials after a row step, the mass of each expert [E], and the residual."""
+    values = group.logits + g
+    if temperature is not None:
+        values = values / temperature
+    # What overflows or gets lost in exp is taken off first; it is the same for a whole row and cancels.
+    plan = jnp.exp(values - values.max(axis=1, keepdims=True))
+    plan = plan / (plan.sum(axis=1, keepdims=True) * group.count)
+    if group.real is not None:
+        plan = jnp.where(group.real[:, None], plan, 0)
+    mass = _total(plan.sum(axis=0), group.axis_name)
+    return plan, mass, jnp.abs(len(g) * mass - 1).max()
+
+
+def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
+    """Return log of the mass of each expert. Where that underflows, the sum is taken once more, shifted."""
+
+    def shifted():
+        values = group.logits + g
+        values = values - values.max(axis=1, keepdims=True)
+        log_plan = values - jnp.log(jnp.exp(values).sum(axis=1, keepdims=True) * group.count)
+        if group.real is not None:
+            log_plan = jnp.where(group.real[:, None], log_plan, -jnp.inf)
+        top = log_plan.max(axis=0)
+        if group.axis_name is not None:
+            top = jax.lax.pmax(top, group.axis_name)
+        below = jnp.log(_total(jnp.exp(log_plan - top).sum(axis=0), group.axis_name))
+        return jnp.where(mass >= jnp.finfo(mass.dtype).tiny, jnp.log(mass), top + below)
+
+    return jax.lax.cond((mass < jnp.finfo(mass.dtype).tiny).any(), shifted, lambda: jnp.log(mass))
+
+
+def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):
+    """Return potentials, plan, residual and number of steps: Newton's method, warm to cold. See reference."""
+    values = group.logits + g
+    values = values if group.real is None else jnp.where(group.real[:, None], values, 0)
+    spread = (values.max(axis=1) - values.min(axis=1)).max()
+    if group.axis_name is not None:
+        spread = jax.lax.pmax(spread, group.axis_name)
+    temperature = jnp.maximum(spread / _WARM, 1).astype(g.dtype)
+
+    def step(state):
+        x, temperature, _, steps = state
+        plan, mass, residual = _row_step(group, x, temperature)
+        weights = _total(jnp.matmul(plan.T, plan, precision="highest"), group.axis_name) * group.count
+        v = _solve_graph(weights, 1 / len(g) - mass, jnp.full_like(g, _GROUND * jnp.finfo(g.dtype).eps / len(g)))
+        reach = v.max() - v.min()
+        x = x + temperature * jnp.where(reach > 0, jnp.log1p(reach) / reach, 1) * v
+        done = (temperature == 1) & (residual <= tolerance)
+        close = (reach <= _CLOSE) | (residual <= tolerance)
+        cooler = jnp.where(close, jnp.maximum(temperature / 2, 1), temperature)
+        return x - x.mean(), cooler, done, steps + 1
+
+    def unfinished(state):
+        return (state[3] < max_newton) & ~state[2]
+
+    x, _, _, steps = jax.lax.while_loop(unfinished, step, (g, temperature, jnp.bool_(False), jnp.int32(0)))
+    colder, _, left = _row_step(group, x)
+    better = left < residual  # not so where the steps ended before temperature 1, or in rounding
+    return *(jnp.where(better, new, old) for new, old in ((x, g), (colder, plan), (left, residual))), steps
+
+
+def _solve_graph(weights: jax.Array, b: jax.Array, ground: jax.Array) -> jax.Array:
+    """Return x with Σ_f w_ef (x_e − x_f) + ground_e x_e = b_e. See reference."""
+    index = jnp.arange(len(b))
+
+    def links(weights, e):
+        return jnp.where(index > e, weights[e], 0)
+
+    def remove(e, state):
+        weights, b, ground = state
+        row = links(weights, e)
+        share = row / (row.sum() + ground[e])
+        return weights + share[:, None] * row, b + share * b[e], ground + share * ground[e]
+
+    def put_back(i, x):
+        e = len(b) - 1 - i
+        row = links(weights, e)
+        return x.at[e].set((b[e] + (row * x).sum()) / (row.sum() + ground[e]))
+
+    weights, b, ground = jax.lax.fori_loop(0, len(b), remove, (weights, b, ground))
+    return jax.lax.fori_loop(0, len(b), put_back, jnp.zeros_like(b))

@@ -29,8 +29,10 @@ intervals the steps stall at vertices where everything is tied. From the middles
 tries with up to 60 tokens and 8 experts, within 300 steps; one, with tied whole scores, stopped short of it. At the
 optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
 
-One step per batch, with the bias kept from batch to batch; over micro-batches the mean of their biases is taken (by the
-caller). Adding a constant to β changes no choice; β is returned with mean 0 (our choice), so that it cannot wander.
+One step per batch, with the bias kept from batch to batch. Over micro-batches, and over devices that have a part of the
+batch each, the mean of their biases is taken (by the caller). That is not the bias of all the tokens at once: each part
+goes to where it would be balanced itself. Adding a constant to β changes no choice; β is returned with mean 0 (our
+choice), so that it cannot wander.
 
 What a training step leaks: nothing of its own batch, whose tokens are routed by the bias of earlier batches; the bias
 that they leave is for the next one. Evaluation uses the same choice with the bias as it stands, and is causal. Scores
@@ -39,11 +41,13 @@ are the raw logits (our choice). No gradient flows through β or the choice.
 
 import numpy as np
 
-from ..notation import Routing, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
 from .sinkhorn import gate_values
 
 
-def quantile_bias(scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps: int = 1) -> np.ndarray:
+def quantile_bias(
+    scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps: int = 1, mask: np.ndarray | None = None
+) -> np.ndarray:
     """Return the bias after steps on one batch.
 
     Args:
@@ -51,12 +55,13 @@ def quantile_bias(scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps
         bias: [E], finite; from the batch before, at first zeros.
         k: experts per token, 1 <= k <= E.
         num_steps: how many steps on these scores; a router takes one.
+        mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
 
     Returns:
         [E] in units of the scores, mean 0. For k < E, `base.dual_bound`(scores, bias, k) never rises.
 
     Raises:
-        ValueError: an entry is not finite, or k is out of range.
+        ValueError: an entry of a real token is not finite, k is out of range, or there is no real token.
 
     Example:
         All four prefer expert 0, or do not mind. The step makes it dearer by 2.25, and two of them leave:
@@ -66,6 +71,8 @@ def quantile_bias(scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
     """
+    if mask is not None:
+        scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
     scores, bias = check_finite("scores", scores), check_finite("bias", bias)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
@@ -84,7 +91,13 @@ def quantile_bias(scores: np.ndarray, bias: np.ndarray, k: int = 1, *, num_steps
 
 
 def quantile_router(
-    logits: np.ndarray, bias: np.ndarray, k: int = 1, *, gate: str = "sigmoid", held: Routing | None = None
+    logits: np.ndarray,
+    bias: np.ndarray,
+    k: int = 1,
+    *,
+    gate: str = "sigmoid",
+    mask: np.ndarray | None = None,
+    held: Routing | None = None,
 ) -> Routing:
     """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
 
@@ -93,13 +106,14 @@ def quantile_router(
         bias: [E], finite; see `quantile_bias`.
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
         held: a routing of the same group whose selection is used instead of a new one.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an entry is not finite, k is out of range, or the gate is unknown.
+        ValueError: an entry of a real token is not finite, k is out of range, the gate is unknown, or no token is real.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
@@ -109,6 +123,11 @@ def quantile_router(
         >>> quantile_router(z, np.array([0.75, -0.75])).expert.ravel().tolist()
         [0, 0, 1, 1]
     """
+    if mask is not None:
+        real = _real_tokens(mask, len(logits))
+        if held is not None:
+            held = held._replace(expert=held.expert[real], plan=held.plan[real])
+        return _restore_padding(quantile_router(np.asarray(logits)[real], bias, k, gate=gate, held=held), real)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)

@@ -1,0 +1,217 @@
+"""One linear program, solved in four ways: what S-BASE, BASE and quantile balancing make of the same scores.
+
+    python -m routelaws.accelerated.benchmarks.balanced [--size 1024x16] [--inputs random tied ...] [--seed 0]
+                                                        [--repeats 3] [--markdown FILE]
+
+The program is to share out T tokens among E experts, T/E each, so that the sum of the scores is largest. The methods:
+
+1. exact: `base.balanced_assignment`, the optimum, with prices that prove it.
+2. auction: the same with `method="auction"`, up to its increment.
+3. entropy 1 ... 0.001: the plan of `sinkhorn.sinkhorn_plan` of scores / entropy. "argmax": each token goes to the
+   largest entry of its row, which need not be balanced. "plan": the plan itself, its mean score times T.
+4. quantile: `quantile.quantile_bias`, in turns on tokens and experts, after 1, 10 and 100 steps. Tokens choose by the
+   last bias.
+
+Each line has the objective, the dual bound of the prices that the method ends with (minus the potentials of Sinkhorn
+times the entropy; the biases), the gap (bound less objective) and what is missing to the optimum, both as shares of the
+optimum's lead over a cyclic assignment, which looks at no score; the largest load over the mean; and the time as a
+multiple of the first method's, both under jit, taken in turns. Where tokens are not balanced the objective can be above
+the optimum: "missing" is negative there. No bound is ever below the optimum; the benchmark stops if one is.
+"""
+
+import argparse
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+INPUTS = ("random", "skewed", "anisotropic", "tied", "integer")
+
+ENTROPIES = (1.0, 0.1, 0.01, 0.001)
+
+STEPS = (1, 10, 100)
+
+
+class Result(NamedTuple):
+    """One line of the table."""
+
+    inputs: str
+    method: str
+    objective: float
+    bound: float
+    gap: float  # share of the optimum's lead
+    missing: float  # share of the optimum's lead
+    imbalance: float  # largest load over mean load; 1 is balance
+    ratio: float  # median over the repeats of its time over that of the first method
+    note: str
+
+
+class Outcome(NamedTuple):
+    """What a method found."""
+
+    expert: np.ndarray | None  # [T]
+    plan: np.ndarray | None  # [T, E] in place of experts
+    prices: np.ndarray  # [E]
+    note: str = ""
+
+
+def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
+    """Return scores [T, E] in float32."""
+    random = np.random.default_rng(seed)
+    noise = random.standard_normal((num_tokens, num_experts))
+    values = {
+        "random": lambda: noise,
+        "skewed": lambda: noise + np.linspace(0, 2, num_experts),
+        "anisotropic": lambda: (
+            (random.standard_normal((num_tokens, 32)) + 2 * random.standard_normal(32))
+            @ random.standard_normal((32, num_experts)) / np.sqrt(32)
+        ),
+        "tied": lambda: random.choice([-0.5, 0.0, 0.5], (num_tokens, num_experts)),
+        "integer": lambda: random.integers(-3, 4, (num_tokens, num_experts)),
+    }[kind]()  # fmt: skip
+    return values.astype(np.float32)
+
+
+def methods() -> dict:
+    """Return {name: function of scores [T, E] -> Outcome}; the compiled work is done anew at each call."""
+    import jax
+    import jax.numpy as jnp
+
+    from ..routers.base import balanced_assignment
+    from ..routers.quantile import quantile_bias
+    from ..routers.sinkhorn import sinkhorn_plan
+
+    def assigned(method):
+        solve = jax.jit(lambda scores: balanced_assignment(scores, method=method))
+
+        def run(scores):
+            found = solve(scores)
+            return Outcome(np.asarray(found.expert).reshape(len(scores), -1)[:, 0], None, np.asarray(found.prices))
+
+        return run
+
+    solve_plan = jax.jit(lambda scores, entropy: sinkhorn_plan(scores / entropy))
+
+    def by_entropy(entropy, rounded):
+        def run(scores):
+            found = solve_plan(scores, entropy)
+            prices = -entropy * np.asarray(found.column_potential)
+            note = f"{int(found.sweeps)} sweeps" + (f", {found.newton_steps} steps" if found.newton_steps else "")
+            plan = np.asarray(found.plan)
+            return Outcome(plan.argmax(axis=1), None, prices, note) if rounded else Outcome(None, plan, prices, note)
+
+        return run
+
+    def by_quantiles(steps):
+        solve = jax.jit(lambda scores: quantile_bias(scores, jnp.zeros(scores.shape[1]), num_steps=steps))
+
+        def run(scores):
+            bias = np.asarray(solve(scores))
+            return Outcome((scores - bias).argmax(axis=1), None, bias)
+
+        return run
+
+    found = {"exact": assigned("host"), "auction": assigned("auction")}
+    for entropy in ENTROPIES:
+        found[f"entropy {entropy:g}, argmax"] = by_entropy(entropy, True)
+        found[f"entropy {entropy:g}, plan"] = by_entropy(entropy, False)
+    return found | {f"quantile, {steps} steps": by_quantiles(steps) for steps in STEPS}
+
+
+def dual_bound(scores: np.ndarray, prices: np.ndarray) -> float:
+    """Return the dual at these prices in float64 (`reference.routers.base.dual_bound` at k = 1)."""
+    scores, prices = scores.astype(np.float64), prices.astype(np.float64)
+    everyone, more = divmod(*scores.shape)
+    dearest = np.sort(prices)[::-1][:more]
+    return float((scores - prices).max(axis=1).sum() + everyone * prices.sum() + dearest.sum())
+
+
+def judge(scores: np.ndarray, outcome: Outcome) -> tuple[float, float, float]:
+    """Return objective, dual bound and imbalance of what a method found."""
+    num_tokens, num_experts = scores.shape
+    if outcome.expert is None:
+        plan = outcome.plan.astype(np.float64)
+        load, objective = plan.sum(axis=0), num_tokens * (plan * scores).sum()
+    else:
+        load = np.bincount(outcome.expert, minlength=num_experts) / num_tokens
+        objective = scores[np.arange(num_tokens), outcome.expert].sum(dtype=np.float64)
+    return float(objective), dual_bound(scores, outcome.prices), float(load.max() * num_experts)
+
+
+def measure(kind: str, num_tokens: int, num_experts: int, repeats: int, seed: int) -> list[Result]:
+    """Run every method in turns on one kind of scores.
+
+    Raises:
+        RuntimeError: a dual bound is below the optimum.
+    """
+    scores, available = draw(kind, num_tokens, num_experts, seed), methods()
+    outcomes = {name: method(scores) for name, method in available.items()}  # compiles
+    seconds = {name: [] for name in available}
+    for _ in range(repeats):
+        for name, method in available.items():
+            begin = time.perf_counter()
+            method(scores)
+            seconds[name].append(time.perf_counter() - begin)
+    optimum = judge(scores, outcomes["exact"])[0]
+    cyclic = scores[np.arange(num_tokens), np.arange(num_tokens) % num_experts].sum(dtype=np.float64)
+    lead, lines = max(optimum - cyclic, np.finfo(np.float32).tiny), []
+    for name, outcome in outcomes.items():
+        objective, bound, imbalance = judge(scores, outcome)
+        rounding = np.finfo(np.float32).eps * np.abs(scores).max() * num_tokens
+        if bound < optimum - rounding:
+            raise RuntimeError(f"{kind}, {name}: dual bound {bound} is below the optimum {optimum}")
+        ratio = statistics.median(t / first for t, first in zip(seconds[name], seconds["exact"], strict=True))
+        shares = (bound - objective) / lead, (optimum - objective) / lead
+        lines.append(Result(kind, name, objective, bound, *shares, imbalance, ratio, outcome.note))
+    return lines
+
+
+HEAD = ("scores", "method", "objective", "dual bound", "gap", "missing", "imbalance", "time ratio", "")
+
+
+def cells(line: Result) -> list[str]:
+    """Return the cells of a line as text."""
+    numbers = [f"{line.objective:.3f}", f"{line.bound:.3f}", f"{line.gap:.1e}", f"{line.missing:.1e}"]
+    return [line.inputs, line.method, *numbers, f"{line.imbalance:.3f}", f"{line.ratio:.2g}", line.note]
+
+
+def report(lines: list[Result]) -> str:
+    """Return the table as text."""
+    rows = [HEAD, *map(cells, lines)]
+    width = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip() for row in rows)
+
+
+def markdown(lines: list[Result]) -> str:
+    """Return the table as Markdown."""
+    rows = [HEAD, ["---", "---"] + ["---:"] * 6 + ["---"], *map(cells, lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print, and write where that is asked."""
+    parser = argparse.ArgumentParser(description="One linear program, solved in four ways.")
+    parser.add_argument("--size", default="1024x16", metavar="TxE", help="tokens x experts (%(default)s)")
+    parser.add_argument("--inputs", nargs="+", default=list(INPUTS), choices=INPUTS, help="kinds of scores")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements, of which the median (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the scores (%(default)s)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    given = parser.parse_args(arguments)
+    shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", given.size)
+    if not shape:
+        parser.error(f"--size is {given.size}; needed: tokens x experts, such as 1024x16")
+    for name, least in (("repeats", 1), ("seed", 0)):
+        if getattr(given, name) < least:
+            parser.error(f"--{name} is {getattr(given, name)}; needed: at least {least}")
+    size = tuple(map(int, shape.groups()))
+    lines = [line for kind in given.inputs for line in measure(kind, *size, given.repeats, given.seed)]
+    print(report(lines))
+    if given.markdown:
+        given.markdown.write_text(markdown(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
