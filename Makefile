@@ -1,11 +1,11 @@
-# Two commands do everything: `make demo` and `make test`. Both make .venv where it is missing.
+# Two commands do everything: `make demo` and `make test`. Both make .venv where it is missing, as `make bench` does.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all bench lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
@@ -18,6 +18,13 @@ test: $(VENV)/.installed  ## a few generated examples of each property; minutes
 test-all: $(VENV)/.installed  ## many examples, and the slow tests
 	$(BIN)/ruff check .
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
+
+# OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
+bench: $(VENV)/.installed  ## times beside other solvers, in short; BENCH="assignment --full" for one, in full
+	@$(BIN)/python -c 'import ortools' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'ortools>=9.12' || \
+	  echo "OR-tools could not be installed; it is left out."
+	$(BIN)/python -m routelaws.accelerated.benchmarks $(BENCH)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

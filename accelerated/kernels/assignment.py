@@ -1,12 +1,14 @@
-"""The best balanced assignment of tokens to experts as compiled loops: exact, in two steps.
+"""The best balanced assignment of tokens to k experts each as compiled loops: exact, in two steps.
 
-1. `auction`: tokens bid for places at the experts; a full expert gives up the holder of its lowest bid. With a coarse
-   increment, and prices that every eighth token has found before, this is over after a few bids per token. Only the
-   prices are kept.
+1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and prices that every eighth token
+   has found before, this is over after a few bids per token. Only the prices are kept.
 2. `solve`: from any prices, tokens go where score less price is best. That is the best assignment for its own loads,
    and only some tokens per expert are too many. Each is moved along a cheapest chain of experts; a chain needs only
    the cheapest token of each expert for each other one, [E, E] numbers that are kept up to date, so T appears in no
    search. The searches are Dijkstra's, since at the prices no link is negative.
+
+A token has k slots, i T + t for i from 0, each with one expert. `own` holds the scores of the slots, and where a token
+already is, `whole` holds `HELD`, so that no loop has to ask which experts are taken.
 
 What is assigned are whole numbers (see `routelaws.reference.routers.base`), so the result is exact and ties are ties.
 """
@@ -15,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .law_fit import _compiler, _jit
-
-_jit_vector = _compiler(fastmath={"nnan", "nsz", "reassoc"})
+from .auction import _jit_vector, auction
+from .law_fit import _jit
 
 FAR = 2**60  # longer than any chain
+HELD = -(2**61)  # in place of a score: a link to there is longer than any other
 COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; a matter of speed alone
-MOST_BIDS = 8  # in each auction, per token of the group; a matter of speed alone
+MOST_BIDS = 8  # in each auction, per place of the group; a matter of speed alone
 STRIDES = (8, 1)  # one auction of every eighth token, then one of all; a matter of speed alone
 HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
 
@@ -29,46 +31,49 @@ HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest sc
 class Solution(NamedTuple):
     """A balanced assignment and the prices that prove it."""
 
-    expert: np.ndarray  # [T] int32
+    expert: np.ndarray  # [T, k] int32
     objective: float
     prices: np.ndarray  # [E] float64, the least of them 0
     gap: float
 
 
-def assign(scores: np.ndarray) -> Solution:
-    """Return the best balanced assignment of scores [T, E], float32 or float64, ties as in the reference.
+def assign(scores: np.ndarray, k: int = 1) -> Solution:
+    """Return the best balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
-    Where a score is not finite, token t gets expert t mod E, and the numbers are NaN.
+    Where a score is not finite, or there is no token, the numbers are NaN, and the experts are dealt out in turn: token
+    t gets t k mod E and the next ones.
     """
     num_tokens, num_experts = scores.shape
     largest = max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0)))
-    if not np.isfinite(largest):
+    if not np.isfinite(largest) or not num_tokens:
         nothing = np.full(num_experts, np.nan)
-        return Solution(np.arange(num_tokens, dtype=np.int32) % np.int32(num_experts), np.nan, nothing, np.nan)
+        dealt = np.arange(num_tokens * k, dtype=np.int32).reshape(num_tokens, k) % np.int32(num_experts)
+        return Solution(dealt, np.nan, nothing, np.nan)
     bits = 52 - max(0, num_experts.bit_length() - 5)
     exponent = max(int(np.frexp(largest)[1]), bits - 1022)
     whole = np.empty(scores.shape, np.int64)
     near = np.empty(scores.shape, np.float32)
     deviation = whole_numbers(np.ascontiguousarray(scores), 2.0 ** (bits - exponent), 2.0**-bits, whole, near)
-    everyone, more = divmod(num_tokens, num_experts)
+    everyone, more = divmod(num_tokens * k, num_experts)
     prices = np.zeros(num_experts + 1, np.int64)
-    if num_experts > 1 and deviation > 0:
+    if num_experts > k and deviation > 0:
         found = np.zeros(num_experts, np.float32)
         for stride in STRIDES:
             some = np.ascontiguousarray(near[::stride])
-            auction(some, found, -(-len(some) // num_experts), np.float32(COARSE * deviation), MOST_BIDS * num_tokens)
+            places, most = -(-len(some) * k // num_experts), MOST_BIDS * num_tokens * k
+            auction(some, found, k, places, np.float32(COARSE * deviation), most)
             found -= found.min()
         prices[:-1] = np.rint(np.minimum(found, HIGHEST).astype(np.float64) * 2.0**bits)
-    expert = solve(whole, prices, everyone, more)
+    expert = in_order(scores, solve(whole, prices, k, everyone, more))
     prices = (prices[:-1] - prices[:-1].min()) * 2.0 ** (exponent - bits)
-    objective = float(scores[np.arange(num_tokens), expert].sum(dtype=np.float64))
+    objective = float(np.take_along_axis(scores, expert, axis=1).sum(dtype=np.float64))
     return Solution(expert, objective, prices, measure_gap(scores, expert, prices))
 
 
 def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> float:
     """Return the bound that prices [E] prove less the objective, as a sum of terms of which none is negative."""
-    everyone, more = divmod(*scores.shape)
-    surplus = np.bincount(expert, minlength=len(prices)) - everyone
+    everyone, more = divmod(expert.size, len(prices))
+    surplus = np.bincount(expert.ravel(), minlength=len(prices)) - everyone
     return float(_regret(scores, expert, prices) + np.sort(prices)[::-1][:more].sum() - (surplus * prices).sum())
 
 
@@ -76,15 +81,52 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
 def _regret(scores, expert, prices):
     """Return what all tokens together could gain at these prices by going elsewhere."""
     total = 0.0
+    k, num_experts = expert.shape[1], len(prices)
+    held, free = np.empty(k), np.empty(num_experts)
     for t in range(len(expert)):
-        best = own = scores[t, expert[t]] - prices[expert[t]]
-        for e in range(len(prices)):
-            best = max(best, scores[t, e] - prices[e])
-        total += best - own
+        worst, better = np.inf, 0
+        for i in range(k):
+            held[i] = scores[t, expert[t, i]] - prices[expert[t, i]]
+            worst = min(worst, held[i])
+        for i in range(k):
+            better -= held[i] > worst
+        for e in range(num_experts):
+            better += scores[t, e] - prices[e] > worst
+        if better == 0:  # as nearly always
+            continue
+        for e in range(num_experts):
+            free[e] = scores[t, e] - prices[e]
+        for i in range(k):
+            free[expert[t, i]] = -np.inf
+        best = free.max()
+        while best > held.min():  # the worst that it holds for the best that it does not
+            total += best - held.min()
+            free[free.argmax()] = -np.inf
+            held[held.argmin()] = best
+            best = free.max()
     return total
 
 
 @_jit
+def in_order(scores, slots):
+    """Return experts [T, k] of slots [k T], those of a token by falling score, then by index."""
+    num_tokens = len(scores)
+    k = len(slots) // num_tokens
+    expert = np.empty((num_tokens, k), np.int32)
+    for t in range(num_tokens):
+        for i in range(k):
+            e, at = slots[i * num_tokens + t], i
+            while at > 0:
+                before = expert[t, at - 1]
+                if scores[t, before] > scores[t, e] or (scores[t, before] == scores[t, e] and before < e):
+                    break
+                expert[t, at] = before
+                at -= 1
+            expert[t, at] = e
+    return expert
+
+
+@_jit_vector
 def whole_numbers(scores, scale, unit, whole, near):
     """Fill whole = scores times scale, rounded, and near = whole times unit; return the deviation of near."""
     total, squares = 0.0, 0.0
@@ -99,85 +141,34 @@ def whole_numbers(scores, scale, unit, whole, near):
     return np.sqrt(max(squares / scores.size - mean * mean, 0.0))
 
 
-@_jit_vector
-def _two_best(row, price, value):
-    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch."""
-    nothing, size = np.float32(-3e38), row.size
-    best = second = nothing
-    for k in range(size):
-        value[k] = row[k] - price[k]
-        best = max(best, value[k])
-    first = size - 1
-    for k in range(size):
-        first = min(first, k if value[k] == best else size)
-    value[first] = nothing
-    for k in range(size):
-        second = max(second, value[k])
-    return first, best, second
-
-
 @_jit
-def auction(near, price, places, increment, most):
-    """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids."""
-    num_tokens, num_experts = near.shape
-    held = np.zeros(num_experts, np.int64)
-    bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
-    holder = np.empty((num_experts, places), np.int32)
-    waiting = np.arange(num_tokens)
-    value = np.empty(num_experts, np.float32)
-    left = num_tokens
-    for _ in range(most):
-        if left == 0:
-            break
-        left -= 1
-        t = waiting[left]
-        e, best, second = _two_best(near[t], price, value)
-        level = price[e] + (best - second) + increment
-        if held[e] < places:
-            at = held[e]
-            held[e] += 1
-            while at > 0 and bid[e, (at - 1) // 2] > level:
-                bid[e, at], holder[e, at] = bid[e, (at - 1) // 2], holder[e, (at - 1) // 2]
-                at = (at - 1) // 2
-        else:
-            waiting[left] = holder[e, 0]
-            left += 1
-            at = 0
-            while 2 * at + 1 < places:
-                below = 2 * at + 1
-                if below + 1 < places and bid[e, below + 1] < bid[e, below]:
-                    below += 1
-                if bid[e, below] >= level:
-                    break
-                bid[e, at], holder[e, at] = bid[e, below], holder[e, below]
-                at = below
-        bid[e, at], holder[e, at] = level, t
-        if held[e] == places:
-            price[e] = bid[e, 0]
+def solve(whole, price, k, everyone, more):
+    """Return the experts of all slots [k T] int32; `whole` is used up.
 
-
-@_jit
-def solve(whole, price, everyone, more):
-    """Return the assignment [T] int32; `price` [E + 1] (the last is that of the reserve) ends as one that proves it."""
+    `price` [E + 1] (the last is that of the reserve) ends as one that proves the assignment.
+    """
     num_tokens, reserve = whole.shape
-    expert = np.empty(num_tokens, np.int32)
+    expert = np.empty(k * num_tokens, np.int32)
+    own = np.empty(k * num_tokens, np.int64)
     surplus = np.full(reserve + 1, -everyone)  # tokens too many at each node
     surplus[reserve] = 0
     for t in range(num_tokens):
-        own, best = 0, whole[t, 0] - price[0]
-        for e in range(1, reserve):
-            value = whole[t, e] - price[e]
-            if value > best or (value == best and surplus[own] >= 0 and surplus[e] < surplus[own]):
-                own, best = e, value
-        expert[t] = own
-        surplus[own] += 1
+        for i in range(k):
+            chosen, best = 0, whole[t, 0] - price[0]
+            for e in range(1, reserve):
+                value = whole[t, e] - price[e]
+                if value > best or (value == best and surplus[chosen] >= 0 and surplus[e] < surplus[chosen]):
+                    chosen, best = e, value
+            _hold(t, i * num_tokens + t, chosen, whole, expert, own)
+            surplus[chosen] += 1
     links = np.full((reserve + 1, reserve + 1), FAR)
-    cheapest = np.full((reserve + 1, reserve + 1), -1, np.int32)  # the token behind each link
-    ring = np.full((2, num_tokens + reserve), -1, np.int32)  # next and previous: the tokens of e, from T + e
+    cheapest = np.full((reserve + 1, reserve + 1), -1, np.int32)  # the slot behind each link
+    ring = np.full((2, len(expert) + reserve), -1, np.int32)  # next and previous: the slots of e, from k T + e
     for e in range(reserve):
-        ring[:, num_tokens + e] = num_tokens + e
+        ring[:, len(expert) + e] = len(expert) + e
     for t in range(num_tokens - 1, -1, -1):  # from the last, so that of equals the last is the cheapest
-        _join(t, expert[t], whole, links, cheapest, ring)
+        for i in range(k):
+            _join(t, i * num_tokens + t, whole, expert, own, links, cheapest, ring)
     price[reserve] = price[:reserve].max()
     links[:reserve, reserve] = 0
     for _ in range(more):  # the dearest experts have one token more
@@ -196,44 +187,66 @@ def solve(whole, price, everyone, more):
         target = _cheapest_chain(links, price, surplus, cost, before, FAR)
         for node in range(reserve + 1):
             price[node] -= min(cost[node], cost[target])
-        source = _move(target, expert, before, whole, links, cheapest, ring)
+        source = _move(target, before, whole, expert, own, links, cheapest, ring)
         surplus[source] -= 1
         surplus[target] += 1
-    _settle_ties(expert, price, cost, before, whole, links, cheapest, ring)
+    _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
     return expert
 
 
 @_jit
-def _join(t, e, whole, links, cheapest, ring):
-    """Add token t to those of expert e."""
-    head = whole.shape[0] + e
-    after = ring[0, head]
-    ring[0, head], ring[1, t], ring[0, t], ring[1, after] = t, head, after, t
-    for k in range(whole.shape[1]):
-        if whole[t, e] - whole[t, k] < links[e, k]:
-            links[e, k], cheapest[e, k] = whole[t, e] - whole[t, k], t
+def _hold(t, slot, e, whole, expert, own):
+    """Give expert e to a slot of token t that has none."""
+    expert[slot], own[slot], whole[t, e] = e, whole[t, e], HELD
 
 
 @_jit
-def _leave(t, e, whole, links, cheapest, ring):
-    """Take token t from those of expert e; only the links that it stood for are searched anew."""
-    ring[0, ring[1, t]], ring[1, ring[0, t]] = ring[0, t], ring[1, t]
+def _join(t, slot, whole, expert, own, links, cheapest, ring):
+    """Add a slot of token t to those of its expert."""
+    e = expert[slot]
+    head = len(expert) + e
+    after = ring[0, head]
+    ring[0, head], ring[1, slot], ring[0, slot], ring[1, after] = slot, head, after, slot
+    score, cheaper = own[slot], 0
+    for k in range(whole.shape[1]):  # a loop without a branch, since few tokens are cheaper than all before
+        cheaper += score - whole[t, k] < links[e, k]
+    for k in range(whole.shape[1] if cheaper else 0):
+        if score - whole[t, k] < links[e, k]:
+            links[e, k], cheapest[e, k] = score - whole[t, k], slot
+
+
+@_jit
+def _leave(slot, whole, expert, own, links, cheapest, ring):
+    """Take a slot from those of its expert; only the links that it stood for are searched anew."""
+    e = expert[slot]
+    ring[0, ring[1, slot]], ring[1, ring[0, slot]] = ring[0, slot], ring[1, slot]
     gone = np.empty(whole.shape[1], np.int64)
     count = 0
     for k in range(whole.shape[1]):
-        if cheapest[e, k] == t:
-            links[e, k], cheapest[e, k] = FAR, -1
+        if cheapest[e, k] == slot:
             gone[count] = k
             count += 1
-    if count == 0:
-        return
-    other = ring[0, whole.shape[0] + e]
-    while other < whole.shape[0]:
+    if count:
+        _search(e, gone, count, whole, expert, own, links, cheapest, ring)
+
+
+@_jit
+def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
+    """Find the cheapest slots of expert e for its links to the first `count` targets."""
+    num_tokens, num_slots = whole.shape[0], len(expert)
+    for i in range(count):
+        k = targets[i]
+        links[e, k], cheapest[e, k] = FAR, -1
+    slot = ring[0, num_slots + e]
+    while slot < num_slots:
+        t, score = slot, own[slot]
+        while t >= num_tokens:  # faster than a division
+            t -= num_tokens
         for i in range(count):
-            k = gone[i]
-            if whole[other, e] - whole[other, k] <= links[e, k]:
-                links[e, k], cheapest[e, k] = whole[other, e] - whole[other, k], other
-        other = ring[0, other]
+            k = targets[i]
+            if score - whole[t, k] <= links[e, k]:
+                links[e, k], cheapest[e, k] = score - whole[t, k], slot
+        slot = ring[0, slot]
 
 
 @_jit
@@ -264,7 +277,7 @@ def _cheapest_chain(links, price, surplus, cost, before, limit):
 
 
 @_jit
-def _move(target, expert, before, whole, links, cheapest, ring):
+def _move(target, before, whole, expert, own, links, cheapest, ring):
     """Move one token along each link of the chain that ends at `target`; return where the chain starts."""
     reserve = whole.shape[1]
     k = target
@@ -273,40 +286,76 @@ def _move(target, expert, before, whole, links, cheapest, ring):
         if k == reserve or j == reserve:  # the token of the other one is counted in the reserve from now on, or no more
             links[j, k], links[k, j] = FAR, 0
         else:
-            t = cheapest[j, k]
-            _leave(t, j, whole, links, cheapest, ring)
-            _join(t, k, whole, links, cheapest, ring)
-            expert[t] = k
+            _move_slot(cheapest[j, k], k, whole, expert, own, links, cheapest, ring)
         k = j
     return k
 
 
 @_jit
-def _settle_ties(expert, price, cost, before, whole, links, cheapest, ring):
-    """Go to the optimal assignment that gives token 0, then token 1, ... the lowest index; see the reference.
+def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
+    """Move a token from the expert of one of its slots to expert k, and bring the links up to date."""
+    t, j = slot % whole.shape[0], expert[slot]
+    whole[t, j] = own[slot]
+    score, whole[t, k] = whole[t, k], HELD
+    _leave(slot, whole, expert, own, links, cheapest, ring)
+    for other in range(t, len(expert), whole.shape[0]):
+        e = expert[other]  # that token cannot go from here to k any more; it can go to j
+        if other != slot:
+            if cheapest[e, k] == other:
+                _search(e, np.full(1, k), 1, whole, expert, own, links, cheapest, ring)
+            if own[other] - whole[t, j] < links[e, j]:
+                links[e, j], cheapest[e, j] = own[other] - whole[t, j], other
+    expert[slot], own[slot] = k, score
+    _join(t, slot, whole, expert, own, links, cheapest, ring)
+
+
+@_jit
+def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring):
+    """Go to the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
 
     A token that is settled must not move again. It leaves the links only when a chain of no cost is found that might
     use it: without ties there is no such chain, and nothing has to be taken out.
     """
+    num_tokens = whole.shape[0]
+    k = len(expert) // num_tokens
     wanted = np.zeros(len(cost), np.int64)
     settled = 0
-    for t in range(len(expert)):
-        own = expert[t]
+    for t in range(num_tokens):
+        worst = own[t] - price[expert[t]]
+        highest = expert[t]
+        for i in range(1, k):
+            slot = i * num_tokens + t
+            worst = min(worst, own[slot] - price[expert[slot]])
+            highest = max(highest, expert[slot])
         lower = 0
-        while lower < own:
-            if whole[t, lower] - price[lower] == whole[t, own] - price[own]:
-                wanted[own] = -1
+        while lower < highest:
+            if whole[t, lower] - price[lower] == worst:
+                _mark(t, lower, worst, -1, wanted, price, expert, own, num_tokens)
                 cost[:] = FAR
                 cost[lower] = 0
                 found = _cheapest_chain(links, price, wanted, cost, before, 0)
-                wanted[own] = 0
+                _mark(t, lower, worst, 0, wanted, price, expert, own, num_tokens)
                 if found >= 0 and settled <= t:
                     while settled <= t:
-                        _leave(settled, expert[settled], whole, links, cheapest, ring)
+                        for slot in range(settled, len(expert), num_tokens):
+                            _leave(slot, whole, expert, own, links, cheapest, ring)
                         settled += 1
                     continue  # the same search again, without them
                 if found >= 0:
-                    _move(own, expert, before, whole, links, cheapest, ring)
-                    expert[t] = lower
-                    break
+                    _move(found, before, whole, expert, own, links, cheapest, ring)
+                    slot = t
+                    while expert[slot] != found:
+                        slot += num_tokens
+                    whole[t, found] = own[slot]
+                    _hold(t, slot, lower, whole, expert, own)
+                    if k == 1:
+                        break
             lower += 1
+
+
+@_jit
+def _mark(t, lower, worst, mark, wanted, price, expert, own, num_tokens):
+    """Mark the experts above `lower` that token t could give up for an expert worth `worst`."""
+    for slot in range(t, len(expert), num_tokens):
+        if expert[slot] > lower and own[slot] - price[expert[slot]] == worst:
+            wanted[expert[slot]] = mark

@@ -2,21 +2,29 @@
 
 What differs: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to a stated increment. In it, tokens without a place bid for the expert that is best for them at the
-current prices, as much as makes the second best equally good, plus the increment epsilon; an expert keeps its highest
-bids, and the lowest of them is its price. When all have a place, none could gain more than epsilon elsewhere, so
+and is exact up to a stated increment. In it, a token with d places missing bids for the d experts, of those that it
+does not hold, that are best for it at the current prices, as much as makes the next one equally good, plus the
+increment epsilon; an expert keeps its highest bids, and the lowest of them is its price. When all have their places, no
+exchange of one expert for another would bring a token more than epsilon, so
 
-    objective ≥ optimum − (T + E − T mod E) ε        (− T ε where E divides T), rounding aside,
+    objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
-and `gap` bounds what is really missing, which is far less. With whole scores and ε below 1 / (T + E) it is exact. The
-increment starts large and shrinks; each time the bidding starts anew, from the prices reached. Where E does not divide
-T, every expert offers ⌈T/E⌉ places, and one more bidder, to whom all experts are worth the same, takes one place at
-each of the E − T mod E cheapest. Of equally good assignments the auction finds any.
+rounding aside, and `gap` bounds what is really missing, which is far less. With whole scores it is exact where this
+allows less than 1. The increment starts large and shrinks; each time the bidding starts anew, from the prices
+reached. Where E does not divide T k, every expert offers ⌈T k/E⌉ places, and one more bidder, to whom all experts are
+worth the same, takes one place at each of the E − T k mod E cheapest. Of equally good assignments the auction finds
+any.
+
+Why: at all times, what a token holds is worth to it, at its own bid, at least as much as the (d + 1)-th best of the
+experts that it does not hold, less epsilon. Its bids are made so; when it loses an expert, d rises by one and so does
+the number of those that it does not hold; and prices only rise. When all have their places, d = 0. A token then has at
+most min(k, E − k) experts for which there is a better one.
 
 A score that is not finite does not raise: the objective, the prices, the gap and the residual are NaN then, and so is
-the gate of each token that has such a score.
+the gate of each token that has such a score; the same where no token is real, but for the gates.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -44,50 +52,58 @@ _SHRINK = 4.0  # how much smaller the increment gets each time
 class Assignment(NamedTuple):
     """See reference. With method "auction" the gap is that of an approximate optimum."""
 
-    expert: jax.Array  # [T] int32
+    expert: jax.Array  # [T, k] int32
     objective: jax.Array  # []
     prices: jax.Array  # [E]
     gap: jax.Array  # []
 
 
-def balanced_assignment(scores: jax.Array, *, method: str = "host", epsilon: float | None = None) -> Assignment:
+def balanced_assignment(
+    scores: jax.Array,
+    k: int = 1,
+    *,
+    mask: jax.Array | None = None,
+    method: str = "host",
+    epsilon: float | None = None,
+) -> Assignment:
     """See reference. Scores below float32 are raised to float32.
 
     Args:
         scores: [T, E].
+        k: experts per token.
+        mask: [T] bool, True for a real token.
         method: one of `METHODS`.
         epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. It is
             raised to what can be told apart from the prices: 4 E times the spread times the precision of the scores.
     """
     if method not in METHODS:
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
+    _check_k(k, scores.shape[1])
     scores = jax.lax.stop_gradient(scores)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    num_tokens, num_experts = scores.shape
+    mask = _checked_mask(mask, len(scores))
     if method == "host":
-        words = scores.dtype.itemsize // 4
-        rows = max(1, _SLICE // (num_experts * scores.dtype.itemsize))
-        whole = jax.lax.bitcast_convert_type(scores, jnp.int32).reshape(num_tokens, num_experts * words)
-        slices = [whole[start : start + rows] for start in range(0, num_tokens, rows)]
-        shapes = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (num_tokens, words, num_experts * words, words)]
-        host = _on_host_in_64_bits if words == 2 else _on_host
-        expert, *numbers = jax.pure_callback(host, shapes, *slices, vmap_method="sequential")
-        shape = (-1, 2) if words == 2 else (-1,)
-        numbers = [jax.lax.bitcast_convert_type(number.reshape(shape), scores.dtype) for number in numbers]
-        return Assignment(expert, numbers[0][0], numbers[1], numbers[2][0])
+        return _by_host(scores, k, mask)
     finite = jnp.isfinite(scores).all()
+    if mask is not None:
+        scores = jnp.where(mask[:, None], scores, 0)
+        finite = jnp.isfinite(scores).all() & mask.any()
     clean = jnp.where(finite, scores, 0)
-    expert, prices = _auction(clean, epsilon)
-    objective = jnp.take_along_axis(clean, expert[:, None], axis=1).sum()
-    numbers = objective, prices, _gap(clean, expert, prices)
+    expert, prices = _auction(clean, k, mask, epsilon)
+    if k > 1:
+        expert = jnp.sort(expert, axis=1)
+        order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
+        expert = jnp.take_along_axis(expert, order, axis=1)
+    own = jnp.take_along_axis(clean, expert, axis=1)
+    expert = _padded(expert, mask)
+    numbers = own.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
 
 
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
     """See reference."""
     num_tokens, num_experts = scores.shape
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     everyone, more = divmod(num_tokens * k, num_experts)
     value = scores - prices
     best = value.max(axis=1) if k == 1 else jax.lax.top_k(value, k)[0]
@@ -96,74 +112,139 @@ def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
 
 def base_router(
     logits: jax.Array,
+    k: int = 1,
     *,
     training: bool = True,
     gate: str = "sigmoid",
     held: Routing | None = None,
+    mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
 ) -> Routing:
     """See reference; `method` and `epsilon` are those of `balanced_assignment`."""
     num_tokens, num_experts = logits.shape
+    _check_k(k, num_experts)
+    mask = _checked_mask(mask, num_tokens)
+    if mask is not None:
+        logits = jnp.where(mask[:, None], logits, 0)  # what stands there must not get into a gradient either
     # SELECT
     if held is None:
         valid = True
         if training:
-            found = balanced_assignment(logits, method=method, epsilon=epsilon)
-            expert, valid = found.expert[:, None], jnp.isfinite(found.gap)
+            found = balanced_assignment(logits, k, mask=mask, method=method, epsilon=epsilon)
+            expert, valid = found.expert, jnp.isfinite(found.gap)
         else:
-            expert = top_k_indices(jax.lax.stop_gradient(logits), 1)  # [T, 1]
-        plan = one_hot(expert[:, 0], num_experts) / num_tokens  # [T, E]
+            expert = top_k_indices(jax.lax.stop_gradient(logits), k)  # [T, k]
+        num_real = num_tokens if mask is None else mask.sum()
+        plan = one_hot(expert, num_experts).sum(axis=1) / (num_real * k)  # [T, E]
+        plan = jnp.where(_column(mask), plan, 0)
         load = plan.sum(axis=0)  # [E]
         residual = jnp.where(valid, jnp.abs(load * num_experts - 1).max(), jnp.nan)
         held = Routing(expert, expert, load, plan, residual)
+    held = held._replace(expert=_padded(held.expert, mask), plan=jnp.where(_column(mask), held.plan, 0))
     # COMBINE
     values = gate_values(logits, held.expert, gate)
-    return held._replace(gate=jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan))
+    values = jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan)
+    return held._replace(gate=jnp.where(_column(mask), values, 0))
 
 
-def _on_host(*slices, dtype=np.float32) -> list[np.ndarray]:
+def _check_k(k: int, num_experts: int) -> None:
+    if not 1 <= k <= num_experts:
+        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+
+
+def _checked_mask(mask, num_tokens: int) -> jax.Array | None:
+    if mask is None:
+        return None
+    if jnp.shape(mask) != (num_tokens,):
+        raise InputError(f"mask has shape {jnp.shape(mask)}; it has to be [{num_tokens}], True for a real token")
+    return jnp.asarray(mask, bool)
+
+
+def _column(mask: jax.Array | None):
+    """Return the mask as [T, 1], or True."""
+    return True if mask is None else mask[:, None]
+
+
+def _padded(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, k] with experts 0 … k-1 for tokens that are not real."""
+    return jnp.where(_column(mask), expert, jnp.arange(expert.shape[1], dtype=expert.dtype))
+
+
+def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:
+    """Return the assignment that the compiled loops find."""
+    num_tokens, num_experts = scores.shape
+    words = scores.dtype.itemsize // 4
+    whole = jax.lax.bitcast_convert_type(scores, jnp.int32).reshape(num_tokens, num_experts * words)
+    if mask is not None:
+        whole = jnp.concatenate([whole, mask[:, None].astype(jnp.int32)], axis=1)
+    rows = max(1, _SLICE // (num_experts * scores.dtype.itemsize))
+    slices = [whole[start : start + rows] for start in range(0, num_tokens, rows)]
+    sizes = (num_tokens, k), (words,), (num_experts * words,), (words,)
+    shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
+    host = functools.partial(_on_host, k=k, words=words, masked=mask is not None)
+    expert, *numbers = jax.pure_callback(host, shapes, *slices, vmap_method="sequential")
+    shape = (-1, 2) if words == 2 else (-1,)
+    numbers = [jax.lax.bitcast_convert_type(number.reshape(shape), scores.dtype) for number in numbers]
+    return Assignment(expert, numbers[0][0], numbers[1], numbers[2][0])
+
+
+def _on_host(*slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
     """Return the assignment of all rows of the slices; numbers come and go as the 32-bit words that they consist of.
 
     JAX may run this in another thread than the one that asked. Whether 64-bit numbers are allowed is a setting of the
     thread, and where it is off they would be cut to 32 bits on their way in or out.
     """
-    scores = np.concatenate([np.ascontiguousarray(rows) for rows in slices]).view(dtype)
-    expert, *numbers = assign(scores)
+    dtype = (np.float32, np.float64)[words - 1]
+    rows = np.concatenate([np.ascontiguousarray(part) for part in slices])
+    if masked:
+        real = rows[:, -1] != 0
+        rows = np.ascontiguousarray(rows[real, :-1])
+    expert, *numbers = assign(rows.view(dtype), k)
+    if masked:
+        of_real, expert = expert, np.tile(np.arange(k, dtype=np.int32), (len(real), 1))
+        expert[real] = of_real
     return [expert, *(np.atleast_1d(np.asarray(number, dtype)).view(np.int32) for number in numbers)]
 
 
-def _on_host_in_64_bits(*slices) -> list[np.ndarray]:
-    return _on_host(*slices, dtype=np.float64)
-
-
-def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array) -> jax.Array:
+def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """Return dual_bound less the objective, as a sum of terms of which none is negative."""
-    everyone, more = divmod(*scores.shape)
+    k, num_experts = expert.shape[1], len(prices)
+    num_real = len(scores) if mask is None else mask.sum()
+    everyone, more = divmod(num_real * k, num_experts)
     value = scores - prices
-    own = jnp.take_along_axis(value, expert[:, None], axis=1)[:, 0]
-    surplus = jnp.zeros_like(prices).at[expert].add(1) - everyone
-    return (value.max(axis=1) - own).sum() + jax.lax.top_k(prices, more)[0].sum() - (surplus * prices).sum()
+    best, own = (jax.lax.top_k(v, k)[0] for v in (value, jnp.take_along_axis(value, expert, axis=1)))
+    one_each = jnp.broadcast_to(jnp.asarray(_column(mask), prices.dtype), expert.shape)
+    surplus = jnp.zeros_like(prices).at[expert].add(one_each) - everyone
+    dearest = jnp.where(jnp.arange(num_experts) < more, jax.lax.top_k(prices, num_experts)[0], 0)
+    return (best - own).sum(where=_column(mask)) + dearest.sum() - (surplus * prices).sum()
 
 
-def _auction(scores: jax.Array, epsilon: float | None) -> tuple[jax.Array, jax.Array]:
-    """Return the experts [T] and prices [E] of an auction of finite scores [T, E]."""
+def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None) -> tuple[jax.Array, jax.Array]:
+    """Return the experts [T, k] and prices [E] of an auction of finite scores [T, E]."""
     num_tokens, num_experts = scores.shape
-    if num_experts == 1:
-        return jnp.zeros(num_tokens, jnp.int32), jnp.zeros(1, scores.dtype)
+    if num_experts == k:
+        return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
     scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
     spread = -scores.min()
     wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, scores.dtype)
     epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(scores.dtype).eps)
     epsilon = jnp.where(spread > 0, epsilon, 1)
-    places = -(-num_tokens // num_experts)
-    idle = places * num_experts - num_tokens  # places that the additional bidder takes, one at each expert
-    rows = num_tokens + (num_experts if idle else 0)  # row T + e: the additional bidder's place at expert e
+    sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
+    places = -(-sold // num_experts)
+    idle = places * num_experts - sold  # places that the additional bidder takes, one at each expert
+    slots = num_tokens * k  # row t k + i: a place of token t
+    rows = slots + (0 if mask is None and idle == 0 else num_experts)  # row T k + e: the additional bidder's at e
     nowhere = num_experts
 
     def one_round(state):
         price, expert, level, step = state
-        choice, offer = _bids(scores, price, expert[num_tokens:] != nowhere, idle, step)
+        choice, offer = _bids(scores, price, expert[:slots].reshape(num_tokens, k), step)
+        choice = jnp.where(_column(mask), choice, nowhere).ravel()
+        offer = offer.ravel()
+        if rows > slots:
+            its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step)
+            choice, offer = jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
         expert, level = (jnp.where(expert == nowhere, new, old) for new, old in ((choice, expert), (offer, level)))
         expert, price, full = _keep_highest(expert, level, price, places)
         again = full.all() & (step > epsilon)
@@ -176,10 +257,10 @@ def _auction(scores: jax.Array, epsilon: float | None) -> tuple[jax.Array, jax.A
     state = jnp.zeros(num_experts, scores.dtype), jnp.full(rows, nowhere, jnp.int32), jnp.zeros(rows, scores.dtype)
     state = *state, jnp.maximum(spread / 4, epsilon)
     price, expert, _, _ = jax.lax.while_loop(unfinished, one_round, state)
-    return expert[:num_tokens], jnp.where(spread > 0, price - price.min(), 0)
+    return expert[:slots].reshape(num_tokens, k), jnp.where(spread > 0, price - price.min(), 0)
 
 
-def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places: int):
+def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places: int | jax.Array):
     """Return the rows' experts with all but the highest bids at each turned away (E), prices, and who is full."""
     num_experts = len(price)
     index = jnp.arange(len(expert), dtype=jnp.int32)
@@ -193,21 +274,36 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
     return expert, jnp.where(full, -by_bid[jnp.minimum(last, len(index) - 1)], price), full
 
 
-def _bids(scores: jax.Array, price: jax.Array, held: jax.Array, idle: int, step: jax.Array):
-    """Return where each row would bid (E: nowhere) and how much, as if none of the tokens had a place."""
+def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Array):
+    """Return, for each place [T, k] that a token does not have (E in `expert`), where it bids for one and how much."""
+    num_experts = len(price)
+    k = expert.shape[1]
+    value = scores - price
+    if k == 1:  # faster than top_k; a token that bids holds nothing
+        choice = jnp.argmax(value, axis=1, keepdims=True).astype(jnp.int32)
+        own = value.max(axis=1, keepdims=True)
+        others = jnp.where(jnp.arange(num_experts, dtype=jnp.int32) == choice, -jnp.inf, value)
+        return choice, price[choice] + (own - others.max(axis=1, keepdims=True)) + step
+    missing = expert == num_experts
+    holds = (expert[:, :, None] == jnp.arange(num_experts)).any(axis=1)
+    best, order = jax.lax.top_k(jnp.where(holds, -jnp.inf, value), k + 1)
+    rank = jnp.maximum(jnp.cumsum(missing, axis=1) - 1, 0)
+    choice = jnp.take_along_axis(order, rank, axis=1)
+    own = jnp.take_along_axis(best, rank, axis=1)
+    rest = jnp.take_along_axis(best, missing.sum(axis=1, keepdims=True), axis=1)
+    return choice, price[choice] + (own - rest) + step
+
+
+def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array):
+    """Return where the additional bidder bids, of the experts [E] (E: nowhere), and how much.
+
+    It takes the cheapest of those that it does not hold, and would pay what the next one costs.
+    """
     num_experts = len(price)
     index = jnp.arange(num_experts, dtype=jnp.int32)
-    value = scores - price
-    choice = jnp.argmax(value, axis=1).astype(jnp.int32)
-    second = jnp.where(index == choice[:, None], -jnp.inf, value).max(axis=1)
-    offer = price[choice] + (value.max(axis=1) - second) + step
-    if not idle:
-        return choice, offer
-    # The additional bidder takes the cheapest of those that it does not hold, and would pay what the next one costs.
     others = jnp.where(held, jnp.inf, price)
     order = jnp.argsort(others)
     missing = idle - held.sum()
     takes = jnp.zeros(num_experts, bool).at[order].set(index < missing)
-    its_choice = jnp.where(takes, index, num_experts)
-    its_offer = jnp.broadcast_to(others[order[missing]] + step, (num_experts,))
-    return jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
+    offer = jnp.broadcast_to(others[order[missing]] + step, (num_experts,))
+    return jnp.where(takes, index, num_experts), offer

@@ -11,6 +11,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.kernels import assignment
+from routelaws.accelerated.kernels import auction as auction_of_all
 from routelaws.accelerated.routers import base
 from routelaws.conformance.bounds import check
 from routelaws.conformance.harness import UNIT
@@ -20,43 +21,72 @@ SHAPES = ((5, 1), (6, 8), (13, 3), (16, 4))
 FAMILIES = ("random", "integer", "tied", "anisotropic", "all alike", "one token decides")
 
 
-SOLVE = jax.jit(base.balanced_assignment, static_argnames="method")
+SOLVE = jax.jit(base.balanced_assignment, static_argnames=("method", "k"))
 
 
-def auction(values, epsilon=None):
+def auction(values, epsilon=None, k=1, mask=None):
     if epsilon is None:  # which is EPSILON times this
         epsilon = base.EPSILON * float(np.ptp(np.asarray(values, np.float32), axis=1).max())
-    return SOLVE(jnp.asarray(values, jnp.float32), method="auction", epsilon=epsilon)
+    return SOLVE(jnp.asarray(values, jnp.float32), k, method="auction", epsilon=epsilon, mask=mask)
 
 
 def missing(values: np.ndarray, found) -> float:
     """Return optimum - objective of a balanced assignment."""
     expert = np.asarray(found.expert)
-    load = np.bincount(expert, minlength=values.shape[1])
+    k = expert.shape[1]
+    assert all(len(set(row)) == k for row in expert.tolist()), expert
+    load = np.bincount(expert.ravel(), minlength=values.shape[1])
     assert load.max() - load.min() <= 1 and len(load) == values.shape[1], load
-    return scipy_optimum(values) - values[np.arange(len(values)), expert].sum()
+    return scipy_optimum(values, k) - np.take_along_axis(values, expert, axis=1).sum()
 
 
-def check_guarantee(values: np.ndarray, epsilon: float | None) -> None:
-    """Balanced, within (T + E) epsilon of the optimum, and the gap and the prices admit what is missing."""
+def check_guarantee(values: np.ndarray, epsilon: float | None, k: int = 1) -> None:
+    """Balanced, as near to the optimum as promised, and the gap and the prices admit what is missing."""
     num_tokens, num_experts = values.shape
-    found = auction(values, epsilon)
+    k = min(k, num_experts)
+    found = auction(values, epsilon, k)
     spread = np.ptp(values, axis=1).max()
     step = max(base.EPSILON * spread if epsilon is None else epsilon, 4 * num_experts * spread * 2.0**-23)
     lost = missing(values, found)
-    rounding = UNIT["float32"] * num_tokens * (np.abs(values).max() + float(found.prices.max()))
-    allowed = (num_tokens + num_experts * (num_tokens % num_experts > 0)) * step
+    rounding = UNIT["float32"] * num_tokens * k * (np.abs(values).max() + float(found.prices.max()))
+    allowed = factor(num_tokens, num_experts, k) * step
     check("base.auction", max(lost - allowed, 0.0), rounding, message=f"{values.shape}: {lost} is missing")
     check("base.auction", max(lost - float(found.gap), 0.0), rounding, message=f"{values.shape}: gap {found.gap}")
-    bound = bound_of(values, np.asarray(found.prices, np.float64))
+    bound = bound_of(values, np.asarray(found.prices, np.float64), k)
     check("base.auction", abs(float(found.gap) + float(found.objective) - bound), rounding, message="gap and prices")
     check("base.auction", max(float(found.gap) - allowed, 0.0), rounding, message=f"gap {found.gap} above {allowed}")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_guarantee(shape):
+def factor(num_tokens: int, num_experts: int, k: int) -> int:
+    """Return how many increments may be missing."""
+    return num_tokens * min(k, num_experts - k) + -num_tokens * k % num_experts
+
+
+CASES = [*((shape, 1) for shape in SHAPES), ((13, 3), 2)]
+CASES += [pytest.param(*more, marks=pytest.mark.slow) for more in (((6, 8), 3), ((16, 4), 2), ((16, 4), 3))]
+
+
+@pytest.mark.parametrize("shape, k", CASES)
+def test_the_guarantee(shape, k):
     for seed, family in enumerate(FAMILIES):
-        check_guarantee(draw_scores(family, shape, (0.1, 100.0)[seed % 2], seed).values, None)
+        check_guarantee(draw_scores(family, shape, (0.1, 100.0)[seed % 2], seed).values, None, k)
+
+
+def test_padding_takes_no_part_in_the_auction():
+    """The same experts and prices as without the padded tokens, in groups that are divisible without them and not."""
+    values = draw_scores("random", (16, 3), 1.0, 7).values
+    for num_real in (13, 12):
+        mask = np.arange(16) * 5 % 16 < num_real
+        wanted = auction(values[mask], 0.01, 2)
+        found = auction(np.where(mask[:, None], values, np.nan), 0.01, 2, mask)
+        assert np.asarray(found.expert)[mask].tolist() == wanted.expert.tolist(), num_real
+        assert np.asarray(found.expert)[~mask].tolist() == [[0, 1]] * (16 - num_real)
+        assert found.prices.tolist() == wanted.prices.tolist()
+        for name in ("objective", "gap"):
+            error = abs(float(getattr(found, name)) - float(getattr(wanted, name)))
+            check("base.auction", error, UNIT["float32"] * 26 * (np.abs(values).max() + float(found.prices.max())))
+    nobody = auction(values, 0.01, 2, np.zeros(16, bool))
+    assert np.isnan(nobody.gap) and nobody.expert.tolist() == [[0, 1]] * 16
 
 
 def test_a_stated_increment():
@@ -66,10 +96,10 @@ def test_a_stated_increment():
 
 
 def test_whole_scores_are_exact_below_one_share_of_an_increment():
-    for shape in ((13, 3), (16, 4)):
+    for shape, k in (((13, 3), 1), ((16, 4), 1), ((13, 3), 2)):
         for seed in range(8):
             values = np.random.default_rng(seed).integers(-4, 5, shape).astype(float)
-            assert missing(values, auction(values, 1 / (sum(shape) + 1))) == 0, (shape, seed)
+            assert missing(values, auction(values, 1 / (factor(*shape, k) + 1), k)) == 0, (shape, k, seed)
 
 
 def test_an_offset_of_a_token_costs_no_digits():
@@ -84,7 +114,7 @@ def test_a_score_that_is_not_finite_ends_the_auction():
         values[5, 1] = wrong
         found = auction(values, 0.1)
         assert np.isnan([found.objective, found.gap, *found.prices]).all()
-        assert sorted(np.bincount(np.asarray(found.expert), minlength=3)) == [4, 4, 5]
+        assert sorted(np.bincount(np.asarray(found.expert).ravel(), minlength=3)) == [4, 4, 5]
 
 
 def test_the_default_increment():
@@ -108,21 +138,45 @@ def test_the_router_takes_the_method():
 def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
     """The exact step starts from any prices and ends at the same assignment."""
     values = draw_scores("tied", (61, 8), 1.0, 2).values
-    wanted = assignment.assign(values)
-    for change in ({"COARSE": 1e-3}, {"COARSE": 10.0}, {"MOST_BIDS": 0}, {"HIGHEST": 1e-3}, {"STRIDES": ()}):
-        for name, value in change.items():
-            monkeypatch.setattr(assignment, name, value)
-        found = assignment.assign(values)
-        assert found.expert.tolist() == wanted.expert.tolist() and found.gap == 0, change
-        monkeypatch.undo()
+    for k in (1, 3, 7):
+        wanted = assignment.assign(values, k)
+        for change in ({"COARSE": 1e-3}, {"COARSE": 10.0}, {"MOST_BIDS": 0}, {"HIGHEST": 1e-3}, {"STRIDES": ()}):
+            for name, value in change.items():
+                monkeypatch.setattr(assignment, name, value)
+            found = assignment.assign(values, k)
+            assert found.expert.tolist() == wanted.expert.tolist() and found.gap == 0, (k, change)
+            monkeypatch.undo()
+
+
+def test_the_prices_of_the_first_step_are_nearly_right():
+    """They leave little to the second step: at them, no token could gain more than an increment by another expert."""
+    values = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
+    for k in (1, 2, 3):
+        prices = np.zeros(8, np.float32)
+        auction_of_all.auction(values.copy(), prices, k, 64 * k // 8, np.float32(0.01), 10**6)
+        best = bound_of(values.astype(float), prices.astype(float), k)
+        lost = best - scipy_optimum(values.astype(float), k)
+        check("base.auction", max(lost - 64 * k * 0.01, 0.0), UNIT["float32"] * 64 * k * np.abs(values).max())
+
+
+def test_a_gap_counts_what_every_token_could_gain():
+    """At any prices, also such as prove little, and for any experts."""
+    random = np.random.default_rng(0)
+    values, prices = random.integers(-8, 9, (12, 5)) / 4, random.integers(0, 9, 5) / 4
+    for k in (1, 2, 4):
+        expert = np.array([random.permutation(5)[:k] for _ in range(12)], np.int32)
+        wanted = bound_of(values, prices, k) - np.take_along_axis(values, expert, axis=1).sum()
+        assert assignment.measure_gap(values, expert, prices) == wanted
+    assert float(jax.jit(base._gap)(*(jnp.asarray(v) for v in (values, expert, prices)))) == wanted
 
 
 def test_scores_of_any_size():
     """Numbers near the ends of the range of floats are scaled, not lost."""
     values = draw_scores("random", (13, 3), 1.0, 3).values
-    wanted = assignment.assign(values).expert.tolist()
-    for scale in (2.0**-1000, 2.0**-100, 2.0**1000):
-        assert assignment.assign(values * scale).expert.tolist() == wanted, scale
+    for k in (1, 2):
+        wanted = assignment.assign(values, k).expert.tolist()
+        for scale in (2.0**-1000, 2.0**-100, 2.0**1000):
+            assert assignment.assign(values * scale, k).expert.tolist() == wanted, (k, scale)
 
 
 ONE_CORE = """

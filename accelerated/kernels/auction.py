@@ -1,0 +1,116 @@
+"""An auction of places at the experts as compiled loops: prices that are nearly right, from which `assignment` starts.
+
+Tokens bid for what is best for them at the current prices, as much as makes the next best equally good, plus an
+increment. A full expert gives up the holder of its lowest bid, and that bid is its price. One bidder at a time.
+"""
+
+import numpy as np
+
+from .law_fit import _compiler, _jit
+
+_jit_vector = _compiler(fastmath={"nnan", "nsz", "reassoc"})
+
+NOTHING = np.float32(-3e38)  # in place of a value: below all others
+
+
+@_jit_vector
+def _two_best(row, price, value):
+    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
+
+    The values are left in `value`, with `NOTHING` in place of the largest.
+    """
+    size = row.size
+    best = second = NOTHING
+    for k in range(size):
+        value[k] = row[k] - price[k]
+        best = max(best, value[k])
+    first = size - 1
+    for k in range(size):
+        first = min(first, k if value[k] == best else size)
+    value[first] = NOTHING
+    for k in range(size):
+        second = max(second, value[k])
+    return first, best, second
+
+
+@_jit_vector
+def _take(value, best):
+    """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
+    size = value.size
+    first, second = size - 1, NOTHING
+    for k in range(size):
+        first = min(first, k if value[k] == best else size)
+    value[first] = NOTHING
+    for k in range(size):
+        second = max(second, value[k])
+    return first, second
+
+
+@_jit
+def auction(near, price, k, places, increment, most):
+    """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
+
+    A token bids at once for all places that it still needs, as much as makes the best of what is left equally good.
+    """
+    num_tokens, num_experts = near.shape
+    taken = np.zeros(num_experts, np.int64)
+    bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
+    holder = np.empty((num_experts, places), np.int32)
+    clean = near.copy() if k > 1 else near
+    waiting = np.arange(num_tokens)
+    missing = np.full(num_tokens, k, np.int32)
+    value = np.empty(num_experts, np.float32)
+    wanted, worth = np.empty(k, np.int64), np.empty(k, np.float32)
+    left, bids = num_tokens, 0
+    while left > 0 and bids < most:
+        left -= 1
+        t = waiting[left]
+        wanted[0], worth[0], rest = _two_best(near[t], price, value)
+        for i in range(1, missing[t]):
+            worth[i] = rest
+            wanted[i], rest = _take(value, rest)
+        for i in range(missing[t]):
+            e = wanted[i]
+            level = price[e] + (worth[i] - rest) + increment
+            if taken[e] < places:
+                _push(bid, holder, e, taken[e], level, t)
+                taken[e] += 1
+            else:
+                other = holder[e, 0]
+                if k > 1:
+                    near[other, e] = clean[other, e]
+                if missing[other] == 0:
+                    waiting[left] = other
+                    left += 1
+                missing[other] += 1
+                _replace_lowest(bid, holder, e, level, t)
+            if k > 1:
+                near[t, e] = NOTHING
+            if taken[e] == places:
+                price[e] = bid[e, 0]
+        bids += missing[t]
+        missing[t] = 0
+
+
+@_jit
+def _push(bid, holder, e, at, level, t):
+    """Add a bid to the heap of expert e, which has `at` entries."""
+    while at > 0 and bid[e, (at - 1) // 2] > level:
+        bid[e, at], holder[e, at] = bid[e, (at - 1) // 2], holder[e, (at - 1) // 2]
+        at = (at - 1) // 2
+    bid[e, at], holder[e, at] = level, t
+
+
+@_jit
+def _replace_lowest(bid, holder, e, level, t):
+    """Put a bid in place of the lowest one of expert e, whose heap is full."""
+    places, at = bid.shape[1], 0
+    while 2 * at + 1 < places:
+        below = 2 * at + 1
+        if below + 1 < places and bid[e, below + 1] < bid[e, below]:
+            below += 1
+        if bid[e, below] >= level:
+            break
+        bid[e, at], holder[e, at] = bid[e, below], holder[e, below]
+        at = below
+    bid[e, at], holder[e, at] = level, t
