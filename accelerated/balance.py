@@ -2,7 +2,10 @@
 
 What differs: logits below float32 are raised to float32, and shares, counts and the bias pass through `stop_gradient`.
 Under jit nothing can raise because of a value: an expert index out of range is not counted, a logit that is not finite
-is carried into the loss, and loads that are all 0 give NaN.
+is carried into the loss, and loads that are all 0, or a mask without real tokens, give NaN.
+
+With `axis_name` the statistics are those of all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`): every member
+of it returns the same shares, probabilities and loss, those of one group that holds all of their tokens.
 """
 
 from typing import NamedTuple
@@ -43,17 +46,49 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def expert_counts(expert: jax.Array, num_experts: int) -> jax.Array:
+def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
+    """Return the mask as [T] bool."""
+    if mask.shape != (num_tokens,):
+        raise InputError(f"mask has shape {mask.shape}; {(num_tokens,)} is needed")
+    return jnp.asarray(mask, bool)
+
+
+def _total(values, axis_name: str | None):
+    """Return the sum over a mapped axis, if there is one."""
+    return values if axis_name is None else jax.lax.psum(values, axis_name)
+
+
+def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, n] with zeros in the rows of padding, so that nothing that is there can reach a gradient."""
+    return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
+
+
+def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> jax.Array:
+    """Return the mean of [T, ...] over the real tokens, of the whole mapped axis if there is one."""
+    if mask is None:
+        return values.mean(axis=0) if axis_name is None else jax.lax.pmean(values.mean(axis=0), axis_name)
+    mask = jnp.asarray(mask, bool)
+    kept = jnp.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+    return _total(kept.sum(axis=0), axis_name) / _total(mask.sum(dtype=values.dtype), axis_name)
+
+
+def expert_counts(
+    expert: jax.Array, num_experts: int, *, mask: jax.Array | None = None, axis_name: str | None = None
+) -> jax.Array:
     """See reference; int32. A sum of one-hot rows: unlike a count by scattering it also runs on sharded tokens."""
-    return jax.nn.one_hot(expert, num_experts, dtype=jnp.int32).sum(axis=(0, 1))
+    if mask is not None:
+        expert = jnp.where(_real_tokens(mask, len(expert))[:, None], expert, num_experts)
+    return _total(jax.nn.one_hot(expert, num_experts, dtype=jnp.int32).sum(axis=(0, 1)), axis_name)
 
 
-def mean_probability(logits: jax.Array, score: str = "softmax") -> jax.Array:
+def mean_probability(
+    logits: jax.Array, score: str = "softmax", *, mask: jax.Array | None = None, axis_name: str | None = None
+) -> jax.Array:
     """See reference."""
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
-    logits = _at_least_float32(logits)
-    return softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits).mean(axis=0)
+    logits = _masked_rows(_at_least_float32(logits), mask)
+    return _mean(softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits), mask, axis_name)
 
 
 def auxiliary_loss(
@@ -63,18 +98,20 @@ def auxiliary_loss(
     dialect: str = "assignments",
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
+    mask: jax.Array | None = None,
+    axis_name: str | None = None,
 ) -> AuxiliaryLoss:
-    """See reference."""
+    """See reference. With `axis_name` every member has the loss of the whole: take their mean, not their sum."""
     value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
-    probability = mean_probability(logits, score)
+    probability = mean_probability(logits, score, mask=mask, axis_name=axis_name)
     num_experts = len(probability)
     if held is None:
+        if dialect in ("first_choice", "gshard"):
+            expert = expert[:, :1]
         num_tokens, k = expert.shape
-        if dialect in ("assignments", "tokens"):
-            counts, whole = expert_counts(expert, num_experts), num_tokens * (k if dialect == "assignments" else 1)
-        else:
-            counts, whole = expert_counts(expert[:, :1], num_experts), num_tokens
-        share = counts.astype(probability.dtype) / whole
+        counts = expert_counts(expert, num_experts, mask=mask, axis_name=axis_name)
+        whole = _total(num_tokens if mask is None else jnp.asarray(mask, bool).sum(), axis_name)
+        share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
     else:
         share = held.share
     share = jax.lax.stop_gradient(share)
@@ -89,9 +126,10 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 
-def z_loss(logits: jax.Array) -> jax.Array:
+def z_loss(logits: jax.Array, *, mask: jax.Array | None = None, axis_name: str | None = None) -> jax.Array:
     """See reference."""
-    return (log_sum_exp(_at_least_float32(logits), axis=1) ** 2).mean()
+    logits = _masked_rows(_at_least_float32(logits), mask)
+    return _mean(log_sum_exp(logits, axis=1) ** 2, mask, axis_name)
 
 
 def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recentre: str = "none") -> jax.Array:

@@ -5,6 +5,10 @@ all experts run as one batched matrix product `[E, C, d] x [E, d, f]`. When noth
 all tokens, and E·T slots would be needed; instead the sorted assignments are cut into blocks of equal length, each
 with tokens of one expert only, and the batch axis of the product runs over the blocks: at most twice the rows that a
 dense layer has, whatever the loads.
+
+With a mask shapes stay as they are: buffers are large enough for all tokens, and the slots past the capacity of the
+real ones stay empty. Where nothing asks for a slot at all the dropped fraction is NaN. A gate that is NaN makes the
+output of its token NaN, with or without a slot; a priority that is NaN goes last.
 """
 
 import math
@@ -13,9 +17,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .errors import InputError
-from .notation import one_hot
+from .notation import canonical_zero, one_hot
+
+DROP_ORDERS = ("choice", "token", "priority")
+"""See reference."""
 
 
 class Placement(NamedTuple):
@@ -35,23 +43,91 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))
 
 
-def dispatch(expert: jax.Array, num_experts: int, capacity: int) -> Placement:
+def _capacity_of_real(num_real: jax.Array, num_tokens: int, num_experts: int, k: int, capacity_factor: float):
+    """Return `expert_capacity` of a number of tokens n <= T that is known at run time only, exactly as there.
+
+    C rises above v at n = floor(v E / (c k)) + 1; it is the number of these that n has reached.
+    """
+    most = expert_capacity(num_tokens, num_experts, k, capacity_factor)
+    if math.isinf(capacity_factor):
+        return num_real
+    ratio = num_experts / (Fraction(str(float(capacity_factor))) * k)
+    rises = np.array([math.floor(v * ratio) + 1 for v in range(most)], np.int32)
+    return jnp.minimum(num_real, (rises <= num_real).sum(dtype=jnp.int32))
+
+
+def dispatch(
+    expert: jax.Array,
+    num_experts: int,
+    capacity: int,
+    *,
+    order: str = "choice",
+    priority: jax.Array | None = None,
+    mask: jax.Array | None = None,
+) -> Placement:
     """See reference. An index out of range cannot raise under jit: such an assignment gets no slot."""
+    _check_order(order, priority, expert.shape)
+    return _place(expert, num_experts, capacity, capacity, order, priority, _asked(mask, expert.shape))
+
+
+def _check_order(order: str, priority: jax.Array | None, shape: tuple[int, int]) -> None:
+    if order not in DROP_ORDERS:
+        raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
+    if (priority is None) == (order == "priority"):
+        given = "missing" if priority is None else "given"
+        raise InputError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
+    if priority is not None and priority.shape != shape:
+        raise InputError(f"priority has shape {priority.shape}; {shape} is needed")
+
+
+def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
+    """Return the mask as [T, k] bool, or None."""
+    if mask is None:
+        return None
+    if mask.shape not in (shape, shape[:1]):
+        raise InputError(f"mask has shape {mask.shape}; {list(shape[:1])} or {list(shape)} is needed")
+    return jnp.broadcast_to(jnp.asarray(mask, bool).reshape(len(mask), -1), shape)
+
+
+def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.Array:
+    """Return [T, k], the expert in whose queue each assignment stands; E for one that gets no slot."""
+    wanted = (expert >= 0) & (expert < num_experts)
+    return jnp.where(wanted if asked is None else wanted & asked, expert, num_experts)
+
+
+def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Placement:
+    """Return the placement in buffers of `slots` slots, of which the first `capacity` may be used."""
     num_tokens, k = expert.shape
-    slot = _queue_position(expert, num_experts)
+    queue = _queue(expert, num_experts, asked)
+    slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
     kept = slot < capacity
-    token = jnp.full((num_experts, capacity), num_tokens, jnp.int32)
+    token = jnp.full((num_experts, slots), num_tokens, jnp.int32)
     ids = jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], (num_tokens, k))
-    token = token.at[expert, slot].set(ids, mode="drop")
+    token = token.at[queue, jnp.where(kept, slot, slots)].set(ids, mode="drop")
     return Placement(slot, kept, token)
 
 
-def _queue_position(expert: jax.Array, num_experts: int) -> jax.Array:
-    """Return [T, k], how many earlier assignments want the same expert (choice-major order)."""
+def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.Array:
+    """Return [T, k], how many assignments are before each one in the queue of its expert; an expert E has none."""
     num_tokens, k = expert.shape
-    chosen = jax.nn.one_hot(expert.T.reshape(-1), num_experts, dtype=jnp.int32)  # [k T, E]
+    if order == "priority":
+        return _rank(expert, num_experts, jax.lax.stop_gradient(priority))
+    turned = order == "choice"
+    chosen = jax.nn.one_hot((expert.T if turned else expert).reshape(-1), num_experts, dtype=jnp.int32)  # [k T, E]
     before = jnp.cumsum(chosen, axis=0) - chosen
-    return (before * chosen).sum(axis=1).reshape(k, num_tokens).T
+    position = (before * chosen).sum(axis=1)
+    return position.reshape(k, num_tokens).T if turned else position.reshape(num_tokens, k)
+
+
+def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array:
+    """Return [T, k], the place of each assignment among those of its expert, the largest priority first."""
+    num_tokens, k = expert.shape
+    index = jnp.arange(num_tokens * k, dtype=jnp.int32)  # in the order "choice", in which the sort leaves equals
+    keys = expert.T.reshape(-1), -canonical_zero(priority).T.reshape(-1)
+    by_expert, _, source = jax.lax.sort((*keys, index), num_keys=2)
+    start = jnp.searchsorted(by_expert, jnp.arange(num_experts + 1, dtype=expert.dtype)).astype(jnp.int32)
+    rank = jnp.zeros_like(index).at[source].set(index - start[by_expert], unique_indices=True)
+    return rank.reshape(k, num_tokens).T
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -119,41 +195,65 @@ class RoutedOutput(NamedTuple):
 
 
 def routed_ffn(
-    params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, capacity_factor: float = math.inf
+    params: dict,
+    x: jax.Array,
+    expert: jax.Array,
+    gate: jax.Array,
+    capacity_factor: float = math.inf,
+    *,
+    order: str = "choice",
+    priority: jax.Array | None = None,
+    mask: jax.Array | None = None,
 ) -> RoutedOutput:
     """See reference."""
     num_experts = len(params["up"])
     num_tokens, k = expert.shape
-    capacity = expert_capacity(num_tokens, num_experts, k, capacity_factor)
-    if capacity == num_tokens and num_experts > 1:
-        return RoutedOutput(_dropless(params, x, expert, gate), jnp.zeros((), gate.dtype))
+    if order == "priority" and priority is None:
+        priority = gate
+    _check_order(order, priority, expert.shape)
+    asked = _asked(mask, expert.shape)
+    if asked is not None:
+        gate = jnp.where(asked, gate, 0)
+    slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
+    if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
+        none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
+        return RoutedOutput(_dropless(params, x, expert, gate, asked), none)
     # PLACE
-    placement = dispatch(expert, num_experts, capacity)
-    row = jnp.where(placement.kept, expert * capacity + placement.slot, num_experts * capacity)
+    capacity = slots
+    if asked is not None:
+        num_real = asked.any(axis=1).sum(dtype=jnp.int32)
+        capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
+    placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
+    row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
     buffers = _permute_rows(x, placement.token.reshape(-1), row)
     # RUN
-    outputs = expert_ffn(params["up"], params["down"], buffers.reshape(num_experts, capacity, -1))
+    outputs = expert_ffn(params["up"], params["down"], buffers.reshape(num_experts, slots, -1))
     # COMBINE
     output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
-    return RoutedOutput(output, (~placement.kept).mean(dtype=gate.dtype))
+    if asked is None:
+        return RoutedOutput(output, (~placement.kept).mean(dtype=gate.dtype))
+    return RoutedOutput(output, ((asked & ~placement.kept).sum() / asked.sum()).astype(gate.dtype))
 
 
-def _dropless(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> jax.Array:
-    """Run every assignment, in blocks of rows that share an expert."""
+def _dropless(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, asked: jax.Array | None) -> jax.Array:
+    """Run every assignment that asks, in blocks of rows that share an expert."""
     num_experts = len(params["up"])
     num_tokens, k = expert.shape
     # PLACE
     rows_per_block = -(-num_tokens * k // num_experts)
     num_blocks = num_experts + num_tokens * k // rows_per_block  # no loads need more
-    slot = _queue_position(expert, num_experts)
-    load = one_hot(expert, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]
+    queue = _queue(expert, num_experts, asked)
+    slot = _queue_position(queue, num_experts)
+    load = one_hot(queue, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]
     last_block = jnp.cumsum(-(-load // rows_per_block))  # [E], one past the last block of each expert
-    first_block = last_block - (-(-load // rows_per_block))
-    row = first_block[expert] * rows_per_block + slot  # [T, k]
+    # The entry past the experts is for those without a slot: their row is past the end.
+    first_block = jnp.append(last_block - (-(-load // rows_per_block)), num_blocks)  # [E + 1]
+    row = first_block[queue] * rows_per_block + slot  # [T, k]
     expert_of_block = jnp.searchsorted(last_block, jnp.arange(num_blocks), side="right", method="compare_all")
     expert_of_block = jnp.minimum(expert_of_block, num_experts - 1)  # blocks past the end are empty
     token = jnp.full(num_blocks * rows_per_block, num_tokens, jnp.int32)
-    token = token.at[row].set(jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], row.shape))
+    ids = jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], row.shape)
+    token = token.at[row].set(ids, mode="drop")
     buffers = _permute_rows(x, token, row).reshape(num_blocks, rows_per_block, -1)
     # RUN
     outputs = expert_ffn(params["up"][expert_of_block], params["down"][expert_of_block], buffers)

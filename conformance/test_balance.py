@@ -1,6 +1,7 @@
 """Balance: losses by their value and gradient, the bias by exact counts, and what each dialect gives at balance."""
 
 import functools
+import inspect
 import math
 
 import jax
@@ -261,6 +262,130 @@ def test_expert_counts(backend, seed):
     assert_same(found, [(expert == e).sum() for e in range(4)], what="expert_counts")
 
 
+def pad(mask, values, fill):
+    """Return [T, n] with `fill` where the mask is false."""
+    return np.where(mask[:, None], values, fill)
+
+
+def check_padding(backend, drawn: Logits, precision: str, dialect: str, score: str, seed: int) -> None:
+    """Losses, probabilities and counts of twelve tokens of which eight are real: those of the eight alone."""
+    mask = np.random.default_rng(seed).permutation(12) < 8
+    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
+    padded, numbers, options = pad(mask, z, np.nan), pad(mask, expert, 0), dict(dialect=dialect, score=score)
+    what = f"with 8 of 12 real, {drawn.family}, k {drawn.k}, {options}, {precision}"
+    unit, tiny, traced = unit_of(z, precision), np.finfo(precision).tiny, {"mask": mask}
+    wanted = reference.auxiliary_loss(z[mask], expert[mask], **options)
+    rounded = UNIT[precision] * wanted.share
+    scale = unit * wanted.probability + tiny
+    for name, found in (
+        ("auxiliary_loss", eager(backend, AUXILIARY, precision, padded, numbers, traced=traced, **options)),
+        ("reference", reference.auxiliary_loss(padded, numbers, mask=mask, **options)),
+    ):
+        assert_close_bounded("balance.share", found.share, wanted.share, rounded, what=f"{name} {what}: share")
+        assert_close_bounded("balance.probability", found.probability, wanted.probability, scale, what=f"{name} {what}")
+        size = unit * wanted.loss + 4 * tiny
+        assert_close_bounded("balance.loss", found.loss, wanted.loss, size, what=f"{name} {what}: loss")
+    found = eager(backend, "balance.mean_probability", precision, padded, score=score, traced=traced)
+    assert_close_bounded("balance.probability", found, wanted.probability, scale, what=f"mean_probability {what}")
+    found, wanted = eager(backend, Z_LOSS, precision, padded, traced=traced), reference.z_loss(z[mask])
+    assert reference.z_loss(padded, mask=mask) == wanted, f"reference, z_loss {what}"
+    scale = UNIT[precision] * (1 + np.abs(z).max()) ** 2
+    assert_close_bounded("balance.z_loss", found, wanted, scale, what=f"z_loss {what}")
+    counts = reference.expert_counts(expert[mask], 4)
+    found = eager(backend, "balance.expert_counts", precision, numbers, num_experts=4, traced=traced)
+    assert_same(found, counts, what=f"expert_counts {what}")
+    assert_same(reference.expert_counts(numbers, 4, mask=mask), counts, what=f"reference, expert_counts {what}")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, dialect=dialects, score=scores, seed=seeds)
+def test_padding(backend, drawn, precision, dialect, score, seed):
+    check_padding(backend, drawn, precision, dialect, score, seed)
+
+
+def losses(point, expert, mask, auxiliary_loss, z_loss, axis_name=None):
+    """Return the sum of both losses, of one group or of the mean over groups that know of each other."""
+    options = {} if axis_name is None else {"axis_name": axis_name}
+
+    def both(z, expert, mask):
+        return auxiliary_loss(z, expert, mask=mask, **options).loss + z_loss(z, mask=mask, **options)
+
+    if axis_name is None:
+        return both(point["logits"], expert, mask)
+    return jax.vmap(both, axis_name=axis_name)(point["logits"], expert, mask).mean()
+
+
+def check_axis(backend, masked: bool, seed: int) -> None:
+    """Four groups of three tokens along an axis: everything as for the one group that they are, gradients as well.
+
+    The groups differ, and have different numbers of real tokens, so that a mean of their means is something else.
+    """
+    random = np.random.default_rng(seed)
+    z = random.standard_normal((12, 4)) + np.repeat(3 * random.standard_normal((4, 4)), 3, axis=0)
+    z = z.astype(np.float32).astype(float)
+    expert = top_k_indices(z, 2)
+    mask = np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1], bool) if masked else None
+    module, unit = backend.balance, unit_of(z, "float32")
+    wanted = reference.auxiliary_loss(z, expert, mask=mask)
+    parts = [jnp.asarray(z, jnp.float32), jnp.asarray(expert)] + ([jnp.asarray(mask)] if masked else [])
+    parts = [part.reshape(4, 3, *part.shape[1:]) for part in parts]
+
+    def of_all(z, expert, mask=None):
+        options = dict(mask=mask, axis_name="group")
+        return (*module.auxiliary_loss(z, expert, **options), module.z_loss(z, **options),
+                module.expert_counts(expert, 4, **options))  # fmt: skip
+
+    everyone = jax.jit(jax.vmap(of_all, axis_name="group"))(*parts)
+    loss, share, probability, square, counts = map(np.asarray, everyone)
+    what = f"over an axis, mask {masked}"
+    for member in range(4):
+        scale = UNIT["float32"] * wanted.share
+        assert_close_bounded("balance.share", share[member], wanted.share, scale, what=f"share {what}")
+        scale = unit * wanted.probability
+        assert_close_bounded("balance.probability", probability[member], wanted.probability, scale, what=what)
+        assert_close_bounded("balance.loss", loss[member], wanted.loss, unit * wanted.loss, what=f"loss {what}")
+        scale = UNIT["float32"] * (1 + np.abs(z).max()) ** 2
+        assert_close_bounded("balance.z_loss", square[member], reference.z_loss(z, mask=mask), scale, what=what)
+        assert_same(counts[member], reference.expert_counts(expert, 4, mask=mask), what=f"expert_counts {what}")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_axis(backend, masked):
+    if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
+        pytest.skip("the backend has no axis_name")
+    check_axis(backend, masked, 0)
+
+
+def check_axis_gradient(backend) -> None:
+    """The mean over the members of the loss of all has the gradient of one group, and padding has none."""
+    random = np.random.default_rng(2)
+    z, mask = random.standard_normal((12, 4)), np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1])
+    expert = top_k_indices(z, 2)
+    padded = pad(mask > 0, z, np.nan)
+    functions = dict(auxiliary_loss=backend.balance.auxiliary_loss, z_loss=backend.balance.z_loss)
+    one = gradient(losses, {"logits": padded}, expert, mask, **functions)["logits"]
+    groups = [values.reshape(4, 3, *values.shape[1:]) for values in (padded, expert, mask)]
+    found = gradient(losses, {"logits": groups[0]}, *groups[1:], axis_name="group", **functions)["logits"]
+    found = found.reshape(12, 4)
+    for name, values in (("of one group", one), ("over an axis", found)):
+        assert_same(values[mask == 0], np.zeros((4, 4)), what=f"gradient {name}, in the padding")
+        direction = random.standard_normal(z.shape)
+
+        def value(point):
+            held = reference.auxiliary_loss(z, expert, mask=mask)
+            return reference.auxiliary_loss(point, expert, held=held, mask=mask).loss + reference.z_loss(
+                point, mask=mask
+            )
+
+        wanted, inner = central_difference(value, z, direction), float((values * direction).sum())
+        assert_close_bounded("balance.gradient", inner, wanted, (1 + np.abs(z).max()) ** 2, what=f"gradient {name}")
+
+
+def test_axis_gradient(backend):
+    if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
+        pytest.skip("the backend has no axis_name")
+    check_axis_gradient(backend)
+
+
 def test_jit_changes_nothing(backend):
     random = np.random.default_rng(3)
     z, expert = random.standard_normal((12, 4)), random.integers(0, 4, (12, 2))
@@ -307,6 +432,15 @@ def test_what_is_not_allowed_is_named(backend):
             module.update_bias(bias, array(np.array([1, 2])), rate=-1.0)
         with pytest.raises(ValueError, match="recentre is 'mean'; allowed: none, step, bias"):
             module.update_bias(bias, array(np.array([1, 2])), recentre="mean")
+        for wrong in (array(np.ones(3, bool)), array(np.ones((4, 1), bool))):
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.auxiliary_loss(z, expert, mask=wrong)
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.expert_counts(expert, 2, mask=wrong)
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.z_loss(z, mask=wrong)
+    with pytest.raises(ValueError, match="0 real tokens"):
+        reference.z_loss(np.zeros((4, 2)), mask=np.zeros(4, bool))
     for load in ([0.0, 0.0], [1.0, -1.0, 3.0]):
         with pytest.raises(ValueError, match="not all 0"):
             reference.load_statistics(np.array(load))

@@ -91,6 +91,62 @@ def test_ties(backend):
     check_ties(backend)
 
 
+def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: int) -> None:
+    """Seven tokens of which four are real: what the four get alone; empty places repeat the first with gate 0."""
+    mask, z = np.random.default_rng(seed).permutation(7) < 4, drawn.values
+    real, padded = np.flatnonzero(mask), np.where(mask[:, None], z, np.nan)
+    options = dict(capacity_factor=factor, score="sigmoid")
+    alone = reference.expert_choice_router(z[mask], **options)
+    taken, columns = alone.token.shape[1], reference.expert_choice_router(z, **options).token.shape[1]
+    token = np.repeat(real[alone.token[:, :1]], columns, axis=1)
+    token[:, :taken] = real[alone.token]
+    counts = np.zeros(7, int)
+    counts[mask] = alone.experts_per_token
+    ours = reference.expert_choice_router(padded, mask=mask, **options)
+    again = reference.expert_choice_router(padded, mask=mask, held=ours, **options)
+    held = {"held": backend.notation.ExpertChoice(*ours)}
+    found, kept = (eager(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options)
+                   for more in ({}, held))  # fmt: skip
+    what = f"expert_choice_router with 4 of 7 real, {drawn.family}, c {factor}, {precision}"
+    scale = unit_of(z, precision)[mask, 0][alone.token] * alone.gate + np.finfo(precision).tiny
+    for name, choice in (("", found), ("held, ", kept), ("reference, ", ours), ("reference, held, ", again)):
+        assert_same(choice.token, token, what=f"{name}{what}: token")
+        assert_same(choice.experts_per_token, counts, what=f"{name}{what}: experts_per_token")
+        gate = np.asarray(choice.gate)
+        assert_same(gate[:, taken:], np.zeros((4, columns - taken)), what=f"{name}{what}: gates of empty places")
+        assert_close_bounded("expert_choice.gate", gate[:, :taken], alone.gate, scale, what=f"{name}{what}: gate")
+
+
+@given(drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)), precision=precisions,
+       factor=st.sampled_from([2.0, float("inf")]), seed=seeds)  # fmt: skip
+def test_padding(backend, drawn, precision, factor, seed):
+    """By the sigmoid, so that ties and orders are those of the logits."""
+    check_padding(backend, drawn, precision, factor, seed)
+
+
+def padded_output(point, mask, router, ffn):
+    return ffn(point["params"], point["x"], router(point["logits"], 1.0, mask=mask)).sum()
+
+
+def check_padding_gradient(backend) -> None:
+    """Outputs and gradients beside padding in which nothing is a number: as if zeros were there."""
+    params, x = weights(3, 4)
+    z, mask = np.random.default_rng(1).standard_normal(SHAPE), np.array([0, 1, 1, 0, 1, 0, 1])
+    module = backend.routers.expert_choice
+    found = []
+    for fill in (0.0, np.nan):
+        padded = {"logits": np.where(mask[:, None] > 0, z, fill), "x": np.where(mask[:, None] > 0, x, fill)}
+        options = dict(router=module.expert_choice_router, ffn=module.expert_choice_ffn)
+        found.append(gradient(padded_output, padded | {"params": params}, mask, **options))
+    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        assert_same(theirs, ours, what="gradient of expert choice beside padding")
+    assert_same(found[1]["logits"][mask == 0], np.zeros((3, 4)), what="gradient of the logits in the padding")
+
+
+def test_padding_gradient(backend):
+    check_padding_gradient(backend)
+
+
 def check_tiny_probabilities(backend) -> None:
     """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits; their logarithms are not."""
     z = np.zeros(SHAPE)
@@ -277,6 +333,8 @@ def test_what_is_not_allowed_is_named(backend):
             module.expert_choice_router(array(np.zeros(SHAPE)), score="tanh")
         with pytest.raises(ValueError, match="capacity_factor is 0"):
             module.expert_choice_router(array(np.zeros(SHAPE)), 0.0)
+        with pytest.raises(ValueError, match="mask has shape"):
+            module.expert_choice_router(array(np.zeros(SHAPE)), mask=array(np.ones(4, bool)))
         for size in (0, 3):
             with pytest.raises(ValueError, match=f"group_size is {size}; it has to divide the 4 sequences"):
                 module.group_by_position(array(np.zeros((4, 5))), size)

@@ -1,4 +1,7 @@
-"""Capacity, dispatch, experts, combine: slots exactly, values to rounding, gradients by differences."""
+"""Capacity, dispatch, experts, combine: slots exactly, values to rounding, gradients by differences.
+
+Drop orders, padding and narrow experts are in `test_dispatch`.
+"""
 
 import math
 
@@ -172,9 +175,10 @@ def test_dropless_whatever_the_loads(backend, loads, k):
     check_routed_ffn(backend, Selection(expert, num_experts, loads, 5), math.inf, "float64")
 
 
-def weighted_output(point, expert, weights, routed_ffn, factor):
+def weighted_output(point, expert, weights, mask=None, *, routed_ffn, factor, order="choice"):
     """Return Σ weights · output of a routed FFN, the scalar that is differentiated."""
-    return (routed_ffn(point["params"], point["x"], expert, point["gate"], factor).output * weights).sum()
+    arrays = point["params"], point["x"], expert, point["gate"]
+    return (routed_ffn(*arrays, factor, order=order, mask=mask).output * weights).sum()
 
 
 def check_gradient(backend, selection: Selection, factor: float) -> None:
@@ -189,7 +193,8 @@ def check_gradient(backend, selection: Selection, factor: float) -> None:
 
         def value(moved, name=name):
             changed = inputs | {name: moved}
-            return float(weighted_output(changed, selection.expert, weights, reference.routed_ffn, factor))
+            options = dict(routed_ffn=reference.routed_ffn, factor=factor)
+            return float(weighted_output(changed, selection.expert, weights, **options))
 
         what = f"gradient of routed_ffn, {selection.expert.shape}, {selection.loads}, c {factor}, in {name}"
         wanted = central_difference(value, inputs[name], direction, 2.0**-13)
@@ -234,6 +239,15 @@ def test_types(backend):
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
 
 
-def test_an_expert_out_of_range_is_an_error_in_the_reference():
+def test_an_expert_out_of_range(backend):
+    """An error in the reference; under jit it gets no slot, and takes none from the others."""
     with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
         reference.dispatch(np.array([[0], [2]]), 2, 2)
+    inputs = layer(Selection(np.zeros((4, 1), int), 2, "one expert", 1), "float32")
+    alone = reference.routed_ffn(inputs["params"], inputs["x"][1:2], np.array([[1]]), inputs["gate"][1:2]).output
+    for factor in (1.0, math.inf):
+        arrays = inputs["params"], inputs["x"], np.array([[-1], [1], [2], [-2]]), inputs["gate"]
+        found = np.asarray(run(backend, "experts.routed_ffn", "float32", *arrays, capacity_factor=factor).output)
+        assert_same(found[[0, 2, 3]], np.zeros((3, D)), what=f"experts out of range, c {factor}")
+        scale = UNIT["float32"] * ffn_scale(inputs, np.ones((4, 1), int))[1:2]
+        assert_close_bounded("experts.routed_ffn", found[1:2], alone, scale, what=f"the one in range, c {factor}")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.harness import PRECISIONS, UNIT, run
+from routelaws.conformance.test_top_k import check_padded
 from routelaws.reference.experts import gelu
 from routelaws.reference.routers import hash_layer as reference
 
@@ -216,6 +217,30 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
 def test_table_router(backend, precision, gate, seed):
     """With k = 2; k = 1 is below."""
     check_table_router(backend, precision, gate, 2, seed)
+
+
+def check_padding(backend, precision: str, gate: str, seed: int) -> None:
+    """Remainder, table and given experts of twelve tokens of which eight are real, with ids that are none beside."""
+    random = np.random.default_rng(seed)
+    mask, table = random.permutation(12) < 8, reference.random_table(random.random((24, 2)), 5)
+    ids = np.where(mask, random.integers(0, 24, 12), random.choice([-1, 999], 12))
+    expert = np.where(mask[:, None], table[np.where(mask, ids, 0)], -7)
+    for path, arrays, options in (
+        (HASH, (ids,), {}),
+        (TABLE, (ids, table), dict(gate=gate)),
+        (FIXED, (expert,), dict(gate=gate)),
+    ):
+        router = getattr(reference, path.rpartition(".")[2])
+        alone = router(arrays[0][mask], *arrays[1:], 5, **options)
+        what = f"{path} with 8 of 12 real, {options}, {precision}"
+        check_padded(router(*arrays, 5, mask=mask, **options), alone, mask, 0, "float64", f"reference, {what}")
+        found = eager(backend, path, precision, *arrays, traced={"mask": mask}, num_experts=5, **options)
+        check_padded(found, alone, mask, 0, precision, what)
+
+
+@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
+def test_padding(backend, precision, gate, seed):
+    check_padding(backend, precision, gate, seed)
 
 
 def test_hash_layer_is_the_table_of_remainders(backend):

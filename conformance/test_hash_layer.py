@@ -55,5 +55,7 @@ def test_what_is_not_allowed_is_named(backend):
             module.hash_layer(array([1, 2]), 0)
         with pytest.raises(ValueError, match="integers"):
             module.hash_layer(array([1.0, 2.0]), 2)
+        with pytest.raises(ValueError, match="mask has shape"):
+            module.hash_layer(array([1, 2]), 2, mask=array([True]))
     with pytest.raises(ValueError, match="at least 0"):
         reference.hash_layer(np.array([0, -1]), 2)

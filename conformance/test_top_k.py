@@ -314,6 +314,85 @@ def test_saturated_scores_are_still_told_apart(backend):
     check_saturated_scores(backend)
 
 
+def check_padded(found, alone: Routing, mask, scale, precision: str, what: str) -> None:
+    """A routing of a padded group is that of its real tokens, with experts 0 … k-1, gate 0 and no mass in the padding.
+
+    Args:
+        found: of the whole group.
+        alone: the reference's, of the real tokens.
+        mask: [T].
+        scale: of the error of a gate of a real token.
+        precision: of `found`.
+        what: the function under test.
+    """
+    expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
+    num_padded, k = np.sum(~mask), expert.shape[1]
+    assert_same(expert[~mask], np.tile(np.arange(k), (num_padded, 1)), what=f"{what}: experts of padding")
+    assert_same(gate[~mask], np.zeros((num_padded, k)), what=f"{what}: gates of padding")
+    assert_same(plan[~mask], np.zeros((num_padded, plan.shape[1])), what=f"{what}: plan of padding")
+    assert_same(expert[mask], alone.expert, what=f"{what}: expert")
+    assert_close_bounded("top_k.gate", gate[mask], alone.gate, scale, what=f"{what}: gate")
+    unit = UNIT[precision] * alone.expert.size
+    assert_close_bounded("top_k.load", plan[mask], alone.plan, UNIT[precision] * alone.plan, what=f"{what}: plan")
+    assert_close_bounded("top_k.load", found.load, alone.load, unit * alone.load, what=f"{what}: load")
+    scale = unit * (1 + alone.residual)
+    assert_close_bounded("top_k.load", found.residual, alone.residual, scale, what=f"{what}: residual")
+
+
+def check_padding(backend, drawn: Logits, precision: str, seed: int) -> None:
+    """Each router on seven tokens of which five are real, its own selection and the reference's that is held."""
+    random = np.random.default_rng(seed)
+    mask, z = random.permutation(7) < 5, drawn.values
+    padded, unit = np.where(mask[:, None], z, np.nan), unit_of(z, precision)[mask]
+    coins = random.choice([0.0, 0.999], 7)
+    bias = np.array([4.0, -2.0, -4.0, 2.0])  # decides alone, since scores are below 1
+    for path, router, arrays, options in (
+        (TOP_K, reference.top_k_router, (), dict(k=drawn.k, score="sigmoid")),
+        (TOP_K, reference.top_k_router, (), dict(k=2, normalisation="sum", bias=bias)),
+        (SWITCH, reference.switch_router, (), {}),
+        (GSHARD, reference.gshard_router, (np.where(mask, coins, 7.0),), {}),
+    ):
+        alone = router(z[mask], *(values[mask] for values in arrays), **options)
+        ours = router(padded, *arrays, mask=mask, **options)
+        scale = unit * alone.gate + np.finfo(precision).tiny * (alone.gate > 0)
+        traced = {"mask": mask} | ({"bias": options.pop("bias")} if "bias" in options else {})
+        what = f"{path} with 5 of 7 real, {drawn.family}, {options}, {precision}"
+        check_padded(ours, alone, mask, 0, "float64", f"reference, {what}")
+        for held in ({}, {"held": backend.notation.Routing(*ours)}):
+            found = eager(backend, path, precision, padded, *arrays, traced=traced | held, **options)
+            check_padded(found, alone, mask, scale, precision, f"{what}, held {bool(held)}")
+        again = router(padded, *arrays, mask=mask, held=ours, **options)
+        check_padded(again, alone, mask, 0, "float64", f"reference, {what}, held")
+
+
+@given(drawn=logits(families=("lattice", "tied", "extreme"), shapes=SHAPES), precision=precisions, seed=seeds)
+def test_padding(backend, drawn, precision, seed):
+    """Without the coins that rounding could turn: GShard's uniforms are 0 and nearly 1."""
+    check_padding(backend, drawn, precision, seed)
+
+
+def padded_sum(point, mask, router, **options):
+    return (router(point["logits"], mask=mask, **options).gate * (1 + jnp.arange(14).reshape(7, 2))).sum()
+
+
+def check_padding_gradient(backend) -> None:
+    """What is in the padding gets no gradient and changes none, even where it is no number."""
+    z, mask = np.random.default_rng(1).standard_normal((7, 4)), np.array([1, 0, 1, 1, 0, 1, 1])
+    module = backend.routers.top_k
+    for router, options in ((module.top_k_router, dict(k=2, normalisation="sum")), (module.gshard_router, {})):
+        pair = [
+            gradient(padded_sum, {"logits": np.where(mask[:, None] > 0, z, fill)}, mask, router=router, **options)
+            for fill in (0.5, np.nan)
+        ]
+        assert_same(pair[1]["logits"], pair[0]["logits"], what=f"gradient of {router.__name__} beside padding")
+        lively = (pair[0]["logits"] != 0).any(axis=1)
+        assert_same(lively, mask > 0, what=f"gradient of {router.__name__}: rows")
+
+
+def test_padding_gradient(backend):
+    check_padding_gradient(backend)
+
+
 def test_jit_changes_nothing(backend):
     random = np.random.default_rng(3)
     z, bias, uniforms = random.standard_normal((7, 4)), random.standard_normal(4), random.random(7)
@@ -361,6 +440,9 @@ def test_what_is_not_allowed_is_named(backend):
             module.top_k_router(z, normalisation="mean")
         with pytest.raises(ValueError, match="num_experts is 1"):
             module.gshard_router(z[:, :1])
+        for router in (module.top_k_router, module.switch_router, module.gshard_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                router(z, mask=array(np.ones((4, 1), bool)))
     with pytest.raises(ValueError, match="bias: entry"):
         reference.top_k_router(np.zeros((4, 2)), bias=np.array([0.0, np.inf]))
     with pytest.raises(ValueError, match="below 1"):

@@ -34,7 +34,12 @@ keeps one weight right for every k.
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
 `held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.
 
-What this file does not do: noise on the logits, padding (leave those tokens out), and weights.
+Padding: what takes a `mask` [T] bool, True for a real token, gives what it would give for the real tokens alone. What
+is in the other rows does not matter, not even NaN. Loads that are counted already (`update_bias`, `load_statistics`)
+have no padding in them.
+
+What this file does not do: noise on the logits, and weights. Nothing here routes, so nothing leaks; but the bias that
+follows from the counts of one batch is for the next one.
 """
 
 import math
@@ -42,7 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .notation import check_finite, log_sum_exp, softmax
+from .notation import _real_tokens, check_finite, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count fₑ and to scale the loss."""
@@ -70,20 +75,29 @@ class LoadStatistics(NamedTuple):
     idle: float  # [], share of the experts that received nothing
 
 
-def expert_counts(expert: np.ndarray, num_experts: int) -> np.ndarray:
+def _real_rows(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Return the rows of [T, ...] that are real tokens; all of them without a mask."""
+    return values if mask is None else values[_real_tokens(mask, len(values))]
+
+
+def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None) -> np.ndarray:
     """Return [E] integers, how many of the T k assignments each expert received.
 
     Args:
         expert: [T, k] integers in [0, E).
         num_experts: E.
+        mask: [T] bool, the real tokens; None for all.
 
     Raises:
-        ValueError: an expert index is out of range.
+        ValueError: an expert index is out of range, or the mask has another shape or no real token.
 
     Example:
         >>> expert_counts(np.array([[0, 2], [0, 1]]), 4).tolist()
         [2, 1, 1, 0]
+        >>> expert_counts(np.array([[0, 2], [0, 1]]), 4, mask=np.array([False, True])).tolist()
+        [1, 1, 0, 0]
     """
+    expert = _real_rows(expert, mask)
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
         raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     counts = np.zeros(num_experts, dtype=np.int64)
@@ -92,7 +106,7 @@ def expert_counts(expert: np.ndarray, num_experts: int) -> np.ndarray:
     return counts
 
 
-def mean_probability(logits: np.ndarray, score: str = "softmax") -> np.ndarray:
+def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.ndarray | None = None) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
     Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
@@ -101,11 +115,16 @@ def mean_probability(logits: np.ndarray, score: str = "softmax") -> np.ndarray:
     Args:
         logits: [T, E], finite.
         score: one of `SCORES`.
+        mask: [T] bool, the real tokens; None for all.
 
     Raises:
-        ValueError: a logit is not finite, or the score is unknown.
+        ValueError: a logit is not finite, the score is unknown, or the mask has another shape or no real token.
+
+    Example:
+        >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
+        [0.375, 0.625]
     """
-    logits = check_finite("logits", logits)
+    logits = check_finite("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if score == "sigmoid":
@@ -120,6 +139,7 @@ def auxiliary_loss(
     dialect: str = "assignments",
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
+    mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
 
@@ -132,12 +152,14 @@ def auxiliary_loss(
         dialect: one of `DIALECTS`.
         score: one of `SCORES`.
         held: an earlier result whose `share` is used instead of the share of `expert`.
+        mask: [T] bool, the real tokens; None for all.
 
     Returns:
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: a logit is not finite, an index is out of range, or the dialect or the score is unknown.
+        ValueError: a logit is not finite, an index is out of range, the dialect or the score is unknown, or the mask
+            has another shape or no real token.
 
     Example:
         Two tokens in balance, and three that are not, with a loss below 1:
@@ -149,6 +171,7 @@ def auxiliary_loss(
         0.8956
     """
     value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
+    logits, expert = _real_rows(logits, mask), _real_rows(expert, mask)
     probability = mean_probability(logits, score)
     num_experts = len(probability)
     if held is None:
@@ -183,22 +206,24 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 
-def z_loss(logits: np.ndarray) -> float:
+def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
     It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
 
     Args:
         logits: [T, E], finite.
+        mask: [T] bool, the real tokens; None for all.
 
     Raises:
-        ValueError: a logit is not finite.
+        ValueError: a logit is not finite, or the mask has another shape or no real token.
 
     Example:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
         True
     """
-    return float((log_sum_exp(check_finite("logits", logits), axis=1) ** 2).mean())
+    logits = check_finite("logits", _real_rows(logits, mask))
+    return float((log_sum_exp(logits, axis=1) ** 2).mean())
 
 
 def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, recentre: str = "none") -> np.ndarray:

@@ -5,14 +5,28 @@
     3. COMBINE  hₜ = Σⱼ gate(t, j) · y of token t at its j-th expert                    `combine`
     all three                                                                          `routed_ffn`
 
-Capacity: with a capacity factor c an expert has C = ceil(c k T / E) slots, at most T. When more tokens want an expert
-than it has slots, the earlier token keeps its place, and all first choices come before any second choice. A token
-that finds no slot gets 0 from that expert: the block's residual connection carries it on unchanged. An infinite
-factor drops nothing.
+Capacity: with a capacity factor c an expert has C = ceil(c k T / E) slots, at most T. A token that finds no slot gets 0
+from that expert: the block's residual connection carries it on unchanged. An infinite factor drops nothing. When more
+tokens want an expert than it has slots, the order in which they queue decides (`DROP_ORDERS`):
+
+    order         who goes first                                         what a token gets depends on
+    "choice"      all first choices before any second; earlier tokens    earlier tokens; at k > 1 later ones too
+    "token"       earlier tokens; the choices of a token in turn         earlier tokens
+    "priority"    the largest priority, such as the gate; of equals      later tokens too
+                  the one that is earlier in the order "choice"
+
+So with a capacity "priority", and "choice" at k > 1, leak the future into training where one sequence has several
+tokens in the group. Evaluation drops nothing: it has no capacity, and is as causal as the router.
+
+Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
+padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
+
+Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
+and sends each token to G times as many; cut by columns of U and rows of D, the G parts of an expert add up to it.
 
 Clark et al. 2022 give no capacity figures; the formula, the order and the default are our choice. Other libraries
-differ in the formula (without k, rounded down, rounded up to a multiple of 4) and in the order (by probability, by
-token before choice).
+differ in the formula (without k, rounded down, rounded up to a multiple of 4) and in the order ("priority" in Megatron
+and DeepSpeed, "token" in MaxText).
 """
 
 import math
@@ -21,11 +35,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .notation import check_finite
+
+DROP_ORDERS = ("choice", "token", "priority")
+"""Orders in which assignments queue for the slots of their expert."""
+
 
 class Placement(NamedTuple):
     """Where each assignment sits in the experts' buffers."""
 
-    slot: np.ndarray  # [T, k] integers, place in the queue of the chosen expert, from 0; C or more means dropped
+    slot: np.ndarray  # [T, k] integers, place in the queue of the chosen expert, from 0, or C without asking
     kept: np.ndarray  # [T, k] bool, slot < C
     token: np.ndarray  # [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -55,24 +74,37 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))
 
 
-def dispatch(expert: np.ndarray, num_experts: int, capacity: int) -> Placement:
-    """Give each assignment a slot, in the order first choices before second choices, earlier tokens first.
+def dispatch(
+    expert: np.ndarray,
+    num_experts: int,
+    capacity: int,
+    *,
+    order: str = "choice",
+    priority: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+) -> Placement:
+    """Give each assignment a slot of its expert, as long as there are any.
 
     Args:
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
+        order: one of `DROP_ORDERS`.
+        priority: [T, k], finite where a slot is asked for; for the order "priority" and for no other.
+        mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
     Returns:
         `Placement`.
 
     Raises:
-        ValueError: an expert index is out of range.
+        ValueError: an expert index is out of range, the order is unknown, the priority is missing, not wanted, not
+            finite or of another shape, or the mask has another shape or nothing in it.
 
     Example:
         Three tokens want expert 0, which has two slots:
 
-        >>> dispatch(np.array([[0], [1], [0], [0]]), 2, 2)
+        >>> expert = np.array([[0], [1], [0], [0]])
+        >>> dispatch(expert, 2, 2)
         Placement(slot=array([[0],
                [0],
                [1],
@@ -81,21 +113,57 @@ def dispatch(expert: np.ndarray, num_experts: int, capacity: int) -> Placement:
                [ True],
                [False]]), token=array([[0, 2],
                [1, 4]]))
+        >>> dispatch(expert, 2, 2, order="priority", priority=np.array([[0.6], [0.9], [0.7], [0.8]])).token.tolist()
+        [[3, 2], [1, 4]]
+        >>> dispatch(expert, 2, 2, mask=np.array([False, True, True, True])).token.tolist()
+        [[2, 3], [1, 4]]
     """
     num_tokens, k = expert.shape
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
         raise ValueError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
-    slot = np.zeros((num_tokens, k), dtype=np.int64)
+    asked = _asked(mask, expert.shape)
+    slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
     waiting = np.zeros(num_experts, dtype=np.int64)
-    for choice in range(k):
-        for t in range(num_tokens):
-            e = expert[t, choice]
-            slot[t, choice] = waiting[e]
-            if waiting[e] < capacity:
-                token[e, waiting[e]] = t
-            waiting[e] += 1
+    for t, choice in _queue(asked, order, priority):
+        e = expert[t, choice]
+        slot[t, choice] = waiting[e]
+        if waiting[e] < capacity:
+            token[e, waiting[e]] = t
+        waiting[e] += 1
     return Placement(slot, slot < capacity, token)
+
+
+def _asked(mask, shape):
+    """Return [T, k] bool, who asks for a slot, from a mask [T], a mask [T, k] or None."""
+    if mask is None:
+        return np.ones(shape, dtype=bool)
+    mask = np.asarray(mask, dtype=bool)
+    if mask.shape not in (shape, shape[:1]) or not mask.any():
+        raise ValueError(
+            f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "
+            f"is needed, and one"
+        )
+    return np.broadcast_to(mask.reshape(len(mask), -1), shape)
+
+
+def _queue(asked, order, priority):
+    """Return the pairs (token, choice) that ask for a slot, the first to be served first."""
+    if order not in DROP_ORDERS:
+        raise ValueError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
+    if (priority is None) == (order == "priority"):
+        given = "missing" if priority is None else "given"
+        raise ValueError(f"order is {order!r} and priority is {given}; it goes with the order 'priority' and no other")
+    num_tokens, k = asked.shape
+    pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if asked[t, choice]]
+    if order == "choice":
+        return pairs
+    if order == "token":
+        return sorted(pairs)
+    if priority.shape != asked.shape:
+        raise ValueError(f"priority has shape {priority.shape}; {asked.shape} is needed")
+    priority = check_finite("priority", np.where(asked, priority, 0))
+    return sorted(pairs, key=lambda pair: -priority[pair])  # stable, so equal ones stay in the order "choice"
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -130,36 +198,61 @@ class RoutedOutput(NamedTuple):
     """What a routed FFN returns."""
 
     output: np.ndarray  # [T, d]
-    dropped_fraction: float  # share of the T*k assignments that found no slot
+    dropped_fraction: float  # share of the assignments that asked for a slot and found none
 
 
 def routed_ffn(
-    params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray, capacity_factor: float = math.inf
+    params: dict,
+    x: np.ndarray,
+    expert: np.ndarray,
+    gate: np.ndarray,
+    capacity_factor: float = math.inf,
+    *,
+    order: str = "choice",
+    priority: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
 ) -> RoutedOutput:
     """Send each token through its experts.
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}.
-        x: [T, d].
+        x: [T, d]; rows without an assignment that asks are not read.
         expert: [T, k] integers in [0, E).
-        gate: [T, k].
+        gate: [T, k]; not read where nothing is asked.
         capacity_factor: c > 0; infinity (the default) drops nothing.
+        order: one of `DROP_ORDERS`; who is dropped.
+        priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
+        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
+            tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, or an expert index out of range.
+        ValueError: c <= 0, or see `dispatch`.
+
+    Example:
+        >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}
+        >>> x, expert, gate = np.array([[9.0], [10.0], [11.0], [12.0]]), np.array([[0], [0], [0], [1]]), np.ones((4, 1))
+        >>> found = routed_ffn(params, x, expert, gate, 1.0)
+        >>> found.output.ravel().tolist(), found.dropped_fraction
+        ([9.0, 10.0, 0.0, 12.0], 0.25)
+        >>> found = routed_ffn(params, x, expert, gate, 1.0, mask=np.array([True, False, True, False]))
+        >>> found.output.ravel().tolist(), found.dropped_fraction
+        ([9.0, 0.0, 0.0, 0.0], 0.5)
     """
     num_experts = len(params["up"])
-    num_tokens, k = expert.shape
+    asked = _asked(mask, expert.shape)
     # PLACE
-    capacity = expert_capacity(num_tokens, num_experts, k, capacity_factor)
-    placement = dispatch(expert, num_experts, capacity)
+    num_real = int(asked.any(axis=1).sum())
+    capacity = expert_capacity(num_real, num_experts, expert.shape[1], capacity_factor)
+    if order == "priority" and priority is None:
+        priority = gate
+    placement = dispatch(expert, num_experts, capacity, order=order, priority=priority, mask=asked)
     padded = np.concatenate([x, np.zeros((1, x.shape[1]))])  # row T is the empty slot
     # RUN
     outputs = np.stack([
         expert_ffn(params["up"][e], params["down"][e], padded[placement.token[e]]) for e in range(num_experts)
     ])  # [E, C, d]
     # COMBINE
-    return RoutedOutput(combine(outputs, expert, placement, gate), (~placement.kept).mean())
+    return RoutedOutput(combine(outputs, expert, placement, gate), float((~placement.kept)[asked].mean()))

@@ -42,9 +42,37 @@ class ExpertChoice(NamedTuple):
     an expert that is fixed. Everything but `gate` is a constant for the gradient and can be handed back as `held`.
     """
 
-    token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct within a row
+    token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct but for padding
     gate: np.ndarray  # [E, C], what the output of the expert for each of its tokens is multiplied by
     experts_per_token: np.ndarray  # [T] integers, how many experts took each token; sums to E C
+
+
+def _restore_padding(routing: Routing, mask: np.ndarray) -> Routing:
+    """Return the routing of a group from that of its real tokens.
+
+    Padded tokens get experts 0 … k−1 with gate 0 and nothing of the plan, and count in no load.
+
+    Args:
+        routing: of the real tokens alone, in their order.
+        mask: [T] bool, True for a real token.
+    """
+    num_tokens, k = len(mask), routing.expert.shape[1]
+    expert = np.tile(np.arange(k), (num_tokens, 1))
+    gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
+    expert[mask], gate[mask], plan[mask] = routing.expert, routing.gate, routing.plan
+    return routing._replace(expert=expert, gate=gate, plan=plan)
+
+
+def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
+    """Return the mask as [T] bool.
+
+    Raises:
+        ValueError: another shape, or no real token.
+    """
+    mask = np.asarray(mask, dtype=bool)
+    if mask.shape != (num_tokens,) or not mask.any():
+        raise ValueError(f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one")
+    return mask
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import importlib
 
-_MODULES = ('base', 'expert_choice', 'hash_layer', 'quantile', 'sinkhorn', 'top_k')
+_MODULES = ('base', 'expert_choice', 'hash_layer', 'mixture_of_tokens', 'quantile', 'reinforce', 'sinkhorn', 'top_k')
 __all__ = sorted(_MODULES)
 
 

@@ -7,8 +7,9 @@ as one batched matrix product. A logit that is not finite does not raise: it is 
 import jax
 import jax.numpy as jnp
 
+from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
-from ..experts import expert_capacity, expert_ffn
+from ..experts import _capacity_of_real, expert_capacity, expert_ffn
 from ..notation import ExpertChoice, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
@@ -16,22 +17,36 @@ SCORES = ("softmax", "sigmoid")
 
 
 def expert_choice_router(
-    logits: jax.Array, capacity_factor: float = 2.0, *, score: str = "softmax", held: ExpertChoice | None = None
+    logits: jax.Array,
+    capacity_factor: float = 2.0,
+    *,
+    score: str = "softmax",
+    held: ExpertChoice | None = None,
+    mask: jax.Array | None = None,
 ) -> ExpertChoice:
     """See reference."""
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = _masked_rows(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), mask)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
+    compared, taken = selection_scores(jax.lax.stop_gradient(logits), score), jnp.ones(capacity, bool)
+    if mask is not None:
+        mask = _real_tokens(mask, num_tokens)
+        compared = jnp.where(mask[:, None], compared, -jnp.inf)
+        num_real = mask.sum(dtype=jnp.int32)
+        taken = jnp.arange(capacity) < _capacity_of_real(num_real, num_tokens, num_experts, 1, capacity_factor)
     # SELECT
     if held is None:
-        capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
-        token = top_k_indices(selection_scores(jax.lax.stop_gradient(logits), score).T, capacity)  # [E, C]
-        experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token.reshape(-1)].add(1)
+        token = top_k_indices(compared.T, capacity)  # [E, C]
+        token = token if mask is None else jnp.where(taken, token, token[:, :1])
+        counted = jnp.broadcast_to(taken, token.shape).astype(jnp.int32)
+        experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token].add(counted)
         held = ExpertChoice(token, token, experts_per_token)
     # COMBINE
     scores = softmax(logits) if score == "softmax" else jax.nn.sigmoid(logits)
-    return held._replace(gate=jnp.take_along_axis(scores.T, held.token, axis=1))
+    gate = jnp.take_along_axis(scores.T, held.token, axis=1)
+    return held._replace(gate=gate if mask is None else jnp.where(taken, gate, 0))
 
 
 def selection_scores(logits: jax.Array, score: str) -> jax.Array:

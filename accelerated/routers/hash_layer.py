@@ -2,7 +2,8 @@
 
 What differs: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative one wraps like any
 remainder; in `table_router` and `fixed_router` what is out of range gets a gate that is not a number, on which a
-training loop stops; in `bigram_experts` it gets expert -1. Repeated experts in a row are not looked for.
+training loop stops; in `bigram_experts` it gets expert -1. Repeated experts in a row are not looked for. With a mask
+that has no real token, plan and loads are NaN.
 
 Tables are built once, on the host, by NumPy: arrays of int32. Distances between tokens and centres come from one
 matrix product, so two centres that are equally near are told apart by rounding unless the numbers are whole.
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
 from ..notation import Routing, check_finite, one_hot
 
@@ -34,40 +36,47 @@ class Clusters(NamedTuple):
     converged: bool
 
 
-def hash_layer(token_ids: jax.Array, num_experts: int) -> Routing:
+def hash_layer(token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None) -> Routing:
     """See reference."""
     if num_experts < 1:
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not jnp.issubdtype(token_ids.dtype, jnp.integer):
         raise InputError(f"token_ids have dtype {token_ids.dtype}; integers are needed")
-    # SELECT
-    expert = (token_ids % num_experts).astype(jnp.int32)  # [T]
-    plan = one_hot(expert, num_experts) / len(token_ids)  # [T, E]
-    load = plan.sum(axis=0)  # [E]
-    # COMBINE
-    gate = jnp.ones((len(token_ids), 1), plan.dtype)
-    return Routing(expert[:, None], gate, load, plan, jnp.abs(load * num_experts - 1).max())
+    return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask)
 
 
-def table_router(token_ids: jax.Array, table: jax.Array, num_experts: int, *, gate: str = "mean") -> Routing:
+def table_router(
+    token_ids: jax.Array,
+    table: jax.Array,
+    num_experts: int,
+    *,
+    gate: str = "mean",
+    mask: jax.Array | None = None,
+) -> Routing:
     """See reference."""
     # A negative index would count from the end.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
     expert = jnp.take(jnp.asarray(table), ids, axis=0, mode="fill", fill_value=-1)
-    return fixed_router(expert, num_experts, gate=gate)
+    return fixed_router(expert, num_experts, gate=gate, mask=mask)
 
 
-def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean") -> Routing:
+def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mask: jax.Array | None = None) -> Routing:
     """See reference."""
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     expert = jnp.asarray(expert, jnp.int32)
     num_tokens, k = expert.shape
-    plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
+    if mask is not None:
+        mask = _real_tokens(mask, num_tokens)
+        expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=jnp.int32))
+    # SELECT
+    num_real = num_tokens if mask is None else mask.sum()
+    plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask) / (num_real * k)  # [T, E]
     load = plan.sum(axis=0)  # [E]
+    # COMBINE
     inside = (expert >= 0) & (expert < num_experts)
     gates = jnp.where(inside, 1 / k if gate == "mean" else 1.0, jnp.nan).astype(plan.dtype)
-    return Routing(expert, gates, load, plan, jnp.abs(load * num_experts - 1).max())
+    return Routing(expert, _masked_rows(gates, mask), load, plan, jnp.abs(load * num_experts - 1).max())
 
 
 def _check_choices(num_experts, k):

@@ -1,12 +1,13 @@
 """See `routelaws.reference.routers.top_k`.
 
 What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: it is carried into
-the gates. Selections pass through `stop_gradient`.
+the gates. Selections pass through `stop_gradient`. With a mask that has no real token, plan and loads are NaN.
 """
 
 import jax
 import jax.numpy as jnp
 
+from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
 from ..notation import Routing, one_hot, softmax, top_k_indices
 
@@ -26,19 +27,28 @@ def top_k_router(
     bias: jax.Array | None = None,
     allow_constant_gate: bool = False,
     held: Routing | None = None,
+    mask: jax.Array | None = None,
 ) -> Routing:
     """See reference."""
-    logits = _at_least_float32(logits)
+    logits = _masked_rows(_at_least_float32(logits), mask)
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
     # SELECT
     if held is None:
         chosen_by = jax.lax.stop_gradient(logits)
         if bias is not None:
-            chosen_by = _scores(chosen_by, score) + jax.lax.stop_gradient(bias)
-        expert = top_k_indices(chosen_by, k)  # [T, k]
-        held = _routing(expert, jnp.ones(expert.shape, bool), logits)
+            chosen_by = _masked_rows(_scores(chosen_by, score) + jax.lax.stop_gradient(bias), mask)
+        expert = top_k_indices(chosen_by, k)  # [T, k]; of zeros, as in padding, the first k
+        held = _routing(expert, _kept(expert, mask), logits)
     # COMBINE
-    return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
+    gate = chosen_gates(logits, held.expert, score, normalisation)
+    return held._replace(gate=_masked_rows(gate, mask))
+
+
+def _kept(expert, mask):
+    """Return [T, k] bool, the choices of real tokens."""
+    if mask is None:
+        return jnp.ones(expert.shape, bool)
+    return jnp.broadcast_to(_real_tokens(mask, len(expert))[:, None], expert.shape)
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
@@ -83,23 +93,29 @@ def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation
     return softmax(jnp.take_along_axis(log_scores, expert, axis=1))
 
 
-def switch_router(logits: jax.Array, *, held: Routing | None = None) -> Routing:
+def switch_router(logits: jax.Array, *, held: Routing | None = None, mask: jax.Array | None = None) -> Routing:
     """See reference."""
-    return top_k_router(logits, held=held)
+    return top_k_router(logits, held=held, mask=mask)
 
 
-def gshard_router(logits: jax.Array, uniforms: jax.Array | None = None, *, held: Routing | None = None) -> Routing:
+def gshard_router(
+    logits: jax.Array,
+    uniforms: jax.Array | None = None,
+    *,
+    held: Routing | None = None,
+    mask: jax.Array | None = None,
+) -> Routing:
     """See reference. A uniform outside [0, 1) does not raise."""
-    logits = _at_least_float32(logits)
+    logits = _masked_rows(_at_least_float32(logits), mask)
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
     expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert
     gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
     # SELECT
     if held is None:
-        kept = jnp.ones(gate.shape, bool)
+        kept = _kept(expert, mask)
         if uniforms is not None:
-            kept = kept.at[:, 1].set(uniforms < 2 * gate[:, 1])
+            kept = kept.at[:, 1].set(kept[:, 1] & (uniforms < 2 * gate[:, 1]))
         held = _routing(expert, kept, logits)
     # COMBINE
     kept = jnp.take_along_axis(held.plan, held.expert, axis=1) > 0

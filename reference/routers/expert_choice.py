@@ -10,11 +10,15 @@ Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09
 A token is taken by any number of experts from 0 to E; one that nobody takes passes through the residual connection
 alone. No loss for balance is needed.
 
-NOT CAUSAL within a sequence. Whether a token is taken depends on all tokens of its group. In a group that holds
-several positions of one sequence, a later token can push an earlier one out: the future leaks into the past, in
-training and in evaluation alike, and a language model that is evaluated so reports a loss it cannot reach when it
-generates. With a group that holds one position of several sequences (`group_by_position`) no position sees a later
-one; what a sequence gets then depends on the other sequences of its batch, at that position and before it.
+What leaks, in training and in evaluation alike: NOT CAUSAL within a sequence. Whether a token is taken depends on all
+tokens of its group. In a group that holds several positions of one sequence, a later token can push an earlier one
+out: the future leaks into the past, and a language model that is evaluated so reports a loss it cannot reach when it
+generates. With a group that holds one position of several sequences (`group_by_position`) no position sees a later one,
+in training and in evaluation; what a sequence gets then depends on the other sequences of its batch, at that position
+and before it.
+
+Padding: with a `mask` [T] an expert takes C(n) tokens, n the number of real ones, and takes real ones only. The arrays
+keep the C(T) columns of a full group: those past C(n) repeat the expert's first token, have gate 0, and count nowhere.
 
 Our choices, where the paper is silent: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1);
 the sigmoid is an option. Experts compare the logarithms of the scores, which do not underflow; equal ones go to the
@@ -24,14 +28,19 @@ lower token index.
 import numpy as np
 
 from ..experts import expert_capacity, expert_ffn
-from ..notation import ExpertChoice, check_finite, log_sum_exp, softmax, top_k_indices
+from ..notation import ExpertChoice, _real_tokens, check_finite, log_sum_exp, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
 
 
 def expert_choice_router(
-    logits: np.ndarray, capacity_factor: float = 2.0, *, score: str = "softmax", held: ExpertChoice | None = None
+    logits: np.ndarray,
+    capacity_factor: float = 2.0,
+    *,
+    score: str = "softmax",
+    held: ExpertChoice | None = None,
+    mask: np.ndarray | None = None,
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest. Which group is safe: see the file docstring.
 
@@ -40,12 +49,13 @@ def expert_choice_router(
         capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
         score: one of `SCORES`.
         held: a choice for the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. C is counted over them.
 
     Returns:
         `ExpertChoice`.
 
     Raises:
-        ValueError: a logit is not finite, c <= 0, or the score is unknown.
+        ValueError: a logit is not finite, c <= 0, the score is unknown, or the mask has another shape or no real token.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
@@ -55,7 +65,16 @@ def expert_choice_router(
         >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0)
         >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
         ([[1, 0], [2, 0]], [[0.9, 0.6], [0.8, 0.4]], [2, 1, 1])
+
+        Two of them are real, so there is one place, and the second column is empty:
+
+        >>> mask = np.array([True, False, True])
+        >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0, mask=mask)
+        >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
+        ([[0, 0], [2, 2]], [[0.6, 0.0], [0.8, 0.0]], [1, 0, 1])
     """
+    if mask is not None:
+        return _choice_of_real(logits, capacity_factor, score, held, _real_tokens(mask, len(logits)))
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
@@ -71,6 +90,20 @@ def expert_choice_router(
     # COMBINE
     scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))
     return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
+
+
+def _choice_of_real(logits, capacity_factor, score, held, mask):
+    """Return the choice for a padded group: that for its real tokens, with the tokens' own numbers again."""
+    real, num_experts = np.flatnonzero(mask), logits.shape[1]
+    taken, columns = (expert_capacity(n, num_experts, 1, capacity_factor) for n in (len(real), len(mask)))
+    if held is not None:
+        inside = np.searchsorted(real, held.token[:, :taken])  # which of the real tokens it is
+        held = ExpertChoice(inside, None, held.experts_per_token[mask])
+    found = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
+    token = np.repeat(real[found.token[:, :1]], columns, axis=1)
+    gate, experts_per_token = np.zeros((num_experts, columns)), np.zeros(len(mask), dtype=np.int64)
+    token[:, :taken], gate[:, :taken], experts_per_token[mask] = real[found.token], found.gate, found.experts_per_token
+    return ExpertChoice(token, gate, experts_per_token)
 
 
 def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:

@@ -32,15 +32,19 @@ default. So are the rule for k > 1 experts of full width (a mean, so that the ou
 choose them in `modulo_table`, the sum modulo E of the bigram, the id that stands before the first token, and dealing
 out the clusters of `dispersed_table` in turn. The exact form of MultiHash is our reading.
 
-Causal: the expert of a token depends on that token, the one before it or its position alone, in training as in
-evaluation. (Roller et al. also try the token to come, as a bound; it is not causal and not here.)
+What leaks in training: nothing. Causal, in training as in evaluation: the expert of a token depends on that token, the
+one before it or its position alone. (Roller et al. also try the token to come, as a bound; it is not causal and not
+here.)
+
+Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
+experts 0 … k−1 with gate 0, and count in no load; their ids may be anything.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k, or 1 (for MultiHash)."""
@@ -55,24 +59,31 @@ class Clusters(NamedTuple):
     converged: bool  # the last move changed no token's cluster
 
 
-def hash_layer(token_ids: np.ndarray, num_experts: int) -> Routing:
+def hash_layer(token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None) -> Routing:
     """Route every token by the remainder of its id.
 
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, or a negative id.
+        ValueError: E < 1, ids that are not integers, a negative id, or a mask of another shape or without a real token.
 
     Example:
         >>> hash_layer(np.array([0, 1, 5, 7]), 4).expert.ravel().tolist()
         [0, 1, 1, 3]
+        >>> found = hash_layer(np.array([5, 7, -1, -1]), 4, mask=np.array([True, True, False, False]))
+        >>> found.expert.ravel().tolist(), found.gate.ravel().tolist(), found.load.tolist()
+        ([1, 3, 0, 0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.5])
     """
     token_ids = np.asarray(token_ids)
+    if mask is not None:
+        mask = _real_tokens(mask, len(token_ids))
+        return _restore_padding(hash_layer(token_ids[mask], num_experts), mask)
     if num_experts < 1:
         raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
@@ -86,7 +97,14 @@ def hash_layer(token_ids: np.ndarray, num_experts: int) -> Routing:
     return Routing(expert[:, None], gate, load, plan, np.abs(load * num_experts - 1).max())
 
 
-def table_router(token_ids: np.ndarray, table: np.ndarray, num_experts: int, *, gate: str = "mean") -> Routing:
+def table_router(
+    token_ids: np.ndarray,
+    table: np.ndarray,
+    num_experts: int,
+    *,
+    gate: str = "mean",
+    mask: np.ndarray | None = None,
+) -> Routing:
     """Route every token by the table's row for it.
 
     Args:
@@ -94,6 +112,7 @@ def table_router(token_ids: np.ndarray, table: np.ndarray, num_experts: int, *, 
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: one of `HASH_GATES`.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -107,25 +126,35 @@ def table_router(token_ids: np.ndarray, table: np.ndarray, num_experts: int, *, 
         >>> found.expert.tolist(), found.gate[0].tolist()
         ([[2, 0], [2, 0], [0, 1]], [0.5, 0.5])
     """
+    if mask is not None:
+        mask = _real_tokens(mask, len(token_ids))
+        return _restore_padding(table_router(token_ids[mask], table, num_experts, gate=gate), mask)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
         raise ValueError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
     return fixed_router(table[token_ids], num_experts, gate=gate)
 
 
-def fixed_router(expert: np.ndarray, num_experts: int, *, gate: str = "mean") -> Routing:
+def fixed_router(
+    expert: np.ndarray, num_experts: int, *, gate: str = "mean", mask: np.ndarray | None = None
+) -> Routing:
     """Return the routing in which the experts are given.
 
     Args:
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: one of `HASH_GATES`.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an index is out of range or repeated within a row, or the gate is unknown.
+        ValueError: an index is out of range or repeated within a row, the gate is unknown, or the mask has another
+            shape or no real token.
     """
+    if mask is not None:
+        mask = _real_tokens(mask, len(expert))
+        return _restore_padding(fixed_router(expert[mask], num_experts, gate=gate), mask)
     if gate not in HASH_GATES:
         raise ValueError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):

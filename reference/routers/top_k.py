@@ -19,8 +19,12 @@ gradient at all, and it stays as it was drawn. Some libraries do this by default
 Without a bias the choice is made by the logits, whose order is that of the scores and which never saturate: in 32 bits
 σ(20) and σ(30) are the same number. With a bias it has to be made by s + b, and equal sums go to the lower index.
 
-Causal, in training as in evaluation: the experts of a token depend on that token alone. A capacity (`experts`) takes
-the other tokens into account; so does a bias, through the loads of earlier steps.
+What leaks in training: nothing. Causal, in training as in evaluation: the experts and gates of a token depend on that
+token alone (and, in GShard's router, on its own uniform). A capacity (`experts`) takes other tokens into account, and
+in some orders later ones; it is for training alone. So does a bias, through the loads of earlier steps.
+
+Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
+experts 0 … k−1 with gate 0, and count in no load; what their logits are does not matter.
 
 Our choices, where the papers are silent: in GShard's router the second expert is kept with probability
 min(1, 2 gate), so that two equal gates are always both kept, and the gate of the first is not scaled up when the
@@ -29,7 +33,7 @@ second is left out.
 
 import numpy as np
 
-from ..notation import Routing, check_finite, one_hot, softmax, top_k_indices
+from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -47,6 +51,7 @@ def top_k_router(
     bias: np.ndarray | None = None,
     allow_constant_gate: bool = False,
     held: Routing | None = None,
+    mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
@@ -58,13 +63,14 @@ def top_k_router(
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: a logit or a bias is not finite, k is out of range, the score or the normalisation is unknown, or
-            the gate would be constant.
+        ValueError: a logit or a bias is not finite, k is out of range, the score or the normalisation is unknown, the
+            gate would be constant, or the mask has another shape or no real token.
 
     Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
 
@@ -78,6 +84,10 @@ def top_k_router(
         >>> top_k_router(z, 2, bias=np.array([0.5, 0.0, 0.0])).expert.tolist()  # of 0.625, 0.375 and 0.5
         [[0, 2]]
     """
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
+        return _restore_padding(top_k_router(logits[mask], k, held=_rows(held, mask), **options), mask)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_options(k, num_experts, score, normalisation, allow_constant_gate)
@@ -90,6 +100,11 @@ def top_k_router(
         held = _routing(expert, np.ones(expert.shape, dtype=bool), num_experts)
     # COMBINE
     return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
+
+
+def _rows(held, mask):
+    """Return what is held of the real tokens; nothing of nothing."""
+    return None if held is None else held._replace(expert=held.expert[mask], plan=held.plan[mask])
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
@@ -144,7 +159,7 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
     return softmax(np.take_along_axis(log_scores, expert, axis=1))
 
 
-def switch_router(logits: np.ndarray, *, held: Routing | None = None) -> Routing:
+def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
     The same as `top_k_router` with its defaults, written out.
@@ -152,18 +167,22 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None) -> Routing
     Args:
         logits: [T, E], finite.
         held: see `top_k_router`.
+        mask: see `top_k_router`.
 
     Returns:
         `Routing` with k = 1.
 
     Raises:
-        ValueError: a logit is not finite.
+        ValueError: a logit is not finite, or the mask has another shape or no real token.
 
     Example:
         >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
         >>> found.expert.tolist(), found.gate.tolist()
         ([[1], [0]], [[0.75], [0.5]])
     """
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        return _restore_padding(switch_router(logits[mask], held=_rows(held, mask)), mask)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     # SELECT
@@ -176,22 +195,31 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None) -> Routing
     return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
 
 
-def gshard_router(logits: np.ndarray, uniforms: np.ndarray | None = None, *, held: Routing | None = None) -> Routing:
+def gshard_router(
+    logits: np.ndarray,
+    uniforms: np.ndarray | None = None,
+    *,
+    held: Routing | None = None,
+    mask: np.ndarray | None = None,
+) -> Routing:
     """Give each token its two best experts, and leave the second out at random when its gate is small.
 
     Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate. One that is
     left out keeps its place in `expert` and has gate 0; `plan` and `load` leave it out, which is also how `held` knows.
+    To leave its slot to others as well, give `experts.routed_ffn` the mask `gate != 0`; it covers padding too.
 
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
         held: a routing of the same group whose selection, second experts left out included, is used.
+        mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
 
     Returns:
         `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
 
     Raises:
-        ValueError: a logit is not finite, a uniform is outside [0, 1), or E < 2.
+        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, or the mask has another shape or no real
+            token.
 
     Source: Lepikhin et al. 2020; the factor 2 is our choice.
 
@@ -202,6 +230,10 @@ def gshard_router(logits: np.ndarray, uniforms: np.ndarray | None = None, *, hel
         >>> np.round(gshard_router(z, np.array([0.49, 0.51])).gate, 4).tolist()
         [[0.75, 0.25], [0.75, 0.0]]
     """
+    if mask is not None:
+        mask = _real_tokens(mask, len(logits))
+        draws = None if uniforms is None else np.asarray(uniforms)[mask]
+        return _restore_padding(gshard_router(logits[mask], draws, held=_rows(held, mask)), mask)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
