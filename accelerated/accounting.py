@@ -15,6 +15,7 @@ TABLE_TOKENS_PER_STEP = 256 * 2048
 
 ROUTER_TYPES = {
     "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
+    "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
 }  # fmt: skip
 """From the name of a router here to its `router_type` in the released table."""
 
@@ -73,11 +74,13 @@ def count(
     routing_frequency: float = 0.5,
     flop_increase: int = 1,
     *,
+    granularity: int = 1,
+    group_size: int | None = None,
     vocab_size: int = TABLE_VOCAB_SIZE,
     sequence_length: int = TABLE_SEQUENCE_LENGTH,
 ) -> Accounting:
     """See reference."""
-    _check(router_type, num_experts, k, flop_increase)
+    _check(router_type, num_experts, k, flop_increase, granularity, group_size)
     d, a = d_model, num_heads * kqv_size
     attention = 5 * d * a
     ffn = 8 * d * d
@@ -89,14 +92,22 @@ def count(
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)
-    router = d * num_experts
+    router = d * num_experts * granularity
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
     total = dense + routed * ((num_experts - 1) * ffn + router + baseline)
     flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn)
+    if router_type == "MoT":
+        flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
 
 
-def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> None:
+def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
+    """Return what E dense FFNs on one mixture per g tokens cost a token beyond one dense FFN."""
+    extra = 2 * ffn * (num_experts - group_size)
+    return extra // group_size if extra % group_size == 0 else extra / group_size
+
+
+def _check(router_type, num_experts, k, flop_increase, granularity, group_size) -> None:
     """Raise InputError where the configuration means no model."""
     if router_type not in ROUTER_TYPES.values():
         raise InputError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
@@ -108,3 +119,7 @@ def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> No
         raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
         raise InputError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
+    if granularity < 1 or (router_type == "Dense" and granularity != 1):
+        raise InputError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
+    if group_size is not None and group_size < 1:
+        raise InputError(f"group_size is {group_size}; at least 1 is needed")

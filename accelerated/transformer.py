@@ -6,7 +6,6 @@ with all distances and a shift, not from a gathered [S, S] table. `compute_dtype
 router logits, softmax, norms and the loss stay in float32.
 """
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -14,24 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import balance
-from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
-from .errors import InputError
-from .experts import expert_ffn, routed_ffn
-from .notation import Routing, log_sum_exp, softmax
-from .routers.base import base_router
-from .routers.hash_layer import hash_layer
-from .routers.sinkhorn import GATES, sinkhorn_router
-from .routers.top_k import top_k_router
-
-ROUTERS = ("dense", "hash", "sinkhorn", "base", "top_k")
-"""See reference."""
-
-DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0, "base": 1.0, "top_k": 2.0}
-"""See reference."""
-
-DEFAULT_GATE = {"base": "sigmoid"}
-"""See reference."""
+from .configuration import UNGATED, ModelConfig
+from .experts import expert_ffn
+from .notation import ExpertChoice, Routing, log_sum_exp, softmax
+from .routed_block import Policy, routed_block
+from .routers.reinforce import policy_terms, reward_to_go
 
 NORM_EPSILON = 1e-5
 """See reference."""
@@ -40,92 +26,22 @@ TRUNCATION = 2.0
 """See reference."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """See reference. Hashable, so that it can be a static argument under jit."""
-
-    vocab_size: int = 32_000
-    d_model: int = 512
-    num_blocks: int = 6
-    num_heads: int = 8
-    kqv_size: int | None = None
-    router: str = "dense"
-    num_experts: int = 1
-    k: int = 1
-    routing_frequency: float = 0.5
-    capacity_factor: float | None = None
-    gate: str | None = None
-    balance_weight: float = 0.01
-    z_weight: float = 0.0
-
-    def __post_init__(self):
-        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
-        if self.router not in ROUTERS:
-            raise InputError(f"router is {self.router!r}; allowed: {', '.join(ROUTERS)}")
-        if self.kqv_size is None:
-            if self.d_model % self.num_heads:
-                raise InputError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
-            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
-        if self.kqv_size < 1 or self.d_model % 2:
-            raise InputError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
-        if self.capacity_factor is None:
-            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR[self.router])
-        if not self.capacity_factor > 0:
-            raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
-        if self.gate is None:
-            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
-        if self.gate not in GATES:
-            raise InputError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
-        self._check_routing()
-
-    def _check_routing(self):
-        if self.k > self.num_experts:
-            raise InputError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
-        if self.router == "dense":
-            if self.num_experts != 1:
-                raise InputError(f"num_experts is {self.num_experts}; a dense model has 1")
-            return
-        if self.router in ("hash", "base") and self.k != 1:
-            raise InputError(f"k is {self.k}; {self.router} gives each token 1 expert")
-        for name in ("balance_weight", "z_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
-        routed_blocks(self.num_blocks, self.routing_frequency)
-        if abs(1 / self.routing_frequency - self.period) > 1e-6:
-            raise InputError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
-
-    @property
-    def period(self) -> int:
-        """1/R: every how many blocks one is routed."""
-        return round(1 / self.routing_frequency)
-
-    @property
-    def num_routed(self) -> int:
-        """n_r, the number of routed blocks; 0 for a dense model."""
-        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
-
-    def is_routed(self, block: int) -> bool:
-        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
-        return self.router != "dense" and (block + 1) % self.period == 0
-
-    def accounting(self, sequence_length: int) -> Accounting:
-        """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
-        return count(
-            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
-            self.num_experts, self.k, self.routing_frequency,
-            vocab_size=self.vocab_size, sequence_length=sequence_length,
-        )  # fmt: skip
-
 class Output(NamedTuple):
     """See reference."""
 
     logits: jax.Array  # [b, S, V]
-    routing: Routing | None  # stacked over routed blocks
+    routing: Routing | ExpertChoice | None  # stacked over routed blocks
     dropped_fraction: jax.Array  # [n_r]
     auxiliary: jax.Array  # [n_r]
+    bias: jax.Array | None  # [n_r, E G]
+    policy: Policy | None  # stacked
+
+
+class Credit(NamedTuple):
+    """See reference."""
+
+    reward: jax.Array  # [b, S]
+    advantage: jax.Array  # [n_r, b S]
 
 
 class Loss(NamedTuple):
@@ -134,12 +50,13 @@ class Loss(NamedTuple):
     total: jax.Array  # []
     cross_entropy: jax.Array  # []
     output: Output
+    credit: Credit | None
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
     """See reference."""
     d, heads, kqv, blocks = config.d_model, config.num_heads, config.kqv_size, config.num_blocks
-    f, routed, experts = 4 * d, config.num_routed, config.num_experts
+    special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
     norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
@@ -150,19 +67,31 @@ def parameter_shapes(config: ModelConfig) -> dict:
         "blocks": {"attention_norm": norm, "ffn_norm": norm, "attention": attention_weights},
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
-    if blocks > routed:
-        tree["dense_ffn"] = {
-            "up": ((blocks - routed, d, f), d**-0.5),
-            "down": ((blocks - routed, f, d), f**-0.5 * output_scale),
-        }
-    if routed:
-        tree["routed_ffn"] = {
-            "up": ((routed, experts, d, f), d**-0.5),
-            "down": ((routed, experts, f, d), f**-0.5 * output_scale),
-        }
-        if config.router != "hash":
-            tree["routed_ffn"]["router"] = ((routed, d, experts), d**-0.5)
+    if blocks > special:
+        tree["dense_ffn"] = _ffn_shapes((blocks - special,), d, 4 * d, output_scale)
+    if config.num_wide:
+        tree["wide_ffn"] = _ffn_shapes((special,), d, 4 * d * config.flop_increase, output_scale)
+    if config.num_routed:
+        tree["routed_ffn"] = _routed_shapes(config, output_scale)
     return tree
+
+
+def _ffn_shapes(head, d, f, output_scale, fan_in=None):
+    return {"up": ((*head, d, f), d**-0.5), "down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
+
+
+def _routed_shapes(config, output_scale):
+    routed, d, experts = config.num_routed, config.d_model, config.expert_count
+    fan_in = 4 * d if config.router in UNGATED else 4 * d // config.granularity
+    tree = _ffn_shapes((routed, experts), d, 4 * d // config.granularity, output_scale, fan_in)
+    if config.router != "hash":
+        tree["router"] = ((routed, d, experts), d**-0.5)
+    if config.has_bias:
+        tree["bias"] = ((routed, experts), 0.0)
+    if config.router == "reinforce":
+        tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
+    return tree
+
 
 def init(key: jax.Array, config: ModelConfig) -> dict:
     """See reference; float32. All weights are drawn at once: a draw per leaf takes many times longer to compile."""
@@ -179,6 +108,14 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     ends = np.cumsum(sizes).tolist()
     drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
     return jax.tree.unflatten(structure, drawn)
+
+
+def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_length: int):
+    """See reference; float32."""
+    tokens = batch_size * sequence_length
+    if config.router == "reinforce":
+        return jax.random.gumbel(key, (config.num_routed, tokens, config.expert_count))
+    return jax.random.uniform(key, (config.num_routed, tokens)) if config.sample_second else None
 
 
 def layer_norm(params: dict, x: jax.Array) -> jax.Array:
@@ -238,7 +175,9 @@ def apply(
     config: ModelConfig,
     *,
     training: bool = False,
-    held: Routing | None = None,
+    noise: jax.Array | None = None,
+    table: jax.Array | None = None,
+    held: Routing | ExpertChoice | None = None,
     compute_dtype=None,
 ) -> Output:
     """See reference. A token out of range cannot raise under jit; it is clamped.
@@ -248,19 +187,28 @@ def apply(
         tokens: see reference.
         config: see reference; static.
         training: see reference; static.
+        noise: see reference.
+        table: see reference.
         held: see reference.
         compute_dtype: dtype of the matrix products, such as `jnp.bfloat16`; that of the parameters if None.
     """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
-    if config.router == "dense":
-        h, routing = _run_dense(h, params["blocks"], params["dense_ffn"]), None
-        dropped = auxiliary = jnp.zeros(0)
+    if config.num_routed:
+
+        def run(ffn, x, noise, held):
+            return routed_block(ffn, x, tokens, config, training=training, noise=noise, table=table, held=held)
+
+        h, rest = _run_groups(run, h, params, params["routed_ffn"], noise, held)
     else:
-        h, routing, dropped, auxiliary = _run_routed(h, params, tokens, config, training, held)
+        if config.num_wide:
+            h = _run_groups(_wide_block, h, params, params["wide_ffn"])[0]
+        else:
+            h = _run_dense(h, params["blocks"], params["dense_ffn"])
+        rest = (None, jnp.zeros(0), jnp.zeros(0), None, None)
     x = layer_norm(_cast(params["final_norm"], dtype), h)
-    return Output(_flat_product(x, embedding.T), routing, dropped, auxiliary)
+    return Output(_flat_product(x, embedding.T), *rest)
 
 
 def _run_dense(h: jax.Array, blocks: dict, ffns: dict) -> jax.Array:
@@ -269,10 +217,18 @@ def _run_dense(h: jax.Array, blocks: dict, ffns: dict) -> jax.Array:
     def block(h, layer):
         block, ffn = _cast(layer, h.dtype)
         h, x = _attend(block, h)
-        output = expert_ffn(ffn["up"], ffn["down"], x.reshape(-1, x.shape[-1]))
-        return h + output.reshape(h.shape), None
+        return h + _dense_ffn(ffn, x), None
 
     return _scan(block, h, (blocks, ffns))[0]
+
+
+def _dense_ffn(ffn: dict, x: jax.Array) -> jax.Array:
+    return expert_ffn(ffn["up"], ffn["down"], x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def _wide_block(ffn, x, noise, held):
+    """Return the output of a wider dense FFN, in the manner of `routed_block`."""
+    return (_dense_ffn(_cast(ffn, x.dtype), x),)
 
 
 def _scan(step, h: jax.Array, layers):
@@ -282,24 +238,32 @@ def _scan(step, h: jax.Array, layers):
     return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
 
 
-def _run_routed(h, params, tokens, config, training, held) -> tuple:
-    """Return the residual stream after all groups of 1/R blocks, their routings, dropped shares and what they add."""
+def _run_groups(run, h, params, ffns, noise=None, held=None) -> tuple:
+    """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
+
+    Args:
+        run: called on the last block of each group, (ffn, x, noise, held) -> (output, ...).
+        h: [b, S, d].
+        params: the whole tree.
+        ffns: the part of it that `run` takes, stacked.
+        noise: stacked, or None.
+        held: stacked, or None.
+    """
+    groups = len(ffns["up"])
 
     def by_group(tree):
-        return jax.tree.map(lambda leaf: leaf.reshape(config.num_routed, -1, *leaf.shape[1:]), tree)
+        return jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), tree)
 
     def group(h, layers):
-        blocks, ffns, routed, held = layers
-        if ffns is not None:
-            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), ffns)
+        blocks, dense, ffn, noise, held = layers
+        if dense is not None:
+            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
         h, x = _attend(_cast(last, h.dtype), h)
-        output, *rest = _routed_block(routed, x, tokens, config, training, held)
+        output, *rest = run(ffn, x, noise, held)
         return h + output, tuple(rest)
 
-    stacked = (by_group(params["blocks"]), by_group(params.get("dense_ffn")), params["routed_ffn"], held)
-    h, rest = _scan(group, h, stacked)
-    return h, *rest
+    return _scan(group, h, (by_group(params["blocks"]), by_group(params.get("dense_ffn")), ffns, noise, held))
 
 
 def _cast(tree, dtype):
@@ -312,35 +276,11 @@ def _attend(block: dict, h: jax.Array) -> tuple[jax.Array, jax.Array]:
     return h, layer_norm(block["ffn_norm"], h)
 
 
-def _routed_block(params, x, tokens, config, training, held):
+def carry_bias(params: dict, output: Output) -> dict:
     """See reference."""
-    group = x.reshape(-1, config.d_model)  # [T, d]
-    if config.router == "hash":
-        routing = hash_layer(tokens.reshape(-1), config.num_experts)
-        routing, added = (routing if held is None else held._replace(gate=routing.gate)), jnp.zeros(())
-    else:
-        wide = jnp.promote_types(x.dtype, jnp.float32)
-        logits = group.astype(wide) @ params["router"].astype(wide)  # SCORE
-        routing, added = _learned_routing(logits, config, training, held)
-    capacity_factor = config.capacity_factor if training else math.inf
-    experts = {name: params[name].astype(x.dtype) for name in ("up", "down")}
-    output, dropped = routed_ffn(experts, group, routing.expert, routing.gate, capacity_factor)
-    return output.reshape(x.shape), routing, dropped, added
-
-
-def _learned_routing(logits, config, training, held):
-    """See reference."""
-    nothing = jnp.zeros((), logits.dtype)
-    if config.router == "sinkhorn":
-        return sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held), nothing
-    if config.router == "base":
-        return base_router(logits, training=training, gate=config.gate, held=held), nothing
-    normalisation = "none" if config.k == 1 else "sum"
-    routing = top_k_router(logits, config.k, score=config.gate, normalisation=normalisation, held=held)
-    if not training:
-        return routing, nothing
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate).loss
-    return routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits)
+    if output.bias is None:
+        return params
+    return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
 
 
 def loss(
@@ -349,14 +289,36 @@ def loss(
     config: ModelConfig,
     *,
     training: bool = True,
-    held: Routing | None = None,
+    noise: jax.Array | None = None,
+    table: jax.Array | None = None,
+    held: Routing | ExpertChoice | None = None,
+    held_credit: Credit | None = None,
     compute_dtype=None,
 ) -> Loss:
     """See reference; `compute_dtype` as in `apply`."""
-    output = apply(params, tokens[:, :-1], config, training=training, held=held, compute_dtype=compute_dtype)
+    options = {"training": training, "noise": noise, "table": table, "held": held}
+    output = apply(params, tokens[:, :-1], config, compute_dtype=compute_dtype, **options)
     targets = tokens[:, 1:]
     logits = output.logits.astype(jnp.promote_types(output.logits.dtype, jnp.float32))
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    cross_entropy = (log_z - of_target).mean()
-    return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output)
+    cross_entropy, credit = (log_z - of_target).mean(), None
+    if config.router == "reinforce" and training:
+        auxiliary, credit = _policy_loss(output, of_target - log_z, config, held_credit)
+        output = output._replace(auxiliary=auxiliary)
+    return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output, credit)
+
+
+def _policy_loss(output, log_probability, config, held_credit):
+    """See reference."""
+    reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
+    reward = reward if held_credit is None else held_credit.reward  # a constant: `policy_terms` sees to that
+    advantage = None if held_credit is None else held_credit.advantage
+    options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
+    weights = {name: getattr(config, name) for name in options}
+
+    def of_block(logits, expert, value, advantage):
+        return policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights)
+
+    terms = jax.vmap(of_block)(output.policy.logits, output.routing.expert, output.policy.value, advantage)
+    return terms.loss, Credit(reward, terms.advantage)

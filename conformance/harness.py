@@ -83,6 +83,19 @@ def gradient(scalar, point, *arrays, precision: str = "float64", **static):
         return jax.tree.map(np.asarray, found)
 
 
+@functools.cache
+def _value_and_gradient(scalar, static):
+    return jax.jit(jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True))
+
+
+def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
+    """Return (aux, gradient) of scalar(point, *arrays, **static) -> (value, aux), compiled once for both."""
+    with jax.enable_x64(precision == "float64"):
+        compiled = _value_and_gradient(scalar, tuple(sorted(static.items())))
+        (_, aux), found = compiled(cast(point, precision), *cast(arrays, precision))
+        return aux, jax.tree.map(np.asarray, found)
+
+
 def random_direction(point, seed: int):
     """Return a tree like `point` with standard normal entries."""
     random = np.random.default_rng(seed)

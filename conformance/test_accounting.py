@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.released import released_file
 from routelaws.reference import accounting as reference
-from routelaws.reference import transformer
+from routelaws.reference import configuration, transformer
 
 TABLE = [
     # size, router_type, E, k, R, flop_increase, P, FLOPs per step; copied from the released table
@@ -83,6 +83,7 @@ def models(draw) -> dict:
         num_heads=draw(st.integers(1, 128)), kqv_size=draw(st.integers(1, 256)), router_type=router_type,
         num_experts=num_experts, k=draw(st.integers(1, min(num_experts, 8))), routing_frequency=1 / period,
         flop_increase=draw(st.integers(1, 8)) if router_type == "Dense" else 1,
+        granularity=1 if router_type == "Dense" else draw(st.integers(1, 64)),
         vocab_size=draw(st.integers(1, 10**6)), sequence_length=draw(st.integers(1, 10**6)),
     )  # fmt: skip
 
@@ -96,32 +97,38 @@ def test_any_model(backend, arguments):
     if arguments["router_type"] != "Dense":
         more = backend.accounting.count(**(arguments | {"num_experts": arguments["num_experts"] + 1}))
         routed, d = round(arguments["num_blocks"] * arguments["routing_frequency"]), arguments["d_model"]
-        assert more.total_parameters - found.total_parameters == routed * (8 * d * d + d)
-        assert more.flops_per_token - found.flops_per_token == 2 * routed * d
+        columns = d * arguments["granularity"]
+        assert more.total_parameters - found.total_parameters == routed * (8 * d * d + columns)
+        products = 6 if arguments["router_type"] == "MoT" else 2  # the controller, and mixing and redistribution
+        assert more.flops_per_token - found.flops_per_token == products * routed * columns
 
 
 def number_of_weights(tree, shape_of) -> int:
-    """Return how many numbers a parameter tree holds, the embedding and the final norm aside."""
+    """Return how many weights a parameter tree holds, the embedding, the final norm and a router's bias aside."""
 
     def total(node):
         if isinstance(node, dict):
-            return sum(total(child) for child in node.values())
+            return sum(total(child) for name, child in node.items() if name != "bias")
         return math.prod(shape_of(node))
 
     return total({name: node for name, node in tree.items() if name not in ("embedding", "final_norm")})
 
 
-def check_built_model(backend, size: str, router: str, num_experts: int, frequency: Fraction) -> None:
+def check_built_model(
+    backend, size: str, router: str, num_experts: int, frequency: Fraction, *, k=1, granularity=1, flop_increase=1
+) -> None:
     """The parameter tree of a model, by shapes only, against the formulas of the table, in both twins."""
     shape = reference.SIZES[size]
     fields = dict(d_model=shape.d_model, num_blocks=shape.num_blocks, num_heads=shape.num_heads,
-                  kqv_size=shape.kqv_size, router=router, num_experts=num_experts,
-                  routing_frequency=float(frequency))  # fmt: skip
+                  kqv_size=shape.kqv_size, router=router, num_experts=num_experts, k=k, granularity=granularity,
+                  flop_increase=flop_increase, routing_frequency=float(frequency))  # fmt: skip
     config = backend.transformer.ModelConfig(**fields)
-    counted = reference.count(*shape[:4], reference.ROUTER_TYPES[router], num_experts, 1, float(frequency))
+    counted = reference.count(*shape[:4], reference.ROUTER_TYPES[router], num_experts, k, float(frequency),
+                              flop_increase, granularity=granularity)  # fmt: skip
     expected = counted.total_parameters
-    if router == "hash":  # the table counts router weights that Hash does not have
-        expected -= int(frequency * shape.num_blocks) * shape.d_model * num_experts
+    if router == "hash" or flop_increase > 1:  # the table counts router weights that Hash and wide models do not have
+        columns = num_experts * granularity if router == "hash" else flop_increase
+        expected -= int(frequency * shape.num_blocks) * shape.d_model * columns
     what = f"{size} {router} E {num_experts} R {frequency}"
     assert counted.dense_parameters == shape.dense_parameters, what
     assert tuple(config.accounting(2048)) == tuple(counted), what
@@ -139,12 +146,36 @@ def check_built_model(backend, size: str, router: str, num_experts: int, frequen
 @pytest.mark.parametrize("size", reference.SIZES)
 def test_built_models(backend, size):
     blocks = reference.SIZES[size].num_blocks
-    for router in transformer.ROUTERS:
+    for router in configuration.ROUTERS:
         if router == "dense":
             check_built_model(backend, size, router, 1, Fraction(1, 2))
             continue
         for num_experts, frequency in ((2, Fraction(1, 2)), (512, Fraction(1)), (64, Fraction(1, blocks))):
             check_built_model(backend, size, router, num_experts, frequency)
+
+
+@pytest.mark.parametrize("router", configuration.ROUTERS)
+def test_built_models_of_narrow_experts_and_wide_ffns(backend, router):
+    if router == "dense":
+        for flop_increase in (2, 4):
+            check_built_model(backend, "55M", router, 1, Fraction(1, 2), flop_increase=flop_increase)
+        return
+    k = 1 if router == "mixture_of_tokens" else 2
+    check_built_model(backend, "15M", router, 8, Fraction(1, 2), k=k, granularity=4)
+    check_built_model(backend, "25M", router, 4, Fraction(1, 8), granularity=16)
+
+
+def test_granularity_and_mixtures_cost_what_they_do():
+    """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
+    shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
+    coarse, fine = (reference.count(*shape, "Top-K", 8, 2, granularity=g) for g in (1, 4))
+    assert fine.total_parameters - coarse.total_parameters == 2 * 64 * 8 * 3
+    assert fine.flops_per_token - coarse.flops_per_token == 2 * 2 * 64 * 8 * 3
+    alike, half = (reference.count(*shape, "MoT", 8, group_size=g) for g in (None, 16))
+    one = reference.count(*shape, "Top-K", 8, 1)
+    assert alike.flops_per_token - one.flops_per_token == 2 * 2 * (2 * 64 * 8), "mixing and redistribution"
+    assert alike.flops_per_token - half.flops_per_token == 2 * ffn // 2, "one mixture per 16 tokens for 8 experts"
+    assert reference.count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
 
 
 BAD = {
@@ -158,6 +189,9 @@ BAD = {
     "R of 0": (dict(router_type="Hash", num_experts=2, routing_frequency=0.0), "routing_frequency is 0"),
     "R above 1": (dict(router_type="Hash", num_experts=2, routing_frequency=1.5), "routing_frequency is 1.5"),
     "R L not whole": (dict(router_type="Hash", num_experts=2, routing_frequency=0.25), "whole number"),
+    "G of 0": (dict(router_type="Hash", num_experts=2, granularity=0), "granularity is 0"),
+    "dense with G": (dict(granularity=2), "granularity is 2"),
+    "group of 0": (dict(router_type="MoT", num_experts=2, group_size=0), "group_size is 0"),
 }
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 
-_MODULES = ('accounting', 'balance', 'experts', 'laws', 'notation', 'routers', 'transformer')
+_MODULES = (
+    'accounting', 'balance', 'configuration', 'experts', 'laws', 'notation', 'routed_block', 'routers', 'transformer',
+)  # fmt: skip
 __all__ = sorted(_MODULES)
 
 

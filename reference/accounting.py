@@ -5,8 +5,13 @@ of the forward pass of one training step. The formulas below give all three exac
 a = num_heads * kqv_size and n_r = routing_frequency * num_blocks routed blocks:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
-    P = N + n_r ((E − 1) 8d² + dE)           E experts instead of one FFN, and a router
-    F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dE + (k − 1) 16d²)     per token, forward
+    P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router
+    F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dEG + (k − 1) 16d²)    per token, forward
+
+G is 1 in the table. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, of which k·G work
+on a token: the weights and FLOPs stay those of E and k experts, and the router grows. Expert choice is counted alike,
+with k as the mean number of experts per token. In a Mixture of Tokens each expert works on one mixture per group of g
+tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
 
 Not in N and P: the embedding and the final norm. In F: attention as if it were not causal (QK, relative QK, AV: 6Sa),
 3 FLOPs per attention logit for the softmax, 10d for the norms, and the output layer 2Vd. N does not grow with k.
@@ -32,6 +37,7 @@ TABLE_TOKENS_PER_STEP = 256 * 2048
 
 ROUTER_TYPES = {
     "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
+    "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
 }  # fmt: skip
 """From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
 
@@ -94,6 +100,8 @@ def count(
     routing_frequency: float = 0.5,
     flop_increase: int = 1,
     *,
+    granularity: int = 1,
+    group_size: int | None = None,
     vocab_size: int = TABLE_VOCAB_SIZE,
     sequence_length: int = TABLE_SEQUENCE_LENGTH,
 ) -> Accounting:
@@ -104,11 +112,13 @@ def count(
         num_blocks: L.
         num_heads: H.
         kqv_size: width of one head; H * kqv_size need not equal d.
-        router_type: one of the values of ROUTER_TYPES; Base and Top-K have a router like that of S-Base.
-        num_experts: E >= 1; 1 for a dense model.
-        k: experts per token, 1 <= k <= E (ignored for a dense model).
+        router_type: one of the values of ROUTER_TYPES; those that the table lacks have a router like that of S-Base.
+        num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
+        k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
         routing_frequency: R, the share of blocks that are routed; R * L has to be whole.
         flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
+        granularity: G >= 1, into how many each expert is cut; 1 for a dense model.
+        group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, which costs what a dense FFN costs.
         vocab_size: V, for the output layer's FLOPs.
         sequence_length: S, for the attention's FLOPs.
 
@@ -124,7 +134,7 @@ def count(
         >>> count(512, 6, 8, 32, "S-Base", 64)[:2]
         (16527360, 412987392)
     """
-    _check(router_type, num_experts, k, flop_increase)
+    _check(router_type, num_experts, k, flop_increase, granularity, group_size)
     d, a = d_model, num_heads * kqv_size
     attention = 5 * d * a
     ffn = 8 * d * d
@@ -136,14 +146,22 @@ def count(
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)
-    router = d * num_experts
+    router = d * num_experts * granularity
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
     total = dense + routed * ((num_experts - 1) * ffn + router + baseline)
     flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn)
+    if router_type == "MoT":
+        flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
 
 
-def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> None:
+def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
+    """Return what E dense FFNs on one mixture per g tokens cost a token beyond one dense FFN."""
+    extra = 2 * ffn * (num_experts - group_size)
+    return extra // group_size if extra % group_size == 0 else extra / group_size
+
+
+def _check(router_type, num_experts, k, flop_increase, granularity, group_size) -> None:
     """Raise ValueError where the configuration means no model."""
     if router_type not in ROUTER_TYPES.values():
         raise ValueError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
@@ -155,3 +173,7 @@ def _check(router_type: str, num_experts: int, k: int, flop_increase: int) -> No
         raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
         raise ValueError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
+    if granularity < 1 or (router_type == "Dense" and granularity != 1):
+        raise ValueError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
+    if group_size is not None and group_size < 1:
+        raise ValueError(f"group_size is {group_size}; at least 1 is needed")

@@ -13,8 +13,8 @@ Attention has relative positions in the manner of Transformer-XL, with a key pro
 vectors: token i attends to j ≤ i with logit (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √kqv, where r_m is the projection of a sinusoid
 of the distance m.
 
-Block i is routed iff (i + 1) mod 1/R = 0. A routed block sends all b·S tokens of the batch to its router as one group,
-sequence by sequence.
+Block i is routed iff (i + 1) mod 1/R = 0; what it does with which router is in `routed_block`. RL-R is told how well
+its choices did: its terms of the loss, which need the predictions, are added in `loss`.
 
 Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, dense and routed FFNs apart:
 
@@ -24,40 +24,29 @@ Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, den
     blocks / attention / relative_key          [L, d, H, kqv]
     blocks / attention / output                [L, H, kqv, d]
     dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
-    routed_ffn / up, down                      [n_r, E, d, 4d], [n_r, E, 4d, d]
-    routed_ffn / router                        [n_r, d, E], not for HASH
+    wide_ffn / up, down                        [n_r, d, 4dX], [n_r, 4dX, d], for a dense model with flop_increase X
+    routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
+    routed_ffn / router                        [n_r, d, E G], not for HASH
+    routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
+    routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
     final_norm                                 scale, offset [d]
 
 Our choices: pre-norm LayerNorm, GELU (tanh form), no biases, truncated-normal initialisation with standard deviation
-1/√fan_in, output projections divided by √(2L) on top.
+1/√fan_in, output projections divided by √(2L) on top. Where the outputs of narrow experts are added without a gate
+(HASH and RL-R with G > 1), the fan-in of their second matrices is that of the expert they are parts of. A wide FFN has
+no router, though the table counts one, as for HASH.
 """
 
-import dataclasses
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from . import balance
-from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
-from .experts import expert_ffn, routed_ffn
-from .notation import Routing, log_sum_exp, softmax
-from .routers.base import base_router
-from .routers.hash_layer import hash_layer
-from .routers.sinkhorn import GATES, sinkhorn_router
-from .routers.top_k import top_k_router
-
-ROUTERS = ("dense", "hash", "sinkhorn", "base", "top_k")
-"""Routers that this model can be built with."""
-
-DEFAULT_CAPACITY_FACTOR = {"dense": math.inf, "hash": math.inf, "sinkhorn": 2.0, "base": 1.0, "top_k": 2.0}
-"""Slots of an expert in units of its fair share, in training; our choice. Evaluation drops nothing for any router.
-
-A fair share is all that BASE needs: its assignment is balanced, so that nothing is dropped.
-"""
-
-DEFAULT_GATE = {"base": "sigmoid"}
-"""Where a router's gate is not a softmax by default."""
+from .configuration import UNGATED, ModelConfig
+from .experts import expert_ffn
+from .notation import ExpertChoice, Routing, log_sum_exp, softmax
+from .routed_block import Policy, routed_block
+from .routers.reinforce import policy_terms, reward_to_go
 
 NORM_EPSILON = 1e-5
 """Added to the variance in LayerNorm; our choice."""
@@ -66,110 +55,22 @@ TRUNCATION = 2.0
 """Initial weights are drawn from a normal distribution cut at this many standard deviations."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """Everything that fixes the function a model computes, apart from its weights.
-
-    Raises:
-        ValueError: the combination means no model; the message names the field and what is allowed.
-    """
-
-    vocab_size: int = 32_000
-    """V."""
-    d_model: int = 512
-    """d; even, for the sinusoids."""
-    num_blocks: int = 6
-    """L."""
-    num_heads: int = 8
-    """H."""
-    kqv_size: int | None = None
-    """Width of one head; d / H where not given."""
-    router: str = "dense"
-    """One of `ROUTERS`."""
-    num_experts: int = 1
-    """E."""
-    k: int = 1
-    """Experts per token; 1 for hash and base."""
-    routing_frequency: float = 0.5
-    """R, the share of blocks that are routed; 1/R and R L have to be whole."""
-    capacity_factor: float | None = None
-    """Slots of an expert in training, in units of k T / E; inf drops nothing; `DEFAULT_CAPACITY_FACTOR` if None."""
-    gate: str | None = None
-    """Gate of S-BASE and BASE, score of top_k: "softmax" or "sigmoid"; if None "sigmoid" for base, else "softmax"."""
-    balance_weight: float = 0.01
-    """Of the balance loss of top_k, which is 1 where all experts have the same load."""
-    z_weight: float = 0.0
-    """Of the z-loss of top_k's logits."""
-
-    def __post_init__(self):
-        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
-        if self.router not in ROUTERS:
-            raise ValueError(f"router is {self.router!r}; allowed: {', '.join(ROUTERS)}")
-        if self.kqv_size is None:
-            if self.d_model % self.num_heads:
-                raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
-            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
-        if self.kqv_size < 1 or self.d_model % 2:
-            raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
-        if self.capacity_factor is None:
-            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR[self.router])
-        if not self.capacity_factor > 0:
-            raise ValueError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
-        if self.gate is None:
-            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
-        if self.gate not in GATES:
-            raise ValueError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
-        self._check_routing()
-
-    def _check_routing(self):
-        if self.k > self.num_experts:
-            raise ValueError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
-        if self.router == "dense":
-            if self.num_experts != 1:
-                raise ValueError(f"num_experts is {self.num_experts}; a dense model has 1")
-            return
-        if self.router in ("hash", "base") and self.k != 1:
-            raise ValueError(f"k is {self.k}; {self.router} gives each token 1 expert")
-        for name in ("balance_weight", "z_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
-        routed_blocks(self.num_blocks, self.routing_frequency)
-        if abs(1 / self.routing_frequency - self.period) > 1e-6:
-            raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
-
-    @property
-    def period(self) -> int:
-        """1/R: every how many blocks one is routed."""
-        return round(1 / self.routing_frequency)
-
-    @property
-    def num_routed(self) -> int:
-        """n_r, the number of routed blocks; 0 for a dense model."""
-        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
-
-    def is_routed(self, block: int) -> bool:
-        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
-        return self.router != "dense" and (block + 1) % self.period == 0
-
-    def accounting(self, sequence_length: int) -> Accounting:
-        """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
-        return count(
-            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
-            self.num_experts, self.k, self.routing_frequency,
-            vocab_size=self.vocab_size, sequence_length=sequence_length,
-        )  # fmt: skip
-
-
 class Output(NamedTuple):
-    """What the forward pass returns."""
+    """What the forward pass returns. Fields of routed blocks are stacked: [n_r, ...]."""
 
     logits: np.ndarray  # [b, S, V]
-    routing: Routing | None  # fields stacked over routed blocks: [n_r, T, ...] with T = b S; None for a dense model
-    dropped_fraction: np.ndarray  # [n_r], share of assignments that found no slot
-    auxiliary: np.ndarray  # [n_r], what each routed block's router adds to the training loss; 0 for all but top_k
+    routing: Routing | ExpertChoice | None  # [n_r, T, ...] with T = b S; None for a dense model and for mixtures
+    dropped_fraction: np.ndarray  # [n_r], share of assignments without a slot, or of tokens that no expert chose
+    auxiliary: np.ndarray  # [n_r], what each router adds to the training loss; that of RL-R is known to `loss` only
+    bias: np.ndarray | None  # [n_r, E G], what this batch leaves for the next, see `carry_bias`; None without a bias
+    policy: Policy | None  # RL-R: logits [n_r, T, E G] and value [n_r, T]
+
+
+class Credit(NamedTuple):
+    """What RL-R learns its policy from; constants for the gradient, and like a routing they can be held."""
+
+    reward: np.ndarray  # [b, S], log-probability of the right next token, or the sum of those from there on
+    advantage: np.ndarray  # [n_r, b S], reward less what the block's baseline had guessed
 
 
 class Loss(NamedTuple):
@@ -178,15 +79,16 @@ class Loss(NamedTuple):
     total: float  # what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
     output: Output
+    credit: Credit | None  # of RL-R in training
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
     """Return the parameter tree with (shape, initial standard deviation) in place of arrays.
 
-    A standard deviation of 0 marks norm parameters: scales start at 1, offsets at 0.
+    A standard deviation of 0 marks what is not drawn: scales start at 1, offsets and biases at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.num_heads, config.kqv_size, config.num_blocks
-    f, routed, experts = 4 * d, config.num_routed, config.num_experts
+    special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
     norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
@@ -197,18 +99,29 @@ def parameter_shapes(config: ModelConfig) -> dict:
         "blocks": {"attention_norm": norm, "ffn_norm": norm, "attention": attention_weights},
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
-    if blocks > routed:
-        tree["dense_ffn"] = {
-            "up": ((blocks - routed, d, f), d**-0.5),
-            "down": ((blocks - routed, f, d), f**-0.5 * output_scale),
-        }
-    if routed:
-        tree["routed_ffn"] = {
-            "up": ((routed, experts, d, f), d**-0.5),
-            "down": ((routed, experts, f, d), f**-0.5 * output_scale),
-        }
-        if config.router != "hash":
-            tree["routed_ffn"]["router"] = ((routed, d, experts), d**-0.5)
+    if blocks > special:
+        tree["dense_ffn"] = _ffn_shapes((blocks - special,), d, 4 * d, output_scale)
+    if config.num_wide:
+        tree["wide_ffn"] = _ffn_shapes((special,), d, 4 * d * config.flop_increase, output_scale)
+    if config.num_routed:
+        tree["routed_ffn"] = _routed_shapes(config, output_scale)
+    return tree
+
+
+def _ffn_shapes(head, d, f, output_scale, fan_in=None):
+    return {"up": ((*head, d, f), d**-0.5), "down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
+
+
+def _routed_shapes(config, output_scale):
+    routed, d, experts = config.num_routed, config.d_model, config.expert_count
+    fan_in = 4 * d if config.router in UNGATED else 4 * d // config.granularity
+    tree = _ffn_shapes((routed, experts), d, 4 * d // config.granularity, output_scale, fan_in)
+    if config.router != "hash":
+        tree["router"] = ((routed, d, experts), d**-0.5)
+    if config.has_bias:
+        tree["bias"] = ((routed, experts), 0.0)
+    if config.router == "reinforce":
+        tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
     return tree
 
 
@@ -236,6 +149,24 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
         return values * deviation
 
     return draw("", parameter_shapes(config))
+
+
+def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, sequence_length: int):
+    """Draw what the routers of one training batch need at random.
+
+    Args:
+        key: the generator that is drawn from. (A JAX key in the accelerated twin: the same distribution.)
+        config: the model.
+        batch_size: b.
+        sequence_length: S.
+
+    Returns:
+        RL-R: Gumbel noise [n_r, b S, E G]. GShard's second expert: uniforms in [0, 1), [n_r, b S]. None for others.
+    """
+    tokens = batch_size * sequence_length
+    if config.router == "reinforce":
+        return key.gumbel(size=(config.num_routed, tokens, config.expert_count))
+    return key.random((config.num_routed, tokens)) if config.sample_second else None
 
 
 def layer_norm(params: dict, x: np.ndarray) -> np.ndarray:
@@ -273,7 +204,14 @@ def attention(params: dict, x: np.ndarray) -> np.ndarray:
 
 
 def apply(
-    params: dict, tokens: np.ndarray, config: ModelConfig, *, training: bool = False, held: Routing | None = None
+    params: dict,
+    tokens: np.ndarray,
+    config: ModelConfig,
+    *,
+    training: bool = False,
+    noise: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+    held: Routing | ExpertChoice | None = None,
 ) -> Output:
     """Run the model.
 
@@ -282,94 +220,122 @@ def apply(
         tokens: [b, S] integers in [0, V).
         config: the model.
         training: route as in training (S-BASE: by the balanced plan, with a capacity); otherwise as in evaluation
-            (by the logits, nothing dropped), which is causal and independent of the rest of the batch.
+            (by the logits, nothing dropped), which is causal and, but for the routers that see groups of sequences,
+            independent of the rest of the batch.
+        noise: from `draw_noise`, for routers that draw at random in training.
+        table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
         held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
 
     Returns:
         `Output`.
 
     Raises:
-        ValueError: a token is out of range.
+        ValueError: a token is out of range, or see `routed_block`.
     """
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
-    routings, dropped, auxiliary = [], [], []
+    routed, special = [], 0
     for i in range(config.num_blocks):
         block = _at(params["blocks"], i)
         h = h + attention(block["attention"], layer_norm(block["attention_norm"], h))
         x = layer_norm(block["ffn_norm"], h)
         if config.is_routed(i):
-            r = len(routings)
-            held_here = None if held is None else Routing(*(field[r] for field in held))
-            output, routing, share, added = _routed_block(
-                _at(params["routed_ffn"], r), x, tokens, config, training, held_here
-            )
-            routings.append(routing)
-            dropped.append(share)
-            auxiliary.append(added)
+            here = {"noise": _at(noise, special), "held": _at(held, special), "table": table}
+            done = routed_block(_at(params["routed_ffn"], special), x, tokens, config, training=training, **here)
+            routed.append(done)
+            output = done.output
         else:
-            dense = _at(params["dense_ffn"], i - len(routings))
-            output = expert_ffn(dense["up"], dense["down"], x)
+            wide = config.is_wide(i)
+            ffn = _at(params["wide_ffn"], special) if wide else _at(params["dense_ffn"], i - special)
+            output = expert_ffn(ffn["up"], ffn["down"], x)
+        special += config.is_routed(i) or config.is_wide(i)
         h = h + output
     logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
-    stacked = Routing(*(np.stack(field) for field in zip(*routings, strict=True))) if routings else None
-    return Output(logits, stacked, np.array(dropped), np.array(auxiliary))
+    if not routed:
+        return Output(logits, None, np.zeros(0), np.zeros(0), None, None)
+    stacked = _stack(routed)
+    return Output(logits, stacked.routing, stacked.dropped_fraction, *stacked[3:])
 
 
-def _at(tree: dict, index: int) -> dict:
-    """Return the tree of one block from a tree of stacked blocks."""
-    return {name: _at(node, index) if isinstance(node, dict) else node[index] for name, node in tree.items()}
+def _at(tree, index: int):
+    """Return the tree of one block from a tree of stacked blocks; None stays None."""
+    if isinstance(tree, dict):
+        return {name: _at(node, index) for name, node in tree.items()}
+    if isinstance(tree, tuple):
+        return type(tree)(*(_at(field, index) for field in tree))
+    return None if tree is None else tree[index]
 
 
-def _routed_block(params, x, tokens, config, training, held):
-    """Return the output [b, S, d] of a routed FFN, its routing, the share dropped, and what the router adds."""
-    group = x.reshape(-1, config.d_model)  # [T, d]
-    if config.router == "hash":
-        routing = hash_layer(tokens.reshape(-1), config.num_experts)
-        routing, added = (routing if held is None else held._replace(gate=routing.gate)), 0.0
-    else:
-        routing, added = _learned_routing(group @ params["router"], config, training, held)  # SCORE
-    capacity_factor = config.capacity_factor if training else math.inf
-    output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor)
-    return output.reshape(x.shape), routing, dropped, added
+def _stack(trees: list):
+    """Undo `_at`: stack the fields of what the blocks returned."""
+    if isinstance(trees[0], tuple):
+        return type(trees[0])(*(_stack(list(fields)) for fields in zip(*trees, strict=True)))
+    return None if trees[0] is None else np.stack(trees)
 
 
-def _learned_routing(logits, config, training, held):
-    """Return the routing of a group by its logits [T, E], and what is added to the training loss."""
-    if config.router == "sinkhorn":
-        return sinkhorn_router(logits, config.k, training=training, gate=config.gate, held=held), 0.0
-    if config.router == "base":
-        return base_router(logits, training=training, gate=config.gate, held=held), 0.0
-    # A gate that is normalised over one expert would be 1, and its router without a gradient.
-    normalisation = "none" if config.k == 1 else "sum"
-    routing = top_k_router(logits, config.k, score=config.gate, normalisation=normalisation, held=held)
-    if not training:
-        return routing, 0.0
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate).loss
-    return routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits)
+def carry_bias(params: dict, output: Output) -> dict:
+    """Return the parameters with the bias that a training batch left; to be called after every training step.
+
+    Args:
+        params: the tree of the module docstring.
+        output: of that batch. Without a bias the parameters are returned as they are.
+    """
+    if output.bias is None:
+        return params
+    return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
 
 
 def loss(
-    params: dict, tokens: np.ndarray, config: ModelConfig, *, training: bool = True, held: Routing | None = None
+    params: dict,
+    tokens: np.ndarray,
+    config: ModelConfig,
+    *,
+    training: bool = True,
+    noise: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+    held: Routing | ExpertChoice | None = None,
+    held_credit: Credit | None = None,
 ) -> Loss:
     """Return the mean next-token cross-entropy and, in training, whatever the router adds to it.
 
-    With `held` fixed this is a differentiable function of `params`. Without it, it is not: a selection can jump.
+    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`. Without it, it is not:
+    a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
 
     Args:
         params: the tree of the module docstring.
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets.
         config: the model.
         training: see `apply`.
+        noise: see `apply`.
+        table: see `apply`.
         held: see `apply`.
+        held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
 
     Returns:
         `Loss`, in nats per token.
     """
-    output = apply(params, tokens[:, :-1], config, training=training, held=held)
+    output = apply(params, tokens[:, :-1], config, training=training, noise=noise, table=table, held=held)
     targets = tokens[:, 1:]
     log_z = log_sum_exp(output.logits, axis=-1)
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
-    cross_entropy = float((log_z - of_target).mean())
-    return Loss(cross_entropy + float(output.auxiliary.sum()), cross_entropy, output)
+    cross_entropy, credit = float((log_z - of_target).mean()), None
+    if config.router == "reinforce" and training:
+        auxiliary, credit = _policy_loss(output, of_target - log_z, config, held_credit)
+        output = output._replace(auxiliary=auxiliary)
+    return Loss(cross_entropy + float(output.auxiliary.sum()), cross_entropy, output, credit)
+
+
+def _policy_loss(output, log_probability, config, held_credit):
+    """Return what each block's policy and baseline add [n_r], and the credit they were given."""
+    reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
+    reward = reward if held_credit is None else held_credit.reward
+    options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
+    weights = {name: getattr(config, name) for name in options}
+    terms = []
+    for r, (logits, value) in enumerate(zip(*output.policy, strict=True)):
+        advantage = None if held_credit is None else held_credit.advantage[r]
+        expert = output.routing.expert[r]
+        terms.append(policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights))
+    terms = _stack(terms)
+    return terms.loss, Credit(reward, terms.advantage)

@@ -14,7 +14,7 @@ import pytest
 
 from routelaws import accelerated
 from routelaws import reference as oracle
-from routelaws.accelerated import balance, experts, notation, transformer
+from routelaws.accelerated import balance, experts, notation, routed_block, transformer
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.routers import base, expert_choice, hash_layer, quantile, sinkhorn, top_k
 from routelaws.conformance import (
@@ -346,15 +346,15 @@ ROUTERS = {
 def assigned(scores, expert, prices=None):
     """An assignment with another expert and its own numbers, as a wrong solver would report them."""
     prices = base.balanced_assignment(scores).prices if prices is None else prices
-    objective = jnp.take_along_axis(scores, expert[:, None], axis=1).sum()
+    objective = jnp.take_along_axis(scores, expert, axis=1).sum()
     return base.Assignment(expert, objective, prices, base._gap(scores, expert, prices))
 
 
-def everyone_at_the_best(scores):
-    return assigned(scores, jnp.argmax(scores, axis=1).astype(jnp.int32))
+def everyone_at_the_best(scores, k):
+    return assigned(scores, jnp.argmax(scores, axis=1, keepdims=True).astype(jnp.int32))
 
 
-def in_order_of_tokens(scores):
+def in_order_of_tokens(scores, k):
     """Each token in turn takes the best expert that has room: what a capacity does."""
 
     def take(room, row):
@@ -363,21 +363,21 @@ def in_order_of_tokens(scores):
 
     num_tokens, num_experts = scores.shape
     room = num_tokens // num_experts + (jnp.arange(num_experts) < num_tokens % num_experts)
-    return assigned(scores, jax.lax.scan(take, room, scores)[1])
+    return assigned(scores, jax.lax.scan(take, room, scores)[1][:, None])
 
 
-def last_experts_first(scores):
+def last_experts_first(scores, k):
     found = base.balanced_assignment(scores[:, ::-1])
     return assigned(scores, scores.shape[1] - 1 - found.expert)
 
 
-def one_swap_from_the_optimum(scores):
+def one_swap_from_the_optimum(scores, k):
     expert = base.balanced_assignment(scores).expert
-    other = jnp.argmax(expert != expert[0])
+    other = jnp.argmax(expert[:, 0] != expert[0, 0])
     return assigned(scores, expert.at[0].set(expert[other]).at[other].set(expert[0]))
 
 
-def free_places(scores):
+def free_places(scores, k):
     return assigned(scores, base.balanced_assignment(scores).expert, jnp.zeros(scores.shape[1], scores.dtype))
 
 
@@ -387,15 +387,15 @@ def no_price_for_one_more(scores, prices, k=1):
     return best.sum() + num_tokens * k // num_experts * prices.sum()
 
 
-def balanced_in_evaluation(logits, *, training=True, **options):
-    return base.base_router(logits, training=True, **options)
+def balanced_in_evaluation(logits, k=1, *, training=True, **options):
+    return base.base_router(logits, k, training=True, **options)
 
 
-def greedy_in_training(logits, *, training=True, **options):
-    return base.base_router(logits, training=False, **options)
+def greedy_in_training(logits, k=1, *, training=True, **options):
+    return base.base_router(logits, k, training=False, **options)
 
 
-def gate_of_the_best(logits, **options):
+def gate_of_the_best(logits, k=1, **options):
     found = base.base_router(logits, **options)
     return found._replace(gate=jax.nn.sigmoid(logits).max(axis=1, keepdims=True))
 
@@ -545,16 +545,16 @@ def shifted_by_one(logits, shift=transformer._shift):
     return jnp.roll(shift(logits), 1, axis=-1)
 
 
-def always_training(params, x, tokens, config, training, held, block=transformer._routed_block):
-    return block(params, x, tokens, config, True, held)
+def always_training(*arguments, training, block=routed_block.routed_block, **options):
+    return block(*arguments, training=True, **options)
 
 
-def balanced_in_evaluation(logits, config, training, held, route=transformer._learned_routing):
-    return route(logits, config, True, held)
+def balanced_in_evaluation(*arguments, training, decide=routed_block.decide, **options):
+    return decide(*arguments, training=True, **options)
 
 
-def greedy_in_training(logits, config, training, held, route=transformer._learned_routing):
-    return route(logits, config, False, held)
+def greedy_in_training(*arguments, training, decide=routed_block.decide, **options):
+    return decide(*arguments, training=False, **options)
 
 
 def no_stop(module):
@@ -583,7 +583,7 @@ PRIVATE = {
     "BASE: gate without gradient": (
         base, "gate_values", frozen_gate, lambda b: test_base.check_gate_gradient(b, "sigmoid", False, 1)),
     "scores assigned in half precision": (
-        base, "assign", lambda scores: assignment.assign(scores.astype(np.float16).astype(scores.dtype)),
+        base, "assign", lambda scores, k: assignment.assign(scores.astype(np.float16).astype(scores.dtype), k),
         lambda b: test_base.check_optimum(b, UNEVEN)),
     "upper ends of the intervals": (
         quantile, "_middle", upper_end, lambda b: test_quantile.check_convergence(b, 0, (64, 8))),
@@ -603,16 +603,16 @@ PRIVATE = {
     "another epsilon in the norm": (
         transformer, "NORM_EPSILON", 1e-6, lambda b: test_transformer.check_own_routing(b, case("dense", 0), False)),
     "evaluation routed as in training": (
-        transformer, "_routed_block", always_training,
+        transformer, "routed_block", always_training,
         lambda b: test_transformer.check_causality(b, case("sinkhorn", 11), 1)),
     "balance loss in evaluation": (
-        transformer, "_learned_routing", balanced_in_evaluation,
+        routed_block, "decide", balanced_in_evaluation,
         lambda b: test_transformer.check_forward(b, case("top_k", 0), "float32", False)),
     "BASE greedy in training": (
-        transformer, "_learned_routing", greedy_in_training,
+        routed_block, "decide", greedy_in_training,
         lambda b: test_transformer.check_own_routing(b, case("base", 0), True)),
     "evaluation that depends on the batch": (
-        transformer, "_routed_block", always_training,
+        transformer, "routed_block", always_training,
         lambda b: test_transformer.check_batch_independence(b, case("sinkhorn", 11))),
 }  # fmt: skip
 

@@ -1,0 +1,228 @@
+"""See `routelaws.reference.configuration`. The dataclass is hashable, so that it can be a static argument under jit."""
+
+import dataclasses
+import math
+import warnings
+
+from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
+from .errors import InputError
+from .experts import DROP_ORDERS
+from .routers.sinkhorn import GATES
+from .routers.top_k import NORMALISATIONS
+
+ROUTERS = (
+    "dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce", "expert_choice", "mixture_of_tokens",
+)  # fmt: skip
+"""See reference."""
+
+HASHES = (
+    "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
+)  # fmt: skip
+"""See reference."""
+
+GROUPINGS = ("position", "sequence")
+"""See reference."""
+
+DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
+"""See reference."""
+
+DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
+"""See reference."""
+
+GROUPED = ("expert_choice", "mixture_of_tokens")
+"""See reference."""
+
+UNGATED = ("dense", "hash", "reinforce")
+"""See reference."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """See reference."""
+
+    vocab_size: int = 32_000
+    d_model: int = 512
+    num_blocks: int = 6
+    num_heads: int = 8
+    kqv_size: int | None = None
+    router: str = "dense"
+    num_experts: int = 1
+    k: int = 1
+    routing_frequency: float = 0.5
+    granularity: int = 1
+    flop_increase: int = 1
+    capacity_factor: float | None = None
+    drop_order: str = "choice"
+    gate: str | None = None
+    normalisation: str | None = None
+    sample_second: bool = False
+    balance_weight: float = 0.01
+    z_weight: float = 0.0
+    bias_rate: float = 0.0
+    policy_weight: float = 0.01
+    baseline_weight: float = 0.01
+    entropy_weight: float = 0.0
+    nucleus: float = 1.0
+    reward_to_go: bool = False
+    hash: str = "modulo"
+    grouping: str = "position"
+    group_size: int | None = None
+    temperature: float = 1.0
+    one_hot: bool = False
+
+    def __post_init__(self):
+        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
+                     "flop_increase"):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
+        for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
+                              ("drop_order", DROP_ORDERS)):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        self._fill_in()
+        self._check_numbers()
+        if self.router == "dense":
+            if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
+                raise InputError(
+                    f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
+                    "a dense model has 1 of each"
+                )
+        else:
+            self._check_routing()
+        if self.router != "dense" or self.flop_increase > 1:
+            routed_blocks(self.num_blocks, self.routing_frequency)
+            if abs(1 / self.routing_frequency - self.period) > 1e-6:
+                raise InputError(
+                    f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
+                )
+
+    def _fill_in(self):
+        """Set the fields whose default depends on others."""
+        if self.kqv_size is None:
+            if self.d_model % self.num_heads:
+                raise InputError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
+            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
+        if self.kqv_size < 1 or self.d_model % 2:
+            raise InputError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
+        if self.capacity_factor is None:
+            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf))
+        if self.gate is None:
+            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
+        if self.normalisation is None:
+            object.__setattr__(self, "normalisation", "none" if self.k * self.granularity == 1 else "sum")
+        if self.group_size is None:
+            object.__setattr__(self, "group_size", self.num_experts if self.router in GROUPED else 1)
+
+    def _check_numbers(self):
+        if not self.capacity_factor > 0:
+            raise InputError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
+        if self.gate not in GATES:
+            raise InputError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
+        if self.normalisation not in NORMALISATIONS:
+            raise InputError(f"normalisation is {self.normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+        for name in ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
+        if not 0 < self.nucleus <= 1:
+            raise InputError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"temperature is {self.temperature}; it has to be above 0 and finite")
+        if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
+            raise InputError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
+
+    def _check_routing(self):
+        """Check what a routed model has to satisfy."""
+        if self.k > self.num_experts:
+            raise InputError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
+        if self.flop_increase != 1:
+            raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
+        if 4 * self.d_model % self.granularity:
+            raise InputError(f"granularity is {self.granularity}; it has to divide 4 d_model = {4 * self.d_model}")
+        if self.router == "reinforce" and self.d_model < 8:
+            raise InputError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
+        if self.router == "top_k":
+            self._check_top_k()
+        elif self.sample_second or self.bias_rate:
+            raise InputError(f"sample_second and bias_rate are options of top_k, not of {self.router}")
+        if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
+            raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
+        if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
+            raise InputError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
+        if self.router in GROUPED:
+            self._check_groups()
+
+    def _check_top_k(self):
+        if self.choices == 1 and self.normalisation != "none":
+            raise InputError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
+                        "and the router without a gradient; allowed: none")  # fmt: skip
+        if self.sample_second and (self.choices != 2 or self.gate != "softmax" or self.bias_rate):
+            raise InputError("sample_second needs two experts per token, softmax scores and no bias")
+
+    def _check_groups(self):
+        """Expert choice takes k g / E tokens per expert; the mixture gives every expert one mixture per group."""
+        if self.router == "mixture_of_tokens":
+            if self.k != 1:
+                raise InputError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+            return
+        if not math.isinf(self.capacity_factor):
+            raise InputError(f"capacity_factor is {self.capacity_factor}; the tokens of expert_choice are fixed by k")
+        if self.k * self.group_size % self.num_experts:
+            raise InputError(
+                f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
+                "tokens of an expert; it has to be whole"
+            )
+        if self.grouping == "sequence":
+            warnings.warn(
+                "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
+                "earlier one has; evaluation groups by position",
+                stacklevel=4,
+            )
+
+    @property
+    def period(self) -> int:
+        """1/R: every how many blocks one is routed."""
+        return round(1 / self.routing_frequency)
+
+    @property
+    def num_routed(self) -> int:
+        """n_r, the number of routed blocks; 0 for a dense model."""
+        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
+
+    @property
+    def num_wide(self) -> int:
+        """How many blocks of a dense model have the wider FFN."""
+        wide = self.router == "dense" and self.flop_increase > 1
+        return routed_blocks(self.num_blocks, self.routing_frequency) if wide else 0
+
+    @property
+    def expert_count(self) -> int:
+        """E G, the number of experts of a routed block."""
+        return self.num_experts * self.granularity
+
+    @property
+    def choices(self) -> int:
+        """k G, the number of experts of a token."""
+        return self.k * self.granularity
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the parameters hold a bias per expert that is moved by load and not by the gradient."""
+        return self.router == "quantile" or self.bias_rate > 0
+
+    def is_routed(self, block: int) -> bool:
+        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
+        return self.router != "dense" and (block + 1) % self.period == 0
+
+    def is_wide(self, block: int) -> bool:
+        """Whether block i of a dense model has the wider FFN; the same blocks as are routed in a routed model."""
+        return self.num_wide > 0 and (block + 1) % self.period == 0
+
+    def accounting(self, sequence_length: int) -> Accounting:
+        """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
+        return count(
+            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
+            self.num_experts, self.k, self.routing_frequency, self.flop_increase,
+            granularity=self.granularity, group_size=self.group_size,
+            vocab_size=self.vocab_size, sequence_length=sequence_length,
+        )  # fmt: skip

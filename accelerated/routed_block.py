@@ -1,0 +1,263 @@
+"""See `routelaws.reference.routed_block`.
+
+What differs: groups are a `vmap`; router logits are computed in float32 at least, the experts in the dtype of x.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import balance
+from .configuration import ModelConfig
+from .errors import InputError
+from .experts import routed_ffn
+from .notation import ExpertChoice, Routing
+from .routers import hash_layer as hashes
+from .routers.base import base_router
+from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
+from .routers.mixture_of_tokens import mixture_of_tokens
+from .routers.quantile import quantile_bias, quantile_router
+from .routers.reinforce import reinforce_router, state_value
+from .routers.sinkhorn import sinkhorn_router
+from .routers.top_k import gshard_router, top_k_router
+
+
+class Policy(NamedTuple):
+    """See reference."""
+
+    logits: jax.Array  # [T, E G]
+    value: jax.Array  # [T]
+
+
+class Decision(NamedTuple):
+    """See reference."""
+
+    routing: Routing
+    auxiliary: jax.Array | float = 0.0
+    bias: jax.Array | None = None
+    policy: Policy | None = None
+
+
+class BlockOutput(NamedTuple):
+    """See reference."""
+
+    output: jax.Array  # [b, S, d]
+    routing: Routing | ExpertChoice | None
+    dropped_fraction: jax.Array  # []
+    auxiliary: jax.Array  # []
+    bias: jax.Array | None
+    policy: Policy | None
+
+
+def routed_block(
+    params: dict,
+    x: jax.Array,
+    tokens: jax.Array,
+    config: ModelConfig,
+    *,
+    training: bool = False,
+    noise: jax.Array | None = None,
+    table: jax.Array | None = None,
+    held: Routing | ExpertChoice | None = None,
+) -> BlockOutput:
+    """See reference."""
+    if config.router == "mixture_of_tokens":
+        return _mixture_block(params, x, config)
+    if config.router == "expert_choice":
+        return _expert_choice_block(params, x, config, training, held)
+    group = x.reshape(-1, config.d_model)  # [T, d]
+    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held)
+    routing = decided.routing
+    capacity_factor = config.capacity_factor if training else math.inf
+    asks = routing.gate != 0 if config.sample_second else None
+    output, dropped = routed_ffn(
+        _experts(params, x.dtype), group, routing.expert, routing.gate, capacity_factor, order=config.drop_order,
+        mask=asks,
+    )  # fmt: skip
+    added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
+    return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
+
+
+def _experts(params, dtype):
+    return {name: params[name].astype(dtype) for name in ("up", "down")}
+
+
+def _wide(dtype):
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def _logits(params, group):
+    """Return [..., E G], the router's scores: float32 at least, whatever the rest is computed in."""
+    wide = _wide(group.dtype)
+    return group.astype(wide) @ params["router"].astype(wide)
+
+
+def _mixture_block(params, x, config):
+    groups = group_by_position(x, config.group_size)  # [b S / g, g, d]
+    weights = _experts(params, x.dtype) | {"router": params["router"]}
+
+    def mix(group):
+        return mixture_of_tokens(weights, group, config.temperature, one_hot=config.one_hot).output
+
+    nothing = jnp.zeros((), _wide(x.dtype))
+    output = ungroup_by_position(jax.vmap(mix)(groups), x.shape[1]).astype(x.dtype)
+    return BlockOutput(output, None, nothing, nothing, None, None)
+
+
+def _expert_choice_block(params, x, config, training, held):
+    """See reference."""
+    by_position = config.grouping == "position" or not training
+    groups = group_by_position(x, config.group_size) if by_position else x  # [groups, T, d]
+    experts = _experts(params, x.dtype)
+
+    def choose(group, logits, held):
+        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held)
+        return expert_choice_ffn(experts, group, choice), choice
+
+    output, choice = jax.vmap(choose)(groups, _logits(params, groups), held)
+    output = (ungroup_by_position(output, x.shape[1]) if by_position else output).astype(x.dtype)
+    nothing = jnp.zeros((), _wide(x.dtype))
+    unchosen = (choice.experts_per_token == 0).mean(dtype=nothing.dtype)
+    return BlockOutput(output, choice, unchosen, nothing, None, None)
+
+
+def decide(
+    params: dict,
+    group: jax.Array,
+    tokens: jax.Array,
+    config: ModelConfig,
+    *,
+    training: bool = False,
+    noise: jax.Array | None = None,
+    table: jax.Array | None = None,
+    held: Routing | None = None,
+) -> Decision:
+    """See reference."""
+    if config.router == "hash":
+        return Decision(_hash_routing(tokens, config, table, held))
+    logits = _logits(params, group)  # SCORE
+    options = {"gate": config.gate, "held": held}
+    if config.router == "sinkhorn":
+        return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
+    if config.router == "base":
+        return Decision(base_router(logits, config.choices, training=training, **options))
+    if config.router == "quantile":
+        bias = params["bias"]
+        routing = quantile_router(logits, bias, config.choices, **options)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices) if training else bias)
+    if config.router == "reinforce":
+        return _decide_reinforce(params, group, logits, config, training, noise, held)
+    return _decide_top_k(params, logits, config, training, noise, held)
+
+
+def _decide_top_k(params, logits, config, training, noise, held):
+    bias = params["bias"] if config.has_bias else None
+    if config.sample_second:
+        _check_noise(training, noise, held)
+        routing = gshard_router(logits, noise if training else None, held=held)
+    else:
+        routing = top_k_router(
+            logits, config.choices, score=config.gate, normalisation=config.normalisation, bias=bias, held=held
+        )
+    if not training:
+        return Decision(routing, 0.0, bias)
+    if bias is not None:
+        counts = balance.expert_counts(routing.expert, config.expert_count)
+        bias = balance.update_bias(bias, counts, rate=config.bias_rate)
+    dialect = "first_choice" if config.sample_second else "assignments"
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect).loss
+    return Decision(routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits), bias)
+
+
+def _decide_reinforce(params, group, logits, config, training, noise, held):
+    _check_noise(training, noise, held)
+    gumbel = noise if training else None
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held)
+    policy = Policy(logits, state_value(params["baseline"], group))
+    return Decision(_mean_of_choices(routing, config), policy=policy)
+
+
+def _check_noise(training, noise, held):
+    if training and noise is None and held is None:
+        raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
+
+
+def _mean_of_choices(routing, config):
+    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged."""
+    return routing._replace(gate=jnp.full_like(routing.gate, 1 / config.k))
+
+
+def _hash_routing(tokens, config, table, held):
+    ids = tokens
+    if config.hash in ("previous", "bigram"):
+        ids = hashes.previous_tokens(tokens)
+    elif config.hash == "position":
+        ids = hashes.position_ids(tokens)
+    ids = ids.reshape(-1)
+    table = jnp.asarray(_default_table(config, tokens.shape[1]) if table is None else table)
+    if config.hash == "bigram":
+        expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
+        routing = hashes.fixed_router(expert, config.expert_count)
+    else:
+        routing = hashes.table_router(ids, table, config.expert_count)
+    routing = _mean_of_choices(routing, config)
+    return routing if held is None else held._replace(gate=routing.gate)
+
+
+def _default_table(config, sequence_length):
+    """Return the table of a hash that needs no numbers from outside."""
+    if config.hash not in ("modulo", "previous", "position"):
+        raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
+    entries = sequence_length if config.hash == "position" else config.vocab_size
+    return hashes.modulo_table(entries, config.expert_count, config.choices)
+
+
+def hash_table(
+    config: ModelConfig,
+    *,
+    uniforms: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+    embeddings: np.ndarray | None = None,
+) -> np.ndarray:
+    """See reference. A NumPy array: tables are built once, on the host."""
+    experts, choices = config.expert_count, config.choices
+    of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
+    needed = {
+        "random": (uniforms, of_choices), "multi": (uniforms, of_choices), "bigram": (uniforms, (2, *of_tokens)),
+        "balanced": (counts, of_tokens), "clustered": (embeddings, of_tokens), "dispersed": (embeddings, of_tokens),
+    }  # fmt: skip
+    if config.router != "hash" or config.hash == "position":
+        raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
+    if config.hash not in needed:
+        return hashes.modulo_table(config.vocab_size, experts, choices)
+    given, shape = needed[config.hash]
+    if given is None or np.shape(given)[: len(shape)] != shape:
+        raise InputError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
+    if config.hash == "balanced":
+        return hashes.balanced_table(given, experts, choices)
+    if config.hash == "random":
+        return hashes.random_table(given, experts)
+    if config.hash == "multi":
+        return hashes.multi_hash(_whole(given, config.num_experts), config.num_experts)
+    if config.hash == "bigram":
+        return _whole(given, experts)
+    return _table_of_clusters(np.asarray(embeddings), config)
+
+
+def _whole(uniforms, num_experts):
+    """Return integers in [0, E) from uniforms; a product can round up."""
+    return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
+
+
+def _table_of_clusters(embeddings, config):
+    experts = config.expert_count
+    if len(embeddings) < experts:
+        raise InputError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
+    centres = embeddings[np.arange(experts) * len(embeddings) // experts]
+    clusters = hashes.cluster_tokens(embeddings, centres)
+    if config.hash == "clustered":
+        return hashes.clustered_table(clusters, embeddings, config.choices)
+    return hashes.dispersed_table(clusters.cluster, experts, config.choices)

@@ -1,0 +1,140 @@
+"""Planted bugs in what joins routers and model: each is a mistake somebody could make, and a check has to see it."""
+
+import functools
+from fractions import Fraction
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws import accelerated
+from routelaws.accelerated import routed_block, transformer
+from routelaws.accelerated.routers import hash_layer
+from routelaws.conformance import bounds, harness, test_accounting, test_models
+from routelaws.conformance.harness import altered
+
+HASH, POLICY = "hash of the token before, k = 2, G = 2", "reinforce with everything"
+
+
+def proxy(module, **changes):
+    """Return a stand-in for a module with some names changed."""
+    return SimpleNamespace(**(vars(module) | changes))
+
+
+class CoarseExperts(transformer.ModelConfig):
+    """A model that forgets the granularity when it counts experts."""
+
+    @property
+    def expert_count(self):
+        return self.num_experts
+
+
+def normal_noise(key, config, batch_size, sequence_length):
+    drawn = transformer.draw_noise(key, config, batch_size, sequence_length)
+    return None if drawn is None else jax.random.normal(key, drawn.shape)
+
+
+def segments_overlap(config, **given):
+    table = routed_block.hash_table(config, **given)
+    return table % config.num_experts if config.hash == "multi" else table
+
+
+def bias_forgotten(params, output):
+    return params
+
+
+def gate_over_all_choices(routing, config):
+    return routing._replace(gate=jnp.full_like(routing.gate, 1 / config.choices))
+
+
+def in_sequences_always(params, x, config, training, held, block=routed_block._expert_choice_block):
+    return block(params, x, config, True, held)
+
+
+def bias_with_the_wrong_sign(logits, bias, *arguments, router=routed_block.quantile_router, **options):
+    return router(logits, -bias, *arguments, **options)
+
+
+def every_choice_asks(*arguments, mask=None, ffn=routed_block.routed_ffn, **options):
+    return ffn(*arguments, **options)
+
+
+def frozen_baseline(*arguments, value=routed_block.state_value):
+    return jax.lax.stop_gradient(value(*arguments))
+
+
+def value_in_place_of_advantage(*arguments, terms=transformer.policy_terms, **options):
+    found = terms(*arguments, **options)
+    return found._replace(advantage=-found.advantage)
+
+
+PUBLIC = {
+    "experts counted without granularity": (
+        "transformer.ModelConfig", CoarseExperts,
+        lambda b: test_accounting.check_built_model(b, "15M", "top_k", 8, Fraction(1, 2), k=2, granularity=4)),
+    "bias not carried over": (
+        "transformer.carry_bias", bias_forgotten, lambda b: test_models.check_bias(b, "quantile, drops")),
+    "normal noise for Gumbel's": ("transformer.draw_noise", normal_noise, test_models.test_noise),
+    "segments of MultiHash overlap": (
+        "routed_block.hash_table", segments_overlap, lambda b: test_models.test_tables(b, "multi")),
+}  # fmt: skip
+
+PRIVATE = {
+    "narrow experts averaged": (
+        routed_block, "_mean_of_choices", gate_over_all_choices, lambda b: test_models.check_model(b, HASH, 1)),
+    "the token itself for the one before": (
+        routed_block, "hashes", proxy(hash_layer, previous_tokens=lambda ids: ids),
+        lambda b: test_models.check_model(b, HASH, 1)),
+    "reward of one token for reward-to-go": (
+        transformer, "reward_to_go", lambda reward: reward, lambda b: test_models.check_model(b, POLICY, 1)),
+    "baseline without gradient": (
+        routed_block, "state_value", frozen_baseline, lambda b: test_models.check_model(b, "reinforce", 1)),
+    "advantage with the wrong sign": (
+        transformer, "policy_terms", value_in_place_of_advantage, lambda b: test_models.check_model(b, POLICY, 1)),
+    "evaluation grouped by sequence": (
+        routed_block, "_expert_choice_block", in_sequences_always,
+        lambda b: test_models.check_future(b, "expert_choice in sequences", training=False, leaks=False)),
+    "bias added": (
+        routed_block, "quantile_router", bias_with_the_wrong_sign,
+        lambda b: test_models.check_model(b, "quantile, drops", 1)),
+    "a second expert left out asks for a slot": (
+        routed_block, "routed_ffn", every_choice_asks,
+        lambda b: test_models.check_model(b, "GShard", 1, capacity_factor=0.5)),
+}  # fmt: skip
+
+QUICK = ("narrow experts averaged",)
+"""The others compile a whole model each, and run in `make test-all`."""
+
+
+@pytest.fixture(autouse=True)
+def own_shares(monkeypatch):
+    """What a wrong backend uses of a bound is nobody's business."""
+    monkeypatch.setattr(bounds, "worst_share", {})
+
+
+@pytest.mark.parametrize("bug", PUBLIC)
+def test_public(bug):
+    path, wrong, check = PUBLIC[bug]
+    check(accelerated)
+    with pytest.raises(AssertionError):
+        check(altered(accelerated, path, wrong))
+
+
+@pytest.mark.parametrize("bug", [b if b in QUICK else pytest.param(b, marks=pytest.mark.slow) for b in PRIVATE])
+def test_private(bug, monkeypatch):
+    module, name, wrong, check = PRIVATE[bug]
+    check(accelerated)
+    for cache in ("_compiled", "_value_and_gradient"):  # what is compiled already would not see the bug
+        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
+    monkeypatch.setattr(module, name, wrong)
+    with pytest.raises(AssertionError):
+        check(accelerated)
+
+
+def test_the_planted_noise_is_noise():
+    """The bug has to be the distribution, not a shape."""
+    config = test_models.build(transformer, "reinforce")
+    drawn = [np.asarray(draw(jax.random.key(0), config, 2, 3)) for draw in (normal_noise, transformer.draw_noise)]
+    assert drawn[0].shape == drawn[1].shape and np.isfinite(drawn).all()

@@ -1,0 +1,437 @@
+"""Every router inside the whole model: loss, gradient, what leaks and what does not, and what one expert must equal.
+
+`test_transformer` asks the same of the model itself, with the routers of the paper. Here each further router, hash and
+option has a small model. In float64 the backend decides for itself; weights at random put no token on an edge.
+"""
+
+import dataclasses
+import functools
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws import reference as oracle
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.harness import (
+    UNIT,
+    central_difference,
+    inner,
+    random_direction,
+    rounded,
+    run,
+    value_and_gradient,
+)
+from routelaws.reference import configuration, routed_block
+from routelaws.reference import transformer as reference
+
+SMALL = dict(vocab_size=13, d_model=8, num_heads=2, kqv_size=3, num_blocks=2)
+
+MODELS = {
+    "wide": dict(flop_increase=3),
+    "hash of the token before, k = 2, G = 2": dict(router="hash", num_experts=4, k=2, granularity=2, hash="previous"),
+    "hash of the position": dict(router="hash", num_experts=3, hash="position"),
+    "bigram hash": dict(router="hash", num_experts=3, hash="bigram"),
+    "MultiHash": dict(router="hash", num_experts=3, granularity=2, hash="multi"),
+    "sinkhorn, k = 4, G = 2": dict(router="sinkhorn", num_experts=5, k=4, granularity=2),
+    "base, k = 2, G = 2": dict(router="base", num_experts=4, k=2, granularity=2),
+    "quantile, drops": dict(router="quantile", num_experts=4, capacity_factor=0.7),
+    "quantile, G = 4": dict(router="quantile", num_experts=2, granularity=4, gate="softmax"),
+    "top_k with a bias, token order": dict(router="top_k", num_experts=4, k=2, bias_rate=0.01, drop_order="token",
+                                           capacity_factor=0.7),
+    "top_k, G = 2, largest gate first": dict(router="top_k", num_experts=4, granularity=2, drop_order="priority",
+                                             capacity_factor=0.6, normalisation="softmax", gate="sigmoid"),
+    "GShard": dict(router="top_k", num_experts=4, k=2, sample_second=True),
+    "reinforce": dict(router="reinforce", num_experts=4),
+    "reinforce with everything": dict(router="reinforce", num_experts=4, k=2, granularity=2, nucleus=0.9,
+                                      entropy_weight=0.1, policy_weight=1.0, baseline_weight=0.0, reward_to_go=True,
+                                      capacity_factor=0.8),
+    "expert_choice": dict(router="expert_choice", num_experts=3, k=2, granularity=2),
+    "expert_choice in sequences": dict(router="expert_choice", num_experts=3, grouping="sequence", gate="sigmoid"),
+    "mixture": dict(router="mixture_of_tokens", num_experts=3, granularity=2, temperature=0.5),
+    "mixture of one": dict(router="mixture_of_tokens", num_experts=2, group_size=1),
+}  # fmt: skip
+"""Small models; b is 3 and S is 5."""
+
+QUICK = (
+    "wide", "hash of the token before, k = 2, G = 2", "base, k = 2, G = 2", "quantile, drops",
+    "top_k with a bias, token order", "reinforce with everything", "expert_choice", "mixture",
+)  # fmt: skip
+"""One of each kind; `make test-all` has all of them."""
+
+BATCH, LENGTH = 3, 5
+
+names = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+
+
+def build(module, name: str, **changes):
+    """Return the configuration of a model, as the module's own type."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # groups within sequences are meant here
+        return module.ModelConfig(**(SMALL | MODELS.get(name, {}) | changes))
+
+
+def draw(config, seed: int):
+    """Return (weights, tokens [b, S + 1], noise, table): larger than an initialisation, as in `strategies.case`."""
+    random = np.random.default_rng(seed)
+
+    def weights(node):
+        if isinstance(node, dict):
+            return {child: weights(node[child]) for child in sorted(node)}
+        shape, deviation = node
+        return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
+
+    tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
+    tokens[:, 0] = np.arange(BATCH)  # so that no two tokens have the same past and are equal to a router
+    noise, table = reference.draw_noise(random, config, BATCH, LENGTH), None
+    if config.router == "hash" and config.hash in ("multi", "bigram"):
+        shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, config.choices)
+        table = routed_block.hash_table(config, uniforms=random.random(shape))
+    return weights(reference.parameter_shapes(config)), tokens, noise, table
+
+
+def total_loss(params, tokens, noise, table, loss, config, training=True):
+    found = loss(params, tokens, config, training=training, noise=noise, table=table)
+    return found.total, found
+
+
+def assert_tree(name: str, found, wanted, unit: float, *, what: str) -> None:
+    """Compare two records field by field: whole numbers exactly, others to the bound in units of the largest entry."""
+    for field in wanted._fields:
+        ours, theirs = getattr(found, field), getattr(wanted, field)
+        if theirs is None:
+            assert ours is None, f"{what}: {field} is there"
+        elif hasattr(theirs, "_fields"):
+            assert_tree(name, ours, theirs, unit, what=f"{what}: {field}")
+        elif np.issubdtype(np.asarray(theirs).dtype, np.integer):
+            assert_same(ours, theirs, what=f"{what}: {field}")
+        elif np.size(theirs):
+            scale = unit * max(1.0, float(np.abs(theirs).max()))
+            assert_close_bounded(name, ours, theirs, scale, what=f"{what}: {field}")
+
+
+def check_model(backend, name: str, seed: int, **changes) -> None:
+    """Loss and everything in it, by the backend's own routing; gradient against differences with all of it held."""
+    config = build(reference, name, **changes)
+    params, tokens, noise, table = draw(config, seed)
+    options = dict(loss=backend.transformer.loss, config=build(backend.transformer, name, **changes))
+    found, gradient = value_and_gradient(total_loss, params, tokens, noise, table, **options)
+    wanted = reference.loss(params, tokens, config, noise=noise, table=table)
+    assert_tree("transformer.model", found, wanted, UNIT["float64"], what=f"loss of {name}, seed {seed}")
+
+    def value(params):
+        held = dict(held=wanted.output.routing, held_credit=wanted.credit)
+        return reference.loss(params, tokens, config, noise=noise, table=table, **held).total
+
+    assert abs(value(params) - wanted.total) <= 4 * UNIT["float64"] * abs(wanted.total), (
+        "another loss with all of it held"
+    )
+    scale = math.sqrt(inner(gradient, gradient))
+    for i in range(3):
+        direction = random_direction(params, seed + i)
+        if config.router == "reinforce" and config.baseline_weight:
+            direction = only_baseline(direction)
+        difference = central_difference(value, params, direction, 2.0**-16)
+        assert_close_bounded("transformer.gradient", inner(gradient, direction), difference, scale,
+                             what=f"gradient of the training loss of {name}, seed {seed}")  # fmt: skip
+
+
+def only_baseline(direction: dict) -> dict:
+    """Return a direction in the weights of RL-R's baselines: its error has no gradient in what the baseline reads, so
+    along the others differences see more than the gradient."""
+    still = jax.tree.map(np.zeros_like, direction)
+    return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
+
+
+@names
+def test_model(backend, name):
+    check_model(backend, name, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_model_with_other_weights(backend, name, seed):
+    check_model(backend, name, seed)
+
+
+def check_float32(backend, name: str, training: bool) -> None:
+    """What was selected is held; evaluation and training, loss and gates."""
+    config = build(reference, name)
+    params, tokens, noise, table = rounded(draw(config, 4), "float32")
+    wanted = reference.loss(params, tokens, config, training=training, noise=noise, table=table)
+    held = None if wanted.output.routing is None else type_of(backend, wanted.output.routing)
+    traced = {key: value for key, value in (("noise", noise), ("table", table), ("held", held)) if value is not None}
+    found = run(backend, "transformer.loss", "float32", params, tokens, config=build(backend.transformer, name),
+                traced=traced, training=training)  # fmt: skip
+    scale = UNIT["float32"] * np.abs(wanted.output.logits).max()
+    what = f"loss of {name}, training {training}, float32"
+    assert_close_bounded("transformer.logits", found.output.logits, wanted.output.logits, scale, what=what)
+    assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what=what)
+    assert_close_bounded("transformer.loss", found.total, wanted.total, (1 + len(found.output.auxiliary)) * scale,
+                         what=what)  # fmt: skip
+
+
+def type_of(backend, routing):
+    """Return a routing of the reference as the backend's type."""
+    return getattr(backend.notation, type(routing).__name__)(*routing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [True, False])
+def test_float32(backend, name, training):
+    check_float32(backend, name, training)
+
+
+def logits_of(backend, name, params, tokens, training=False, noise=None, table=None, **changes):
+    traced = {key: value for key, value in (("noise", noise), ("table", table)) if value is not None}
+    config = build(backend.transformer, name, **changes)
+    found = run(
+        backend, "transformer.apply", "float64", params, tokens, config=config, training=training, traced=traced
+    )
+    return np.asarray(found.logits)
+
+
+def later_changed(tokens: np.ndarray, t: int) -> np.ndarray:
+    """Return tokens [b, S] with every token after position t another one, in every sequence."""
+    changed = tokens.copy()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1 + np.arange(tokens.shape[1] - t - 1)) % SMALL["vocab_size"]
+    return changed
+
+
+def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) -> None:
+    """Whether tokens after t change an output up to t."""
+    config = build(reference, name, **changes)
+    params, tokens, noise, table = draw(config, 5)
+    tokens, t = tokens[:, :-1], 2
+    compute = functools.partial(
+        logits_of, backend, name, params, training=training, noise=noise, table=table, **changes
+    )
+    before, after = compute(tokens), compute(later_changed(tokens, t))
+    moved = np.abs(after - before)
+    scale = np.abs(before).max()
+    assert moved[:, t + 1 :].max() > 1e-3 * scale, "nothing was changed"
+    if leaks:
+        assert moved[:, : t + 1].max() > 1e-6 * scale, f"{name} was said to leak in training, and does not"
+        return
+    what = f"{name}, training {training}, up to token {t}, later tokens changed"
+    assert_close_bounded("transformer.logits", after[:, : t + 1], before[:, : t + 1], 2 * UNIT["float64"] * scale,
+                         what=what)  # fmt: skip
+
+
+@names
+def test_evaluation_is_causal(backend, name):
+    check_future(backend, name, training=False, leaks=False)
+
+
+LEAKS = {
+    "sinkhorn, k = 4, G = 2": True,
+    "base, k = 2, G = 2": True,
+    "expert_choice in sequences": True,
+    "quantile, drops": False,
+    "GShard": False,
+    "reinforce": False,
+    "hash of the position": False,
+    "expert_choice": False,
+    "mixture": False,
+}
+"""Whether a training step shows a token what comes later, apart from who finds a slot: nothing is dropped here."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "base, k = 2, G = 2" else pytest.param(n, marks=pytest.mark.slow) for n in LEAKS]
+)
+def test_what_leaks_in_training(backend, name):
+    check_future(backend, name, training=True, leaks=LEAKS[name], capacity_factor=math.inf)
+
+
+def check_batch(backend, name: str, independent: bool, **changes) -> None:
+    """Whether the evaluation of a sequence depends on the other sequences."""
+    config = build(reference, name, **changes)
+    params, tokens, _, table = draw(config, 6)
+    tokens = tokens[:, :-1]
+    others = np.concatenate([tokens[:1], (tokens[1:] + 3) % SMALL["vocab_size"]])
+    before, after = (logits_of(backend, name, params, rows, table=table, **changes) for rows in (tokens, others))
+    scale = np.abs(before).max()
+    if independent:
+        assert_close_bounded("transformer.logits", after[0], before[0], 2 * UNIT["float64"] * scale,
+                             what=f"evaluation of {name}, other sequences changed")  # fmt: skip
+    else:
+        assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
+
+
+@names
+def test_what_depends_on_the_batch(backend, name):
+    check_batch(backend, name, independent=build(reference, name).group_size == 1)
+
+
+def test_a_mixture_alone_and_after_the_transition_does_not(backend):
+    """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
+    check_batch(backend, "mixture", True, group_size=1)
+    mixture, choice = (build(reference, "mixture", **changes) for changes in ({}, dict(router="top_k", granularity=2)))
+    assert reference.parameter_shapes(mixture) == reference.parameter_shapes(choice)
+    check_batch(backend, "mixture", True, router="top_k")
+
+
+ONE_EXPERT = {
+    "hash": dict(router="hash"),
+    "sinkhorn": dict(router="sinkhorn"),
+    "top_k": dict(router="top_k"),
+    "base, softmax": dict(router="base", gate="softmax"),
+    "reinforce": dict(router="reinforce"),
+    "expert_choice": dict(router="expert_choice"),
+    "mixture, g = 1": dict(router="mixture_of_tokens"),
+    "quantile": dict(router="quantile"),  # a sigmoid gate
+}
+
+
+def check_one_expert(backend, name: str) -> None:
+    """With one expert the routed model is the dense one; with a sigmoid gate, gate times the dense FFN."""
+    config = build(reference, "", **ONE_EXPERT[name])
+    params, tokens, _, _ = draw(config, 7)
+    tokens = tokens[:, :-1]
+    if config.gate == "sigmoid":
+        params["routed_ffn"]["router"] = params["routed_ffn"]["router"] * 0  # a gate of 1/2 for every token
+    dense = {key: value for key, value in params.items() if key != "routed_ffn"}
+    both = {key: np.concatenate([params["dense_ffn"][key], params["routed_ffn"][key][:, 0]]) for key in ("up", "down")}
+    if config.gate == "sigmoid":
+        both["down"][1] /= 2
+    routed = logits_of(backend, "", params, tokens, **ONE_EXPERT[name])
+    plain = reference.apply(dense | {"dense_ffn": both}, tokens, build(reference, "")).logits
+    scale = UNIT["float64"] * np.abs(plain).max()
+    assert_close_bounded("transformer.logits", routed, plain, scale, what=f"{name} with one expert against dense")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
+)
+def test_one_expert_is_the_dense_model(backend, name):
+    check_one_expert(backend, name)
+
+
+def check_bias(backend, name: str) -> None:
+    """Carried over, the bias is what the next batch is routed by; without a bias the weights stay as they are."""
+    config = build(backend.transformer, name)
+    params, tokens, noise, table = draw(build(reference, name), 8)
+    found = reference.loss(params, tokens, build(reference, name), noise=noise, table=table).output
+    carried = backend.transformer.carry_bias(params, found)
+    if not config.has_bias:
+        assert carried is params and found.bias is None
+        return
+    assert_same(carried["routed_ffn"]["bias"], found.bias, what=f"carry_bias of {name}")
+    assert np.abs(found.bias - params["routed_ffn"]["bias"]).max() > 1e-4, "the batch left no trace"
+    still = reference.apply(params, tokens[:, :-1], build(reference, name)).bias
+    assert_same(still, params["routed_ffn"]["bias"], what=f"bias of {name} in evaluation")
+
+
+@pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
+def test_bias(backend, name):
+    check_bias(backend, name)
+
+
+def test_noise(backend):
+    """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half."""
+    for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
+        config = build(backend.transformer, name)
+        drawn = (backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
+                 reference.draw_noise(np.random.default_rng(0), build(reference, name), 32, 64))  # fmt: skip
+        assert np.shape(drawn[0]) == np.shape(drawn[1])
+        for noise in drawn:
+            noise = np.asarray(noise, np.float64)
+            scale = deviation / math.sqrt(noise.size)
+            assert_close_bounded("transformer.noise_mean", noise.mean(), mean, scale, what=f"noise of {name}")
+            assert_close_bounded("transformer.noise_deviation", noise.std(), deviation, scale, what=f"noise of {name}")
+    assert (
+        backend.transformer.draw_noise(jax.random.key(0), build(backend.transformer, "quantile, drops"), 2, 3) is None
+    )
+
+
+def test_a_draw_without_noise_is_an_error(backend):
+    for name in ("reinforce", "GShard"):
+        params, tokens, _, _ = draw(build(reference, name), 0)
+        for module in (backend.transformer, reference):
+            with pytest.raises(ValueError, match="draws at random in training: give noise"):
+                module.loss(params, tokens, build(module, name))
+
+
+TABLES = {
+    "modulo": {}, "previous": {}, "random": dict(uniforms=(13, 4)), "balanced": dict(counts=(13,)),
+    "clustered": dict(embeddings=(13, 3)), "dispersed": dict(embeddings=(13, 3)), "multi": dict(uniforms=(13, 2)),
+    "bigram": dict(uniforms=(2, 13)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables(backend, kind):
+    """Both twins build the same table, in range and distinct within a row; without its numbers there is none."""
+    fields = {"multi": dict(k=1), "bigram": dict(k=1, granularity=1)}.get(kind, {})
+    fields = dict(router="hash", num_experts=3, k=2, granularity=2, hash=kind) | fields
+    random, given = np.random.default_rng(3), {}
+    for name, shape in TABLES[kind].items():
+        given[name] = random.integers(0, 9, shape) if name == "counts" else random.random(shape)
+    ours, theirs = (
+        module.routed_block.hash_table(module.configuration.ModelConfig(**SMALL, **fields), **given)
+        for module in (backend, oracle)
+    )
+    assert_same(ours, theirs, what=f"table of {kind}")
+    assert np.asarray(ours).dtype == np.int32 and 0 <= theirs.min() and theirs.max() < 3 * fields["granularity"]
+    if kind != "bigram":
+        assert theirs.shape == (13, fields["k"] * fields["granularity"])
+        assert all(len(set(row)) == len(row) for row in theirs.tolist())
+    if given:
+        with pytest.raises(ValueError, match=f"the {kind} hash needs numbers of shape"):
+            backend.routed_block.hash_table(backend.configuration.ModelConfig(**SMALL, **fields))
+
+
+BAD = {
+    "hash": (dict(router="hash", hash="md5"), "hash is 'md5'"),
+    "drop order": (dict(drop_order="last"), "drop_order is 'last'"),
+    "G that does not divide": (dict(router="hash", granularity=5), "granularity is 5; it has to divide 4 d_model = 32"),
+    "dense with G": (dict(granularity=2), "granularity 2"),
+    "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; only a dense model"),
+    "baseline without width": (dict(router="reinforce", d_model=6), "d_model is 6"),
+    "constant gate": (dict(router="top_k", num_experts=2, normalisation="sum"), "its gate would be 1"),
+    "GShard with k = 1": (dict(router="top_k", num_experts=2, sample_second=True), "sample_second needs two"),
+    "bias of another": (dict(router="sinkhorn", bias_rate=0.1), "options of top_k, not of sinkhorn"),
+    "nucleus": (dict(router="reinforce", nucleus=0.0), "nucleus is 0.0"),
+    "temperature": (dict(router="mixture_of_tokens", temperature=0.0), "temperature is 0.0"),
+    "mixture with k": (dict(router="mixture_of_tokens", num_experts=2, k=2), "k is 2; mixture_of_tokens"),
+    "tokens of an expert": (dict(router="expert_choice", num_experts=4, group_size=2), "it has to be whole"),
+    "capacity of expert choice": (dict(router="expert_choice", num_experts=2, capacity_factor=2.0), "fixed by k"),
+    "bigram with k": (dict(router="hash", num_experts=2, k=2, hash="bigram"), "one expert per token"),
+    "MultiHash with G = 1": (dict(router="hash", num_experts=2, hash="multi"), "MultiHash needs k = 1"),
+    "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
+    "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
+    "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_not_allowed_is_named(backend, bad):
+    change, message = BAD[bad]
+    for module in (backend.configuration, configuration):
+        with pytest.raises(ValueError, match=message):
+            module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
+
+
+def test_groups_within_sequences_warn(backend):
+    for module in (backend.configuration, configuration):
+        with pytest.warns(UserWarning, match="within sequences is not causal"):
+            module.ModelConfig(**SMALL, router="expert_choice", num_experts=3, grouping="sequence")
+
+
+def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
+    params, tokens, _, _ = draw(build(reference, "mixture"), 0)
+    for module in (backend.transformer, reference):
+        with pytest.raises(ValueError, match="group_size is 2; it has to divide the 3 sequences"):
+            module.apply(params, tokens[:, :-1], build(module, "mixture", group_size=2))
+
+
+def test_fields_agree(backend):
+    ours, theirs = (dataclasses.fields(module.ModelConfig) for module in (backend.configuration, configuration))
+    assert [(field.name, field.default) for field in ours] == [(field.name, field.default) for field in theirs]

@@ -1,0 +1,286 @@
+"""Everything that fixes the function a model computes, apart from its weights; and what a combination has to satisfy.
+
+A model is dense, or one of the routers of `routers/` decides which experts work on which tokens. The sizes of the
+experts follow from two numbers, the expansion E and the granularity G: a routed block has E·G experts of hidden width
+4d/G, so E times the weights of a dense FFN, and k·G of them work on a token, so k times its FLOPs.
+
+    router              who chooses                     training                              evaluation
+    dense               nobody                          every token through one FFN           the same
+    hash                a table, by token id            nothing dropped                       the same
+    sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
+    base                an exact assignment             exactly balanced                      argmax of the logits
+    quantile            logits less a bias              capacity; the bias is learned         the same, nothing dropped
+    top_k               the token's logits              capacity; a balance loss or a bias    the same, nothing dropped
+    reinforce (RL-R)    a draw from the policy          capacity; a policy gradient           argmax of the logits
+    expert_choice       the experts                     groups of g tokens                    groups by position
+    mixture_of_tokens   nobody: experts see mixtures    groups of g tokens, by position       the same
+
+Evaluation is causal for all of them, and independent of the rest of the batch for all but the last two.
+"""
+
+import dataclasses
+import math
+import warnings
+
+from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
+from .experts import DROP_ORDERS
+from .routers.sinkhorn import GATES
+from .routers.top_k import NORMALISATIONS
+
+ROUTERS = (
+    "dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce", "expert_choice", "mixture_of_tokens",
+)  # fmt: skip
+"""Routers that a model can be built with."""
+
+HASHES = (
+    "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
+)  # fmt: skip
+"""Hashes: of a table by token id, one of MultiHash, of the token before, of the position, of the pair of tokens.
+
+balanced needs counts of the tokens, clustered and dispersed their embeddings, and random, multi and bigram uniforms:
+see `routed_block.hash_table`.
+"""
+
+GROUPINGS = ("position", "sequence")
+"""Which tokens are a group: one position of g sequences, or a sequence."""
+
+DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
+"""Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
+
+A fair share is all that BASE needs: its assignment is balanced, so that nothing is dropped. Evaluation drops nothing
+for any router.
+"""
+
+DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
+"""Where a router's gate is not a softmax by default."""
+
+GROUPED = ("expert_choice", "mixture_of_tokens")
+"""Routers that see groups of tokens of several sequences."""
+
+UNGATED = ("dense", "hash", "reinforce")
+"""Routers whose gate is the constant 1/k, so that the output is the mean of k dense FFNs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The configuration of a model. The fields are listed with their meaning and default.
+
+    Raises:
+        ValueError: the combination means no model; the message names the field and what is allowed.
+    """
+
+    vocab_size: int = 32_000
+    """V."""
+    d_model: int = 512
+    """d; even, for the sinusoids."""
+    num_blocks: int = 6
+    """L."""
+    num_heads: int = 8
+    """H."""
+    kqv_size: int | None = None
+    """Width of one head; d / H where not given."""
+    router: str = "dense"
+    """One of `ROUTERS`."""
+    num_experts: int = 1
+    """E, the weights of all experts of a block in units of a dense FFN; their number too where G = 1."""
+    k: int = 1
+    """Experts per token, in units of a dense FFN: k G of the E G experts; the mean number for expert_choice."""
+    routing_frequency: float = 0.5
+    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L have to be whole."""
+    granularity: int = 1
+    """G, into how many narrower ones each expert is cut."""
+    flop_increase: int = 1
+    """X, how many times wider the FFN is in R of the blocks of a dense model."""
+    capacity_factor: float | None = None
+    """Slots of an expert in training, in units of k T / E; inf drops nothing; `DEFAULT_CAPACITY_FACTOR` if None."""
+    drop_order: str = "choice"
+    """Who keeps a slot when an expert has too few: one of `experts.DROP_ORDERS`."""
+    gate: str | None = None
+    """Gate of S-BASE, BASE and quantile, score of top_k and expert_choice: "softmax" or "sigmoid"; `DEFAULT_GATE`."""
+    normalisation: str | None = None
+    """Of the gates of top_k, see `top_k.NORMALISATIONS`; if None "none" for one expert per token, else "sum"."""
+    sample_second: bool = False
+    """Of top_k with k = 2, as GShard: the second expert is kept with twice the probability of its gate."""
+    balance_weight: float = 0.01
+    """Of the balance loss of top_k and reinforce, which is 1 where all experts have the same load."""
+    z_weight: float = 0.0
+    """Of the z-loss of top_k's logits."""
+    bias_rate: float = 0.0
+    """Of top_k: by how much each batch moves the bias of an expert against its load; 0 for no bias."""
+    policy_weight: float = 0.01
+    """Of the policy gradient of reinforce."""
+    baseline_weight: float = 0.01
+    """Of the squared error of its baseline."""
+    entropy_weight: float = 0.0
+    """Of the entropy of its policy, which is a bonus."""
+    nucleus: float = 1.0
+    """It draws from the most probable experts that together have this probability; 1 for all."""
+    reward_to_go: bool = False
+    """Reward each choice by the sum of the rewards from its token on, not by that of its token alone."""
+    hash: str = "modulo"
+    """Which hash, one of `HASHES`."""
+    grouping: str = "position"
+    """How expert_choice groups tokens in training: "position" across sequences; "sequence" is not causal."""
+    group_size: int | None = None
+    """g, sequences in a group of expert_choice and mixture_of_tokens; divides the batch; E if None."""
+    temperature: float = 1.0
+    """Of the mixing weights of mixture_of_tokens."""
+    one_hot: bool = False
+    """Mixtures of one token each: the limit of temperature 0, for evaluation; it has no gradient."""
+
+    def __post_init__(self):
+        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
+                     "flop_increase"):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
+        for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
+                              ("drop_order", DROP_ORDERS)):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        self._fill_in()
+        self._check_numbers()
+        if self.router == "dense":
+            if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
+                raise ValueError(
+                    f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
+                    "a dense model has 1 of each"
+                )
+        else:
+            self._check_routing()
+        if self.router != "dense" or self.flop_increase > 1:
+            routed_blocks(self.num_blocks, self.routing_frequency)
+            if abs(1 / self.routing_frequency - self.period) > 1e-6:
+                raise ValueError(
+                    f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
+                )
+
+    def _fill_in(self):
+        """Set the fields whose default depends on others."""
+        if self.kqv_size is None:
+            if self.d_model % self.num_heads:
+                raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
+            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
+        if self.kqv_size < 1 or self.d_model % 2:
+            raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
+        if self.capacity_factor is None:
+            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf))
+        if self.gate is None:
+            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
+        if self.normalisation is None:
+            object.__setattr__(self, "normalisation", "none" if self.k * self.granularity == 1 else "sum")
+        if self.group_size is None:
+            object.__setattr__(self, "group_size", self.num_experts if self.router in GROUPED else 1)
+
+    def _check_numbers(self):
+        if not self.capacity_factor > 0:
+            raise ValueError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
+        if self.gate not in GATES:
+            raise ValueError(f"gate is {self.gate!r}; allowed: {', '.join(GATES)}")
+        if self.normalisation not in NORMALISATIONS:
+            raise ValueError(f"normalisation is {self.normalisation!r}; allowed: {', '.join(NORMALISATIONS)}")
+        for name in ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it has to be a finite number of at least 0")
+        if not 0 < self.nucleus <= 1:
+            raise ValueError(f"nucleus is {self.nucleus}; it has to be above 0 and at most 1")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}; it has to be above 0 and finite")
+        if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
+            raise ValueError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
+
+    def _check_routing(self):
+        """Check what a routed model has to satisfy."""
+        if self.k > self.num_experts:
+            raise ValueError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
+        if self.flop_increase != 1:
+            raise ValueError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
+        if 4 * self.d_model % self.granularity:
+            raise ValueError(f"granularity is {self.granularity}; it has to divide 4 d_model = {4 * self.d_model}")
+        if self.router == "reinforce" and self.d_model < 8:
+            raise ValueError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
+        if self.router == "top_k":
+            self._check_top_k()
+        elif self.sample_second or self.bias_rate:
+            raise ValueError(f"sample_second and bias_rate are options of top_k, not of {self.router}")
+        if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
+            raise ValueError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
+        if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
+            raise ValueError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
+        if self.router in GROUPED:
+            self._check_groups()
+
+    def _check_top_k(self):
+        if self.choices == 1 and self.normalisation != "none":
+            raise ValueError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
+                        "and the router without a gradient; allowed: none")  # fmt: skip
+        if self.sample_second and (self.choices != 2 or self.gate != "softmax" or self.bias_rate):
+            raise ValueError("sample_second needs two experts per token, softmax scores and no bias")
+
+    def _check_groups(self):
+        """Expert choice takes k g / E tokens per expert; the mixture gives every expert one mixture per group."""
+        if self.router == "mixture_of_tokens":
+            if self.k != 1:
+                raise ValueError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+            return
+        if not math.isinf(self.capacity_factor):
+            raise ValueError(f"capacity_factor is {self.capacity_factor}; the tokens of expert_choice are fixed by k")
+        if self.k * self.group_size % self.num_experts:
+            raise ValueError(
+                f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
+                "tokens of an expert; it has to be whole"
+            )
+        if self.grouping == "sequence":
+            warnings.warn(
+                "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
+                "earlier one has; evaluation groups by position",
+                stacklevel=4,
+            )
+
+    @property
+    def period(self) -> int:
+        """1/R: every how many blocks one is routed."""
+        return round(1 / self.routing_frequency)
+
+    @property
+    def num_routed(self) -> int:
+        """n_r, the number of routed blocks; 0 for a dense model."""
+        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
+
+    @property
+    def num_wide(self) -> int:
+        """How many blocks of a dense model have the wider FFN."""
+        wide = self.router == "dense" and self.flop_increase > 1
+        return routed_blocks(self.num_blocks, self.routing_frequency) if wide else 0
+
+    @property
+    def expert_count(self) -> int:
+        """E G, the number of experts of a routed block."""
+        return self.num_experts * self.granularity
+
+    @property
+    def choices(self) -> int:
+        """k G, the number of experts of a token."""
+        return self.k * self.granularity
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the parameters hold a bias per expert that is moved by load and not by the gradient."""
+        return self.router == "quantile" or self.bias_rate > 0
+
+    def is_routed(self, block: int) -> bool:
+        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
+        return self.router != "dense" and (block + 1) % self.period == 0
+
+    def is_wide(self, block: int) -> bool:
+        """Whether block i of a dense model has the wider FFN; the same blocks as are routed in a routed model."""
+        return self.num_wide > 0 and (block + 1) % self.period == 0
+
+    def accounting(self, sequence_length: int) -> Accounting:
+        """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
+        return count(
+            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
+            self.num_experts, self.k, self.routing_frequency, self.flop_increase,
+            granularity=self.granularity, group_size=self.group_size,
+            vocab_size=self.vocab_size, sequence_length=sequence_length,
+        )  # fmt: skip

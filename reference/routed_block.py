@@ -1,0 +1,299 @@
+"""One routed block: from the vectors of the tokens to what the block adds to them, by any router.
+
+    SCORE    logits = x · router                                                (not for HASH)
+    SELECT   which experts work on which tokens, and with which gate            `decide`, or the groups below
+    PLACE, COMBINE                                                              `experts.routed_ffn`
+    LOSS     what the router adds to the training loss                          `BlockOutput.auxiliary`
+
+Three kinds of routers share this frame. Where tokens have experts (hash to reinforce), all b·S tokens of the batch are
+one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a Mixture of Tokens
+the experts of a group work on mixtures; there a group is one position of g sequences, so that no token sees a later
+position of any sequence. What it does see is the other sequences of its group: put sequences there that have nothing
+to do with each other, not neighbouring windows of one text.
+
+A router with a bias per expert (quantile; top_k with a bias rate) keeps it among the parameters, where no gradient
+reaches it. `BlockOutput.bias` is the bias that this batch leaves for the next one.
+
+HASH with granularity, k > 1 or another hash than the remainder takes its experts from a table: `hash_table`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from . import balance
+from .configuration import ModelConfig
+from .experts import routed_ffn
+from .notation import ExpertChoice, Routing
+from .routers import hash_layer as hashes
+from .routers.base import base_router
+from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
+from .routers.mixture_of_tokens import mixture_of_tokens
+from .routers.quantile import quantile_bias, quantile_router
+from .routers.reinforce import reinforce_router, state_value
+from .routers.sinkhorn import sinkhorn_router
+from .routers.top_k import gshard_router, top_k_router
+
+
+class Policy(NamedTuple):
+    """What the loss of RL-R needs from a block."""
+
+    logits: np.ndarray  # [T, E G]
+    value: np.ndarray  # [T], the baseline's guess of the reward
+
+
+class Decision(NamedTuple):
+    """What a router of the first kind decided for a group."""
+
+    routing: Routing
+    auxiliary: float = 0.0  # what it adds to the training loss
+    bias: np.ndarray | None = None  # [E G], for the next batch; None for a router without
+    policy: Policy | None = None  # RL-R only
+
+
+class BlockOutput(NamedTuple):
+    """What a routed block returns."""
+
+    output: np.ndarray  # [b, S, d]
+    routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
+    dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that nobody chose
+    auxiliary: float
+    bias: np.ndarray | None
+    policy: Policy | None
+
+
+def routed_block(
+    params: dict,
+    x: np.ndarray,
+    tokens: np.ndarray,
+    config: ModelConfig,
+    *,
+    training: bool = False,
+    noise: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+    held: Routing | ExpertChoice | None = None,
+) -> BlockOutput:
+    """Run a routed block.
+
+    Args:
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]} and what the router has: "router" [d, E G], "bias" [E G],
+            "baseline" {"hidden": [d, d/8], "out": [d/8]}.
+        x: [b, S, d].
+        tokens: [b, S], the token ids.
+        config: the model.
+        training: route as in training; otherwise as in evaluation.
+        noise: one block's part of what `transformer.draw_noise` returns.
+        table: see `hash_table`.
+        held: a routing of the same tokens whose selection is used instead of a new one.
+
+    Returns:
+        `BlockOutput`.
+
+    Raises:
+        ValueError: the group size does not divide b, or noise or table is missing.
+    """
+    if config.router == "mixture_of_tokens":
+        return _mixture_block(params, x, config)
+    if config.router == "expert_choice":
+        return _expert_choice_block(params, x, config, training, held)
+    group = x.reshape(-1, config.d_model)  # [T, d]
+    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held)
+    routing = decided.routing
+    capacity_factor = config.capacity_factor if training else math.inf
+    # A second expert that GShard's draw left out has gate 0 and asks for no slot.
+    asks = routing.gate != 0 if config.sample_second else None
+    output, dropped = routed_ffn(
+        params, group, routing.expert, routing.gate, capacity_factor, order=config.drop_order, mask=asks
+    )
+    return BlockOutput(output.reshape(x.shape), routing, dropped, *decided[1:])
+
+
+def _mixture_block(params, x, config):
+    groups = group_by_position(x, config.group_size)  # [b S / g, g, d]
+    outputs = [mixture_of_tokens(params, group, config.temperature, one_hot=config.one_hot).output for group in groups]
+    return BlockOutput(ungroup_by_position(np.stack(outputs), x.shape[1]), None, 0.0, 0.0, None, None)
+
+
+def _expert_choice_block(params, x, config, training, held):
+    """Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up."""
+    by_position = config.grouping == "position" or not training
+    groups = group_by_position(x, config.group_size) if by_position else x  # [groups, T, d]
+    outputs, choices = [], []
+    for i, group in enumerate(groups):
+        held_here = None if held is None else ExpertChoice(*(field[i] for field in held))
+        logits = group @ params["router"]
+        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held_here)
+        outputs.append(expert_choice_ffn(params, group, choice))
+        choices.append(choice)
+    output = ungroup_by_position(np.stack(outputs), x.shape[1]) if by_position else np.stack(outputs)
+    choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))
+    return BlockOutput(output, choice, (choice.experts_per_token == 0).mean(), 0.0, None, None)
+
+
+def decide(
+    params: dict,
+    group: np.ndarray,
+    tokens: np.ndarray,
+    config: ModelConfig,
+    *,
+    training: bool = False,
+    noise: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+    held: Routing | None = None,
+) -> Decision:
+    """Let a router that gives experts to tokens decide for a group.
+
+    Args:
+        params: see `routed_block`.
+        group: [T, d].
+        tokens: [b, S], the token ids, with b S = T.
+        config: the model.
+        training: see `routed_block`.
+        noise: see `routed_block`.
+        table: see `routed_block`.
+        held: see `routed_block`.
+
+    Returns:
+        `Decision`.
+    """
+    if config.router == "hash":
+        return Decision(_hash_routing(tokens, config, table, held))
+    logits = group @ params["router"]  # SCORE
+    options = {"gate": config.gate, "held": held}
+    if config.router == "sinkhorn":
+        return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
+    if config.router == "base":
+        return Decision(base_router(logits, config.choices, training=training, **options))
+    if config.router == "quantile":
+        bias = params["bias"]
+        routing = quantile_router(logits, bias, config.choices, **options)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices) if training else bias)
+    if config.router == "reinforce":
+        return _decide_reinforce(params, group, logits, config, training, noise, held)
+    return _decide_top_k(params, logits, config, training, noise, held)
+
+
+def _decide_top_k(params, logits, config, training, noise, held):
+    bias = params["bias"] if config.has_bias else None
+    if config.sample_second:
+        _check_noise(training, noise, held)
+        routing = gshard_router(logits, noise if training else None, held=held)
+    else:
+        routing = top_k_router(
+            logits, config.choices, score=config.gate, normalisation=config.normalisation, bias=bias, held=held
+        )
+    if not training:
+        return Decision(routing, 0.0, bias)
+    if bias is not None:
+        counts = balance.expert_counts(routing.expert, config.expert_count)
+        bias = balance.update_bias(bias, counts, rate=config.bias_rate)
+    dialect = "first_choice" if config.sample_second else "assignments"
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect).loss
+    return Decision(routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits), bias)
+
+
+def _decide_reinforce(params, group, logits, config, training, noise, held):
+    _check_noise(training, noise, held)
+    gumbel = noise if training else None
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held)
+    policy = Policy(logits, state_value(params["baseline"], group))
+    return Decision(_mean_of_choices(routing, config), policy=policy)
+
+
+def _check_noise(training, noise, held):
+    if training and noise is None and held is None:
+        raise ValueError("this router draws at random in training: give noise, see transformer.draw_noise")
+
+
+def _mean_of_choices(routing, config):
+    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged."""
+    return routing._replace(gate=np.full(routing.expert.shape, 1 / config.k))
+
+
+def _hash_routing(tokens, config, table, held):
+    ids = tokens
+    if config.hash in ("previous", "bigram"):
+        ids = hashes.previous_tokens(tokens)
+    elif config.hash == "position":
+        ids = hashes.position_ids(tokens)
+    ids = ids.reshape(-1)
+    if table is None:
+        table = _default_table(config, tokens.shape[1])
+    if config.hash == "bigram":
+        expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
+        routing = hashes.fixed_router(expert, config.expert_count)
+    else:
+        routing = hashes.table_router(ids, table, config.expert_count)
+    routing = _mean_of_choices(routing, config)
+    return routing if held is None else held._replace(gate=routing.gate)
+
+
+def _default_table(config, sequence_length):
+    """Return the table of a hash that needs no numbers from outside."""
+    if config.hash not in ("modulo", "previous", "position"):
+        raise ValueError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
+    entries = sequence_length if config.hash == "position" else config.vocab_size
+    return hashes.modulo_table(entries, config.expert_count, config.choices)
+
+
+def hash_table(
+    config: ModelConfig,
+    *,
+    uniforms: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+    embeddings: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the table of a hash model: from token id to experts. It can be saved and loaded as it stands.
+
+    Args:
+        config: a model with router "hash" and any hash but "position", whose table has a row per position instead.
+        uniforms: in [0, 1), for random [V, k G], multi [V, G] and bigram [2, V].
+        counts: [V] integers, how often each token occurs, for balanced.
+        embeddings: [V, d'], for clustered and dispersed, with V >= E G. The clusters start from the embeddings of E G
+            tokens at equal distances (our choice).
+
+    Returns:
+        [V, k G] int32; for bigram [2, V].
+
+    Raises:
+        ValueError: what the hash needs is missing or has another shape.
+    """
+    experts, choices = config.expert_count, config.choices
+    of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
+    needed = {
+        "random": (uniforms, of_choices), "multi": (uniforms, of_choices), "bigram": (uniforms, (2, *of_tokens)),
+        "balanced": (counts, of_tokens), "clustered": (embeddings, of_tokens), "dispersed": (embeddings, of_tokens),
+    }  # fmt: skip
+    if config.router != "hash" or config.hash == "position":
+        raise ValueError(f"router {config.router} with hash {config.hash} has no table of token ids")
+    if config.hash not in needed:
+        return hashes.modulo_table(config.vocab_size, experts, choices)
+    given, shape = needed[config.hash]
+    if given is None or np.shape(given)[: len(shape)] != shape:
+        raise ValueError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
+    if config.hash == "balanced":
+        return hashes.balanced_table(given, experts, choices)
+    if config.hash == "random":
+        return hashes.random_table(given, experts)
+    if config.hash == "multi":
+        return hashes.multi_hash(_whole(given, config.num_experts), config.num_experts)
+    if config.hash == "bigram":
+        return _whole(given, experts)
+    return _table_of_clusters(np.asarray(embeddings), config)
+
+
+def _whole(uniforms, num_experts):
+    """Return integers in [0, E) from uniforms; a product can round up."""
+    return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
+
+
+def _table_of_clusters(embeddings, config):
+    experts = config.expert_count
+    if len(embeddings) < experts:
+        raise ValueError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
+    centres = embeddings[np.arange(experts) * len(embeddings) // experts]
+    clusters = hashes.cluster_tokens(embeddings, centres)
+    if config.hash == "clustered":
+        return hashes.clustered_table(clusters, embeddings, config.choices)
+    return hashes.dispersed_table(clusters.cluster, experts, config.choices)
