@@ -288,7 +288,7 @@ class _Table:
         width, heads = self.number("d_model"), self.number("num_heads")
         split = [i for i in self.blank("kqv_size") if width[i] % heads[i] == 0]
         self.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
-        names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", *_RECIPE[2:])
+        names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_RECIPE[2:])
         numbers = {name: [None if math.isnan(x) else x for x in self.number(name).tolist()] for name in names}
         for name in _COUNTED:
             values, blank = {}, self.blank(name)
@@ -327,7 +327,7 @@ def _count(name: str, router: str, known: dict[str, float | None]) -> float | No
         return None
     counted = count(
         *shape, router, values["num_experts"] or 1, values["k"] or 1, known["routing_frequency"] or 0.5, int(wide),
-        vocab_size=vocabulary or 1, sequence_length=length or 1,
+        granularity=values["granularity"] or 1, vocab_size=vocabulary or 1, sequence_length=length or 1,
     )  # fmt: skip
     per_step = batch * length if name == "flops_per_step" else 0
     return float(counted.flops_per_token * per_step or counted.total_parameters)

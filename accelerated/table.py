@@ -111,7 +111,8 @@ def select_rows(
 
     * "clark": the rows of the paper's laws: routing_frequency 0.5, k 1, seed 42.
     * None: every seed; k 1; of the routed runs those with the commonest routing_frequency among them (the larger one
-      of a tie). Runs that this drops are listed as left out. A column that the table lacks is not asked about.
+      of a tie) and the commonest granularity (the smaller one). Runs that this drops are listed as left out. A column
+      that the table lacks is not asked about.
     * Anything else: a pandas query over the table's columns, such as "seed == 42 and step <= 100000"; it is applied to
       the evaluations before the last one is taken, and nothing else is dropped.
 
@@ -320,5 +321,11 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
         if len(counts) > 1:
             common = max(counts[counts == counts.max()].index)
             drop(~dense & (last["routing_frequency"] != common), f"routing_frequency is not the commonest, {common:g}")
+    if rows is None and "granularity" in last:
+        granularity = last["granularity"].fillna(1)
+        counts = granularity[~dense].value_counts()
+        if len(counts) > 1:
+            common = min(counts[counts == counts.max()].index)
+            drop(~dense & (granularity != common), f"granularity is not the commonest, {common:g}")
     drop(last[loss_column].isna(), f"{loss_column} is blank at the run's last evaluation")
     return reasons

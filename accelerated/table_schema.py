@@ -24,7 +24,7 @@ RELEASED_COLUMNS = (
 
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "learning_rate",
-    "dropped_fraction", "wall_seconds", "device", "commit",
+    "dropped_fraction", "max_load", "idle_experts", "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
@@ -81,6 +81,8 @@ RANGES = {
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _COUNT),
     "learning_rate": Range("0 or more", 0),
     "dropped_fraction": Range("a share from 0 to 1", 0, high=1),
+    "max_load": Range("1 or more", 1 - 1e-6),  # of the busiest expert, in fair shares; a mean of float32 sums
+    "idle_experts": Range("a share from 0 to 1", 0, high=1),
     "wall_seconds": Range("0 or more", 0),
 }
 """The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""

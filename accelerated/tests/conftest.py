@@ -10,22 +10,49 @@ import pytest
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
+def quick() -> bool:
+    """Return whether this is the short run of the tests (`make test`)."""
+    return os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick"
+
+
 def pytest_configure(config):
     """Share compiled programs between tests, processes and the runs that tests start: half of the time goes there.
 
     Not under a longer profile (`make test-all`): there every run compiles for itself, as a user's does.
     """
     controls = not hasattr(config, "workerinput")  # of pytest-xdist: its processes inherit the folder
-    if controls and CACHE not in os.environ and os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick":
+    if controls and CACHE not in os.environ and quick():
         os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
     """Keep the token cache of the user out of the tests."""
-    monkeypatch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly_compiled():
+    """Compile without optimisation, in these tests and the runs that they start: most of their time is the compiler's.
+
+    What they look at is files, rows and lines of a log. Under a longer profile they compile as a user's run does; the
+    numbers of the optimised programs are what `conformance/` checks, under every profile.
+    """
+    if not quick():
+        yield
+        return
+    import jax  # not before `pytest_configure` has named the cache
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +67,7 @@ def text_file(tmp_path_factory):
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_fields(text_file):
     """Fields of a run that takes a few seconds, most of them to compile."""
     return {

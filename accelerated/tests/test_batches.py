@@ -123,7 +123,8 @@ def test_a_position_in_another_text_is_refused(files, tmp_path):
 def test_validation_windows_are_the_first_ones(files):
     batches = validation_batches(files, sequence_length=S, batch_size=B, num_batches=2)
     assert batches.shape == (2, B, S + 1) and batches.dtype == np.int32
-    assert list(batches[..., 1:].ravel()) == list(range(1, 2 * B * S + 1))
+    in_order = batches.swapaxes(0, 1)  # neighbours in the text are in different batches
+    assert list(in_order[..., 1:].ravel()) == list(range(1, 2 * B * S + 1))
     assert np.array_equal(batches[..., 0], batches[..., 1] - 1)
     whole = validation_batches(files, sequence_length=S, batch_size=B, num_batches=99)
     assert whole.shape == (2, B, S + 1)  # 89 targets are two batches of 32 and a rest
@@ -138,7 +139,7 @@ def test_windows_of_another_text(files, tmp_path):
         (tmp_path / "other" / name).write_text(text, newline="")
     windows = windows_of_text(str(tmp_path / "other"), files, **sizes)
     assert windows.shape == (3, B, S + 1) and windows.dtype == np.int32
-    row = [*windows[..., :-1].ravel(), windows[-1, -1, -1]]
+    row = [*windows.swapaxes(0, 1)[..., :-1].ravel(), windows[-1, -1, -1]]
     ends = np.flatnonzero(np.array(row) == END_OF_DOCUMENT)
     documents = [tokenizer.decode(part) for part in np.split(row, ends + 1)]
     assert len(documents) > 1 and set(documents[:-1]) <= set(texts.values())

@@ -57,7 +57,8 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
         for step in (STEPS // 2, STEPS) if done else (STEPS // 2,):
             loss = final + (0 if step == STEPS else 0.3)
             dropped = 0.01 if config.router == "sinkhorn" else 0.0
-            rows.append(result_row(config, i, step, {"validation": loss}, dropped, step / 10))
+            load = np.full((config.model().num_routed, config.experts), 1 / config.experts)
+            rows.append(result_row(config, i, step, {"validation": loss}, dropped, load, step / 10))
         path = run_folder(folder, i, config)
         path.mkdir(parents=True)
         write_rows(path / "results.csv", rows)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
@@ -75,13 +76,15 @@ def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
 
 
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
-    assert set(presets()) == {"demo", "rates", "smoke"}
+    assert set(presets()) == {"demo", "rates", "routers", "smoke"}
     runs = read_grid("demo").runs
     sizes = {run.d_model for run in runs}
     assert len(sizes) >= 3
-    assert {(run.router, run.d_model) for run in runs} == {(r, d) for r in ("dense", "hash", "sinkhorn") for d in sizes}
+    assert {(run.router, run.d_model) for run in runs} == {
+        (r, d) for r in ("dense", "hash", "sinkhorn", "reinforce") for d in sizes
+    }
     assert len({run.steps * run.batch_size * run.sequence_length for run in runs}) == 1
-    assert read_grid("smoke").runs and read_grid("rates").runs
+    assert all(read_grid(name).runs for name in presets())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(InputError, match="there are demo, rates, smoke"):
+    with pytest.raises(InputError, match="there are demo, rates, routers, smoke"):
         read_grid("nothing")
     with pytest.raises(InputError, match="No such file"):
         read_grid("nothing.toml")
@@ -127,7 +130,8 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
     task = sweep.Task(0, config, tmp_path, None)
     assert not sweep.is_finished(task)
     for step, finished in ((20, False), (40, True)):
-        write_rows(tmp_path / "results.csv", [result_row(config, 0, step, {"validation": 3.0}, 0.0, 1.0)])
+        row = result_row(config, 0, step, {"validation": 3.0}, 0.0, np.ones((1, 4)) / 4, 1.0)
+        write_rows(tmp_path / "results.csv", [row])
         assert sweep.is_finished(task) == finished
 
 
@@ -148,14 +152,28 @@ def test_the_environment_of_the_workers_is_put_back(monkeypatch):
     assert "NPROC" not in os.environ and os.environ["XLA_FLAGS"] == "--xla_a=1"
 
 
-def test_a_run_that_diverges_is_named_and_the_others_finish(text_file, tmp_path):
-    text = GRID.replace('router = "sinkhorn"', 'router = "sinkhorn"\nlearning_rate = 1e20\ngradient_clip = 1e20')
-    path = write_grid(tmp_path, text_file, text)
-    sweep_it = command("sweep", path, "--out", tmp_path / "out")
-    done = subprocess.run(sweep_it, capture_output=True, text=True, timeout=300)
+DIVERGES = """
+[[runs]]
+router = "dense"
+size = "a"
+learning_rate = 1e20
+gradient_clip = 1e20
+"""
+
+
+@pytest.fixture(scope="module")
+def one_diverges(text_file, tmp_path_factory):
+    """The folder of a sweep of the runs of `GRID` and one that diverges, and how its process ended."""
+    folder = tmp_path_factory.mktemp("diverges")
+    sweep_it = command("sweep", write_grid(folder, text_file, GRID + DIVERGES), "--out", folder / "out")
+    return folder / "out", subprocess.run(sweep_it, capture_output=True, text=True, timeout=300)
+
+
+def test_a_run_that_diverges_is_named_and_the_others_finish(one_diverges):
+    folder, done = one_diverges
     assert done.returncode == 2, done.stderr
-    assert "1 of 3 runs failed" in done.stderr and "learning rate 1e+20" in done.stderr
-    assert {row["hyper_id"] for row in table(tmp_path / "out")} == {"0", "1"}
+    assert "1 of 4 runs failed" in done.stderr and "learning rate 1e+20" in done.stderr
+    assert {row["hyper_id"] for row in table(folder)} == {"0", "1", "2"}
 
 
 def kill_and_finish(path: Path, out: Path, kills: list) -> None:
@@ -172,10 +190,8 @@ def kill_and_finish(path: Path, out: Path, kills: list) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path):
-    path = write_grid(tmp_path, text_file)
-    kill_and_finish(path, tmp_path / "whole", [])
-    out = tmp_path / "killed"
+def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path, one_diverges):
+    path, out = write_grid(tmp_path, text_file), tmp_path / "killed"
 
     def first_checkpoint():
         return any(out.glob("runs/*/checkpoints/8/commit_success.txt"))
@@ -184,7 +200,7 @@ def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path):
         return any(f'"step": {40}' in log.read_text() for log in out.glob("runs/*/log.jsonl"))
 
     kill_and_finish(path, out, [first_checkpoint, first_run_finished])
-    assert table(out) == table(tmp_path / "whole")
+    assert table(out) == table(one_diverges[0])
     assert len(json.loads((out / "sessions.json").read_text())) == 3
     assert len(table(out)) == 6
 

@@ -38,7 +38,7 @@ def save(tmp_path):
 def test_columns_are_the_released_ones_in_order():
     assert len(RELEASED_COLUMNS) == 22 and RELEASED_COLUMNS[0] == "hyper_id" and RELEASED_COLUMNS[-2:] == (
         "flops_per_step", "model_size_label")  # fmt: skip
-    assert len(OWN_COLUMNS) == 11 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
+    assert len(OWN_COLUMNS) == 13 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
@@ -156,13 +156,14 @@ def test_clark_takes_its_rows_only():
 def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     frame = make_frame()
     for run, column, value in ((2, "seed", 1), (3, "k", 2), (4, "routing_frequency", 0.25), (8, "flop_increase", 2),
-                               (9, "routing_frequency", 1.0)):  # fmt: skip
+                               (9, "routing_frequency", 1.0), (10, "granularity", 4)):  # fmt: skip
         frame.loc[frame["hyper_id"] == run, column] = value
     (selection,) = select_rows(frame)
     reasons = {run["hyper_id"]: run["reason"] for run in selection.left_out}
-    assert set(reasons) == {3, 4, 8}  # 9 is dense: it has no routing frequency
+    assert set(reasons) == {3, 4, 8, 10}  # 9 is dense: it has no routing frequency
+    assert "granularity is not the commonest, 1" in reasons[10]
     assert "k is not 1" in reasons[3] and "the commonest, 0.5" in reasons[4] and "flop_increase" in reasons[8]
-    assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8}
+    assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
 
 
 def test_dense_runs_join_every_router():

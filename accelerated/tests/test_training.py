@@ -1,5 +1,6 @@
 """One run: its log, its table, its checkpoints, and that it goes on where it stopped as if it had not."""
 
+import functools
 import json
 import math
 import shutil
@@ -31,10 +32,25 @@ def losses(rows):
 
 
 ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
+ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
 
 
-def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
-    rows = make_run(small_fields, tmp_path / "run", steps=120, evaluations=4, **ROUTED).train()
+@pytest.fixture(scope="module")
+def trained(small_fields, tmp_path_factory):
+    """The folder of a run that has learned something, and its rows."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return folder, make_run(small_fields, folder, steps=120, evaluations=4, **ROUTED).train()
+
+
+@pytest.fixture(scope="module")
+def whole(small_fields, tmp_path_factory):
+    """The folder of a short dense run, and its rows."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, make_run(small_fields, folder).train()
+
+
+def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
+    folder, rows = trained
     assert tuple(rows[0]) == COLUMNS == (*RELEASED_COLUMNS, *OWN_COLUMNS)
     assert [int(row["step"]) for row in rows] == [32, 60, 92, 120]
     assert float(rows[-1]["loss_validation"]) < min(float(rows[0]["loss_validation"]), math.log(300)) - 0.2
@@ -45,12 +61,12 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, tmp_path):
     counted = TrainConfig(**{**small_fields, **ROUTED}).accounting()
     assert int(last["flops_per_step"]) == counted.flops_per_token * 4 * 16
     assert int(last["total_parameter_count"]) == counted.total_parameters > counted.dense_parameters
-    log = loop.read_log(tmp_path / "run" / "log.jsonl")
+    log = loop.read_log(folder / "log.jsonl")
     evaluations = [line for line in log if line["kind"] == "evaluation"]
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in rows]
     assert np.asarray(evaluations[-1]["load"]).shape == (1, 4)
     assert np.isclose(np.sum(evaluations[-1]["load"]), 1)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["experts"] == 4
+    assert json.loads((folder / "config.json").read_text())["experts"] == 4
 
 
 @pytest.mark.parametrize(
@@ -70,12 +86,12 @@ def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
 
 
 def test_the_dropped_fraction_of_a_row_is_that_of_its_stretch(small_fields, tmp_path):
-    routed = {**ROUTED, "capacity_factor": 0.8}
-    rows = make_run(small_fields, tmp_path / "run", **routed).train()
+    rows = make_run(small_fields, tmp_path / "run", **ROUTED).train()
     steps = [line for line in loop.read_log(tmp_path / "run" / "log.jsonl") if line["kind"] == "train"]
     for row, first in zip(rows, (0, 8, 16), strict=True):
         stretch = [line["dropped_fraction"] for line in steps if first < line["step"] <= first + 8]
-        assert len(stretch) == 2 and float(row["dropped_fraction"]) == pytest.approx(np.mean(stretch), rel=1e-6)
+        assert len(stretch) == 2 and sum(stretch) > 0
+        assert float(row["dropped_fraction"]) == pytest.approx(np.mean(stretch), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +123,14 @@ def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, rout
     assert whole_log == cut_log
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, tmp_path):
-    whole = make_run(small_fields, tmp_path / "run").train()
-    shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "damaged")
     newest = tmp_path / "damaged" / "checkpoints" / "24"
     for data in newest.glob("state/**/d/*"):  # where Orbax keeps the arrays, some of them twice
         data.write_bytes(data.read_bytes()[:-40])
     said = []
     again = make_run(small_fields, tmp_path / "damaged", lambda kind, **f: said.append(f.get("line"))).train()
-    assert losses(again) == losses(whole)
+    assert losses(again) == losses(whole[1])
     assert any(line and "step 24 is damaged" in line for line in said)
     for path in (tmp_path / "damaged" / "checkpoints").rglob("*"):
         if path.is_file():
@@ -124,14 +139,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, tmp_path):
         make_run(small_fields, tmp_path / "damaged").train()
 
 
-def test_arrays_that_do_not_match_their_digest_are_damage(small_fields, tmp_path, monkeypatch):
-    run = make_run(small_fields, tmp_path / "run")
-    run.train()
+def test_arrays_that_do_not_match_their_digest_are_damage(small_fields, whole, tmp_path, monkeypatch):
+    shutil.copytree(whole[0], tmp_path / "run")
     from routelaws.accelerated.training import checkpoints
 
     said = []
     opened = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", said.append)
-    like = step.initial_state(run.config)._asdict()
+    like = step.initial_state(from_mapping(small_fields, "test"))._asdict()
     assert opened.restore(like).step == 24
     digest = checkpoints._digest
     monkeypatch.setattr(checkpoints, "_digest", lambda tree: "another" if not said else digest(tree))
@@ -139,18 +153,18 @@ def test_arrays_that_do_not_match_their_digest_are_damage(small_fields, tmp_path
     assert "do not match their digest" in said[0]
 
 
-def test_the_seed_and_nothing_else_decides(small_fields, tmp_path):
-    runs = [make_run(small_fields, tmp_path / str(i), seed=seed).train() for i, seed in enumerate((5, 5, 6))]
-    assert losses(runs[0]) == losses(runs[1]) != losses(runs[2])
+def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
+    assert small_fields["seed"] == 1
+    same, other = (make_run(small_fields, tmp_path / str(seed), seed=seed).train() for seed in (1, 6))
+    assert losses(same) == losses(whole[1]) != losses(other)
 
 
-def test_init_from_starts_with_the_weights_of_another_run(small_fields, tmp_path):
-    first = make_run(small_fields, tmp_path / "first", steps=120, evaluations=1).train()
-    second = make_run(small_fields, tmp_path / "second", steps=4, evaluations=1, learning_rate=1e-9,
-                      init_from=str(tmp_path / "first"))  # fmt: skip
-    assert abs(float(second.train()[0]["loss_validation"]) - float(first[0]["loss_validation"])) < 1e-4
+def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained, tmp_path):
+    folder, rows = trained
+    second = make_run(small_fields, tmp_path / "second", init_from=str(folder), **ALMOST_FRESH)
+    assert abs(float(second.train()[0]["loss_validation"]) - float(rows[-1]["loss_validation"])) < 1e-4
     with pytest.raises(InputError, match="other shapes"):
-        make_run(small_fields, tmp_path / "third", d_model=16, init_from=str(tmp_path / "first")).train()
+        make_run(small_fields, tmp_path / "third", d_model=16, init_from=str(folder), **ROUTED).train()
     with pytest.raises(InputError, match="holds no run"):
         make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
 
@@ -190,7 +204,7 @@ def test_weight_decay_spares_the_norms():
     config = TrainConfig(vocab_size=300, d_model=8, heads=1, weight_decay=0.5, learning_rate=0.1, steps=10, warmup=0.1)
     state = step.initial_state(config)
     zeros = jax.tree.map(np.zeros_like, state.params)
-    updates, _ = step.optimizer(config).update(zeros, state.optimizer, state.params)
+    updates, _ = jax.jit(step.optimizer(config).update)(zeros, state.optimizer, state.params)
     assert np.abs(updates["embedding"]).max() > 0
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(updates["final_norm"]))
 
@@ -202,7 +216,7 @@ def test_router_weights_learn_at_their_own_rate():
         config = TrainConfig(**fields, router_rate=rate, steps=10, warmup=0.1)
         state = step.initial_state(config)
         ones = jax.tree.map(np.ones_like, state.params)
-        gradient[rate], _ = step.optimizer(config).update(ones, state.optimizer, state.params)
+        gradient[rate], _ = jax.jit(step.optimizer(config).update)(ones, state.optimizer, state.params)
     full, slow = (gradient[rate]["routed_ffn"] for rate in (1.0, 0.25))
     np.testing.assert_allclose(slow["router"], 0.25 * full["router"], rtol=1e-6)
     np.testing.assert_array_equal(slow["up"], full["up"])
@@ -213,47 +227,51 @@ def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
     params = step.initial_state(config).params
     batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
     found = step.make_evaluate(config)(params, batches)
-    by_hand = [loss(params, tokens, config.model(), training=False) for tokens in batches]
+    training, evaluation = (jax.jit(functools.partial(loss, config=config.model(), training=t)) for t in (True, False))
+    by_hand = [evaluation(params, tokens) for tokens in batches]
     assert np.isclose(found.loss, np.mean([part.cross_entropy for part in by_hand]), rtol=1e-6)
     np.testing.assert_allclose(found.load, np.mean([part.output.routing.load for part in by_hand], axis=0), rtol=1e-6)
-    in_training = np.mean([loss(params, tokens, config.model()).cross_entropy for tokens in batches])
+    in_training = np.mean([training(params, tokens).cross_entropy for tokens in batches])
     assert not np.isclose(found.loss, in_training, rtol=1e-6)
 
 
 def test_several_steps_in_one_call_are_several_calls():
-    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="hash", experts=4, steps=8)
+    """Also for what a router draws at random: it belongs to the step, not to the call."""
+    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="reinforce", experts=4, steps=8, batch_size=2,
+                         sequence_length=16)  # fmt: skip
     batches = np.random.default_rng(0).integers(0, 300, (4, 2, 17)).astype(np.int32)
     train_steps = step.make_train_steps(config)
-    together, metrics = train_steps(step.initial_state(config), batches)
+    together, metrics = train_steps(step.initial_state(config), batches, 0)
     apart, losses = step.initial_state(config), []
-    for tokens in batches:
-        apart, one = train_steps(apart, tokens[None])
+    for i, tokens in enumerate(batches):
+        apart, one = train_steps(apart, tokens[None], i)
         losses.append(float(one.loss[0]))
     np.testing.assert_allclose(metrics.loss, losses, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(together.params), jax.tree.leaves(apart.params), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_generate_continues_the_prompt(small_fields, tmp_path):
-    make_run(small_fields, tmp_path / "run", steps=120, evaluations=1, **ROUTED).train()
-    texts = [generate(tmp_path / "run", "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
+def test_generate_continues_the_prompt(trained):
+    folder, _ = trained
+    texts = [generate(folder, "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
     assert all(text.startswith("ba ke ") and len(text) > 10 for text in texts)
-    assert generate(tmp_path / "run", "", tokens=5, temperature=0) == generate(tmp_path / "run", "", tokens=5,
-                                                                              temperature=0, seed=9)  # fmt: skip
+    greedy = [generate(folder, "", tokens=5, temperature=0, seed=seed) for seed in (0, 9)]
+    assert greedy[0] == greedy[1]
     with pytest.raises(InputError, match="at least 1"):
-        generate(tmp_path / "run", tokens=0)
+        generate(folder, tokens=0)
 
 
 def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
     # Fresh weights all but repeat the last token, so a wrong window or place shows.
-    run = make_run(small_fields, tmp_path / "run", steps=4, evaluations=1, learning_rate=1e-9, **ROUTED)
+    run = make_run(small_fields, tmp_path / "run", **ALMOST_FRESH)
     run.train()
     tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
     params = loop.load_params(tmp_path / "run", step.initial_state(run.config).params)
+    model = jax.jit(functools.partial(apply, config=run.config.model()))
     for prompt in ("ba ke lomi", "ti " * 30 + "zevu"):  # shorter and longer than the window of 16 tokens
         ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]
-        logits = apply(params, np.array([ids]), run.config.model()).logits[0, -1]
+        logits = model(params, np.array([ids])).logits[0, -1]
         expected = tokenizer.decode([*tokenizer.encode(prompt), int(np.argmax(logits))])
         assert generate(tmp_path / "run", prompt, tokens=1, temperature=0) == expected
 
@@ -269,7 +287,7 @@ def test_size_labels():
     assert [size_label(n) for n in (950, 6784, 27_279_360, 1_308_819_456)] == ["950", "6.8K", "27M", "1.3B"]
 
 
-def test_rows_read_back_exactly(small_fields, tmp_path):
-    rows = make_run(small_fields, tmp_path / "run").train()
-    assert read_rows(tmp_path / "run" / "results.csv") == rows
+def test_rows_read_back_exactly(whole, tmp_path):
+    folder, rows = whole
+    assert read_rows(folder / "results.csv") == rows
     assert read_rows(tmp_path / "nothing.csv") == []

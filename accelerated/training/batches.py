@@ -155,13 +155,17 @@ def windows_of_text(
 def _first_windows(
     what: str, tokens: np.ndarray, sequence_length: int, batch_size: int, num_batches: int
 ) -> np.ndarray:
-    """Return up to `num_batches` batches of windows from the beginning of `tokens`: [n, b, S+1]."""
+    """Return up to `num_batches` batches of windows from the beginning of `tokens`: [n, b, S+1].
+
+    The windows of a batch are n apart. Routers that group sequences would otherwise show a window the text that follows
+    it, in the next row of its batch.
+    """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches: at least 1")
     windows = _count_windows(what, len(tokens), sequence_length, batch_size)
     n = min(num_batches, windows // batch_size)
     chosen = _gatherer(tokens, sequence_length)(np.arange(n * batch_size))
-    return chosen.reshape(n, batch_size, sequence_length + 1)
+    return chosen.reshape(batch_size, n, sequence_length + 1).swapaxes(0, 1)
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:

@@ -13,8 +13,8 @@ from typing import Annotated
 import tyro
 
 from ..accounting import Accounting
+from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
-from ..transformer import ModelConfig
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -40,13 +40,17 @@ class TrainConfig:
     """One training run."""
 
     router: str = "dense"
-    """dense, hash, sinkhorn (S-BASE), base or top_k."""
+    """dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or mixture_of_tokens."""
     experts: int = 1
-    """E, the number of experts; 1 for a dense model."""
+    """E, the number of experts, each as large as a dense FFN; 1 for a dense model."""
     k: int = 1
-    """Experts per token."""
+    """Experts per token; for expert_choice their mean number."""
     routing_frequency: float = 0.5
     """R, the share of blocks that are routed; R times the number of blocks has to be whole."""
+    granularity: int = 1
+    """G, into how many narrower ones each expert is cut: E G experts, k G of them for each token."""
+    flop_increase: int = 1
+    """How many times wider the FFN of a dense model is in R of its blocks."""
     d_model: int = 64
     """Width of the model."""
     blocks: int = 2
@@ -58,13 +62,41 @@ class TrainConfig:
     vocab_size: int = 1024
     """Pieces of the SentencePiece tokenizer that is trained on the corpus."""
     capacity_factor: float | None = None
-    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: inf for hash, 2 for sinkhorn and top_k, 1 for base."""  # noqa: E501
+    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others."""  # noqa: E501
+    drop_order: str = "choice"
+    """Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens first whatever the choice (token), or the largest gate (priority)."""  # noqa: E501
     gate: str | None = None
-    """Gate of sinkhorn and base, score of top_k: softmax or sigmoid. Default: sigmoid for base, softmax for the others."""  # noqa: E501
+    """softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash and reinforce have no gate."""  # noqa: E501
+    normalisation: str | None = None
+    """Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per token, else sum."""  # noqa: E501
+    sample_second: bool = False
+    """Of top_k with k = 2, as GShard: keep the second expert with twice the probability of its gate."""
     balance_weight: float = 0.01
-    """Of the balance loss of top_k, which is 1 where all experts have the same load."""
+    """Of the balance loss of top_k and reinforce, which is 1 where all experts have the same load."""
     z_weight: float = 0.0
     """Of the z-loss of top_k."""
+    bias_rate: float = 0.0
+    """Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias."""
+    policy_weight: float = 0.01
+    """Of the policy gradient of reinforce."""
+    baseline_weight: float = 0.01
+    """Of the squared error of reinforce's baseline."""
+    entropy_weight: float = 0.0
+    """Of the entropy bonus of reinforce."""
+    nucleus: float = 1.0
+    """Reinforce draws from the most probable experts that together have this probability."""
+    reward_to_go: bool = False
+    """Reinforce rewards a choice by the log-probabilities of all tokens from its own on."""
+    hash: str = "modulo"
+    """Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram."""
+    hash_embeddings: str | None = None
+    """Token embeddings for the hashes clustered and dispersed: a .npy file [V, d], or a run with the same tokens."""
+    grouping: str = "position"
+    """How expert_choice groups tokens in training: by position across sequences, or by sequence (not causal)."""
+    group_size: int | None = None
+    """Sequences in a group of expert_choice and mixture_of_tokens; divides the batch size. Default: E."""
+    temperature: float = 1.0
+    """Of the mixing weights of mixture_of_tokens."""
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
@@ -106,12 +138,10 @@ class TrainConfig:
         Raises:
             InputError: the configuration means no model.
         """
-        return ModelConfig(
-            vocab_size=self.vocab_size, d_model=self.d_model, num_blocks=self.blocks, num_heads=self.heads,
-            kqv_size=self.kqv_size, router=self.router, num_experts=self.experts, k=self.k,
-            routing_frequency=self.routing_frequency, capacity_factor=self.capacity_factor, gate=self.gate,
-            balance_weight=self.balance_weight, z_weight=self.z_weight,
-        )  # fmt: skip
+        names = {"blocks": "num_blocks", "heads": "num_heads", "experts": "num_experts"}
+        fields = {field.name for field in dataclasses.fields(ModelConfig)}
+        values = {names.get(name, name): value for name, value in vars(self).items()}
+        return ModelConfig(**{name: value for name, value in values.items() if name in fields})
 
     def accounting(self) -> Accounting:
         """Return N, P, F and B of the model at this run's sequence length."""
@@ -125,12 +155,28 @@ class TrainConfig:
 
     def name(self) -> str:
         """Return a short name, unique within most sweeps."""
-        experts = "" if self.router == "dense" else f"-E{self.experts}" + (f"-k{self.k}" if self.k > 1 else "")
-        return f"{self.router}{experts}-d{self.d_model}-L{self.blocks}-s{self.seed}"
+        parts = [self.router if self.router != "hash" or self.hash == "modulo" else f"hash-{self.hash}"]
+        if self.router != "dense":
+            parts.append(f"E{self.experts}")
+        for letter, value, usual in (("k", self.k, 1), ("G", self.granularity, 1), ("X", self.flop_increase, 1),
+                                     ("R", self.routing_frequency, 0.5)):  # fmt: skip
+            if value != usual:
+                parts.append(f"{letter}{value:.3g}")
+        return "-".join([*parts, f"d{self.d_model}", f"L{self.blocks}", f"s{self.seed}"])
 
     def check(self) -> None:
         """Raise `InputError` where a field, or a combination of fields, cannot be used."""
-        self.model()
+        model = self.model()
+        if model.router in GROUPED and self.batch_size % model.group_size:
+            raise InputError(
+                f"batch_size is {self.batch_size}; {self.router} groups {model.group_size} sequences, so it has to be "
+                "a multiple of that, or give group_size"
+            )
+        wants_embeddings = self.router == "hash" and self.hash in ("clustered", "dispersed")
+        if wants_embeddings != (self.hash_embeddings is not None):
+            raise InputError(
+                "hash_embeddings are needed by --router hash with --hash clustered or dispersed, and by nothing else"
+            )
         for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
@@ -203,8 +249,8 @@ def _convert(name: str, value, field: dataclasses.Field, where: str):
         return math.inf
     if "float" in kind and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    wanted = int if "int" in kind else str
-    if "float" not in kind and "tuple" not in kind and isinstance(value, wanted) and not isinstance(value, bool):
+    wanted = bool if kind == "bool" else int if "int" in kind else str
+    if "float" not in kind and "tuple" not in kind and type(value) is wanted:
         return value
     raise InputError(f"{where}: {name} is {value!r}; {kind} is needed")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from ..errors import InputError
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the content of `path`: a reader, or a kill, sees the old text or the new one, never a part."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace the content of `path`: a reader, or a kill, sees the old content or the new, never a part."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..transformer import apply, parameter_shapes
+from .hashing import read_table
 from .loop import load_params, read_config
 from .tokenizer import END_OF_DOCUMENT, Tokenizer
 
@@ -18,7 +19,8 @@ def generate(
     """Continue a text with the model of a run.
 
     The model is causal in evaluation, whatever its router, so one window of S tokens serves every position: what lies
-    after the last token read does not matter. Each new token runs the whole window again.
+    after the last token read does not matter. Each new token runs the whole window again. A router that groups g
+    sequences is given g copies of the window.
 
     Args:
         folder: a run folder; its last whole checkpoint is used.
@@ -42,9 +44,12 @@ def generate(
     params = load_params(folder, like)
     tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
 
+    table = read_table(Path(folder))
+
     @jax.jit
     def next_logits(window, last):
-        return apply(params, window[None], model).logits[0, last].astype(jnp.float32)
+        copies = jnp.broadcast_to(window, (model.group_size, len(window)))
+        return apply(params, copies, model, table=table).logits[0, last].astype(jnp.float32)
 
     # A document starts after the end of the one before it.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]

@@ -3,6 +3,7 @@
     run folder/
         config.json        the resolved configuration
         tokenizer.model    what turns text into this model's tokens
+    hash_table.npy     of a hash: from token id to experts
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         checkpoints/       the last two
@@ -27,6 +28,7 @@ from .batches import TrainingBatches, training_batches, validation_batches, wind
 from .checkpoints import Checkpoints
 from .config import TrainConfig, from_mapping
 from .files import locked, make_folder, write_atomically
+from .hashing import hash_table_of, keep_table
 from .results import read_rows, result_row, write_rows
 from .step import TrainState, initial_state, make_evaluate, make_train_steps
 from .tokens import TokenFiles
@@ -66,9 +68,11 @@ class Run:
         self.batches, self.evaluation_sets = open_text(config, tokens)
         if config.init_from is not None:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
+        self.table = hash_table_of(config, tokens, tokens.tokenizer)
         self.folder = make_folder(folder)
         claim_folder(self.folder, config)
         shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
+        keep_table(self.table, self.folder)
         self.seconds = 0.0
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
@@ -109,7 +113,7 @@ class Run:
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
         config = self.config
-        train_steps, evaluate = make_train_steps(config), make_evaluate(config)
+        train_steps, evaluate = make_train_steps(config, self.table), make_evaluate(config, self.table)
         evaluation_steps, checkpoint_steps = _stops(config)
         stops = sorted(evaluation_steps | checkpoint_steps)
         before, started = self.seconds, time.perf_counter()
@@ -118,7 +122,7 @@ class Run:
                 stop = next(s for s in stops if s > step)
                 n = min(config.steps_per_call, stop - step)
                 call_started = time.perf_counter()
-                state, metrics = train_steps(state, self.batches.stacked(n))
+                state, metrics = train_steps(state, self.batches.stacked(n), step)
                 step += n
                 self._record_steps(step, n, metrics, call_started)
                 self.seconds = before + time.perf_counter() - started
@@ -156,11 +160,11 @@ class Run:
         losses = {name: float(result.loss) for name, result in results.items()}
         if not math.isfinite(losses["validation"]):
             raise DivergedError(f"{self.folder}: the validation loss is {losses['validation']} at step {step}")
-        load = np.asarray(results["validation"].load).tolist()
+        load = np.asarray(results["validation"].load, np.float64)
         dropped = self.dropped[0] / max(1, self.dropped[1])
         self.dropped = (0.0, 0)
-        self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load)
-        self.rows.append(result_row(self.config, self.hyper_id, step, losses, dropped, self.seconds))
+        self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
+        self.rows.append(result_row(self.config, self.hyper_id, step, losses, dropped, load, self.seconds))
         write_rows(self.folder / "results.csv", self.rows)
         self.watch("evaluation", step=step, loss=losses["validation"])
 
@@ -265,6 +269,12 @@ def load_params(folder: str | Path, like: dict, watch: Watch = _silent) -> dict:
     if restored is None:
         raise InputError(f"{folder}: has no checkpoint yet")
     return restored.state["params"]
+
+
+def load_own_params(folder: str | Path, watch: Watch = _silent) -> dict:
+    """Return the weights of the last whole checkpoint of the run in `folder`, in the shapes of its own model."""
+    config = read_config(Path(folder))
+    return load_params(folder, jax.eval_shape(lambda: initial_state(config)).params, watch)
 
 
 def check_params(folder: str | Path, like: dict) -> TrainState:

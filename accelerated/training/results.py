@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from ..accounting import ROUTER_TYPES
 from ..table import OWN_COLUMNS, RELEASED_COLUMNS
@@ -19,7 +20,13 @@ COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
 
 
 def result_row(
-    config: TrainConfig, hyper_id: int, step: int, losses: dict[str, float], dropped: float, seconds: float
+    config: TrainConfig,
+    hyper_id: int,
+    step: int,
+    losses: dict[str, float],
+    dropped: float,
+    load: np.ndarray,
+    seconds: float,
 ) -> dict:
     """Return the row of one evaluation.
 
@@ -29,6 +36,7 @@ def result_row(
         step: training steps done.
         losses: {"validation": nats per token, ...}; sets that were not evaluated stay blank.
         dropped: share of assignments dropped in training since the evaluation before.
+        load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
     """
     model, counted = config.model(), config.accounting()
@@ -37,15 +45,18 @@ def result_row(
     row |= {
         "hyper_id": hyper_id, "step": step, "num_experts": model.num_experts, "d_model": model.d_model,
         "num_blocks": model.num_blocks, "num_heads": model.num_heads, "kqv_size": model.kqv_size,
-        "flop_increase": 1.0, "k": model.k, "router_type": ROUTER_TYPES[model.router], "seed": config.seed,
+        "flop_increase": float(model.flop_increase), "k": model.k, "router_type": ROUTER_TYPES[model.router],
+        "seed": config.seed,
         "routing_frequency": model.routing_frequency, "total_parameter_count": counted.total_parameters,
         "dense_parameter_count": counted.dense_parameters,
         "flops_per_step": counted.flops_per_token * config.batch_size * config.sequence_length,
         "model_size_label": size_label(counted.dense_parameters),
-        "granularity": 1, "capacity_factor": model.capacity_factor,
+        "granularity": model.granularity, "capacity_factor": model.capacity_factor,
         "tokens": step * config.batch_size * config.sequence_length, "sequence_length": config.sequence_length,
         "batch_size": config.batch_size, "vocab_size": config.vocab_size,
         "learning_rate": config.peak_learning_rate(), "dropped_fraction": dropped,
+        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
+        "idle_experts": float((load == 0).mean()) if load.size else "",
         "wall_seconds": round(seconds, 3), "device": jax.devices()[0].device_kind, "commit": commit(),
     }  # fmt: skip
     return row

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from ..transformer import init, loss
+from ..notation import ExpertChoice
+from ..transformer import carry_bias, draw_noise, init, loss
 from .config import TrainConfig
 
 FINAL_RATE = 0.1
@@ -15,6 +17,10 @@ FINAL_RATE = 0.1
 
 BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
+
+
+NOISE_STREAM = 1
+"""Folded into the seed for what routers draw at random."""
 
 
 class TrainState(NamedTuple):
@@ -27,7 +33,7 @@ class TrainState(NamedTuple):
 class StepMetrics(NamedTuple):
     """What is logged of each step."""
 
-    loss: jax.Array  # training loss, nats per token
+    loss: jax.Array  # cross-entropy in training, nats per token; what a router adds is not in it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
 
@@ -36,7 +42,7 @@ class Evaluation(NamedTuple):
     """Means over the evaluation tokens."""
 
     loss: jax.Array  # cross-entropy, nats per token, with routing as in evaluation
-    load: jax.Array  # [n_r, E], share of tokens that each expert received; [0, 0] for a dense model
+    load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -50,7 +56,7 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     schedule = learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
 
     def decayed(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ("scale", "offset"), params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ("scale", "offset", "bias"), params)
 
     def slowed(updates, _):
         def scale(path, leaf):
@@ -86,47 +92,61 @@ def initial_state(config: TrainConfig) -> TrainState:
     return start(jax.random.key(config.seed))
 
 
-def make_train_steps(config: TrainConfig):
-    """Return a jitted function (state, batches [n, b, S + 1]) -> (state, `StepMetrics` of [n]).
+def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
+    """Return a jitted function (state, batches [n, b, S + 1], first_step) -> (state, `StepMetrics` of [n]).
 
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
     models from spending their time in the allocator. The state that goes in is given up (donated).
+
+    Args:
+        config: the run.
+        table: of a hash, see `hashing.hash_table_of`.
     """
     model, transformation = config.model(), optimizer(config)
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
+    # Another stream than that of the initial weights, which are drawn from the seed itself.
+    noise_key = jax.random.fold_in(jax.random.key(config.seed), NOISE_STREAM)
 
-    def objective(params, tokens):
-        result = loss(params, tokens, model, training=True, compute_dtype=dtype)
-        return result.total, result.output.dropped_fraction
+    def objective(params, tokens, noise):
+        result = loss(params, tokens, model, training=True, noise=noise, table=table, compute_dtype=dtype)
+        return result.total, (result.cross_entropy, result.output)
 
-    def step(state, tokens):
-        (value, dropped), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens)
+    def step(state, now):
+        tokens, number = now
+        noise = draw_noise(jax.random.fold_in(noise_key, number), model, config.batch_size, config.sequence_length)
+        (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens, noise)
         updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
+        params = carry_bias(optax.apply_updates(state.params, updates), output)
+        dropped = output.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        metrics = StepMetrics(value, optax.tree.norm(gradient), dropped)
-        return TrainState(optax.apply_updates(state.params, updates), opt_state), metrics
+        return TrainState(params, opt_state), StepMetrics(value, optax.tree.norm(gradient), dropped)
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches):
-        return jax.lax.scan(step, state, batches)
+    def train_steps(state, batches, first_step):
+        return jax.lax.scan(step, state, (batches, first_step + jnp.arange(len(batches))))
 
     return train_steps
 
 
-def make_evaluate(config: TrainConfig):
-    """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`."""
+def make_evaluate(config: TrainConfig, table: np.ndarray | None = None):
+    """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`; `table` as in `make_train_steps`."""
     model = config.model()
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
     @jax.jit
     def evaluate(params, batches):
         def one(_, tokens):
-            result = loss(params, tokens, model, training=False, compute_dtype=dtype)
-            routing = result.output.routing
-            load = jnp.zeros((0, 0)) if routing is None else routing.load
-            return None, Evaluation(result.cross_entropy, load)
+            result = loss(params, tokens, model, training=False, table=table, compute_dtype=dtype)
+            return None, Evaluation(result.cross_entropy, _load(result.output.routing, model))
 
         _, parts = jax.lax.scan(one, None, batches)
         return jax.tree.map(lambda leaf: leaf.mean(axis=0), parts)
 
     return evaluate
+
+
+def _load(routing, model) -> jax.Array:
+    """Return [n_r, E G]. Where experts choose or work on mixtures, all of them have the same load by construction."""
+    if routing is None or isinstance(routing, ExpertChoice):
+        return jnp.full((model.num_routed, model.expert_count if model.num_routed else 0), 1 / model.expert_count)
+    return routing.load

@@ -1,0 +1,210 @@
+"""What training does for routers beyond a plain step: tables of hashes, biases, noise, groups, transition tuning."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import hashing, loop
+from routelaws.accelerated.training.batches import validation_batches
+from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.generate import generate
+from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
+from routelaws.accelerated.training.tokens import load_tokens, prepare_tokens
+
+SHORT = {"steps": 8, "evaluations": 1, "steps_per_call": 4}
+
+
+def tokens_of(fields):
+    return prepare_tokens(read_corpus(tuple(fields["corpus"])), fields["vocab_size"], tell=lambda line: None)
+
+
+def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
+    return loop.Run(from_mapping({**fields, **changes}, "test"), folder, tokens_of(fields), 0, watch)
+
+
+def cut_at(step):
+    """Return a watcher that ends a run, and what it ends it with."""
+
+    class Cut(Exception):
+        pass
+
+    def watch(kind, **fields):
+        if kind == "step" and fields["step"] == step:
+            raise Cut
+
+    return watch, Cut
+
+
+ROUTERS = {
+    "quantile": {"router": "quantile", "experts": 4, "k": 2},
+    "reinforce": {"router": "reinforce", "experts": 4, "granularity": 2},
+    "expert_choice": {"router": "expert_choice", "experts": 4, "k": 2},
+    "mixture": {"router": "mixture_of_tokens", "experts": 2, "group_size": 4},
+    "wide": {"flop_increase": 2},
+    "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
+    "bias": {"router": "top_k", "experts": 4, "bias_rate": 0.01, "drop_order": "priority"},
+    "hash": {"router": "hash", "experts": 4, "k": 2, "hash": "balanced"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROUTERS)
+def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
+    """The same losses bit for bit: what is drawn at random belongs to a step, biases are saved with the weights."""
+    fields = {**small_fields, **ROUTERS[name], "steps": 48, "checkpoint_every": 12, "evaluations": 2}
+    whole = make_run(fields, tmp_path / "whole").train()
+    assert float(whole[-1]["loss_validation"]) < math.log(300) - 0.2
+    watch, cut = cut_at(20)
+    with pytest.raises(cut):
+        make_run(fields, tmp_path / "cut", watch).train()
+    resumed = make_run(fields, tmp_path / "cut").train()
+    for row, other in zip(whole, resumed, strict=True):
+        for column in ("loss_validation", "dropped_fraction", "max_load", "idle_experts"):
+            assert row[column] == other[column], column
+    last = whole[-1]
+    model = TrainConfig(**{**fields, "corpus": ()}).model()
+    assert (last["granularity"], float(last["flop_increase"])) == (str(model.granularity), model.flop_increase)
+    if name == "wide":
+        assert last["max_load"] == last["idle_experts"] == ""
+    else:
+        assert 1 - 1e-6 <= float(last["max_load"]) <= model.expert_count and 0 <= float(last["idle_experts"]) < 1
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_step_keeps_the_shapes(small_fields, name):
+    """By shapes only, which is what jit sees: whatever goes into a step comes out of it, and every field is logged."""
+    config = from_mapping({**small_fields, **ROUTERS[name]}, "test")
+    state = jax.eval_shape(lambda: initial_state(config))
+    batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
+    table = np.zeros((300, config.model().choices), np.int32) if name == "hash" else None
+    after, metrics = jax.eval_shape(make_train_steps(config, table), state, batches, 0)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), state
+    )
+    assert all(leaf.shape == (2,) for leaf in metrics)
+    evaluation = jax.eval_shape(make_evaluate(config, table), state.params, batches)
+    assert evaluation.load.shape == (config.model().num_routed, config.model().expert_count * (name != "wide"))
+
+
+@pytest.mark.slow
+def test_a_bias_is_learned_and_not_decayed(small_fields, tmp_path):
+    run = make_run({**small_fields, **SHORT, **ROUTERS["quantile"]}, tmp_path / "run")
+    run.train()
+    bias = np.asarray(loop.load_own_params(tmp_path / "run")["routed_ffn"]["bias"])
+    assert bias.shape == (1, 4) and np.abs(bias).max() > 1e-4
+    assert abs(bias.mean()) < 1e-6, "quantile balancing keeps its mean at 0; weight decay or Adam would have moved it"
+
+
+@pytest.mark.parametrize("kind", ["random", "balanced", "multi", "bigram", "previous"])
+def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind):
+    extra = {"multi": {"granularity": 2}, "bigram": {}}.get(kind, {"k": 2})
+    fields = {**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}
+    make_run(fields, tmp_path / "run")  # nothing has to be trained for it
+    table, config = np.load(tmp_path / "run" / hashing.FILE), from_mapping(fields, "test")
+    assert table.dtype == np.int32
+    assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model().choices))
+    again = hashing.hash_table_of(config, tokens_of(fields), tokens_of(fields).tokenizer)
+    assert np.array_equal(table, again), "a table follows from the run's seed and text"
+    if kind == "balanced":
+        text = np.asarray(load_tokens(tokens_of(fields).train, tokens_of(fields).dtype))
+        counts = np.bincount(text, minlength=300)
+        loads = np.bincount(table.ravel(), np.repeat(counts, 2), 4)
+        assert np.ptp(loads) <= counts.max()
+
+
+@pytest.mark.slow
+def test_clusters_come_from_another_run(small_fields, tmp_path):
+    make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
+    fields = {**small_fields, **SHORT, "router": "hash", "experts": 4, "hash": "dispersed"}
+    with pytest.raises(InputError, match="hash_embeddings are needed by"):
+        make_run(fields, tmp_path / "without")
+    run = make_run(fields, tmp_path / "run", hash_embeddings=str(tmp_path / "dense"))
+    assert np.bincount(run.table.ravel()).tolist() == [75] * 4
+    np.save(tmp_path / "wrong.npy", np.zeros((10, 4)))
+    with pytest.raises(InputError, match=r"shape \(10, 4\); finite numbers \[300, d\] needed"):
+        make_run(fields, tmp_path / "wrong", hash_embeddings=str(tmp_path / "wrong.npy"))
+    (tmp_path / "dense" / "tokenizer.model").write_bytes(b"another")
+    with pytest.raises(InputError, match="has another tokenizer"):
+        make_run(fields, tmp_path / "wrong", hash_embeddings=str(tmp_path / "dense"))
+
+
+@pytest.mark.slow
+def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
+    """A Mixture of Tokens goes on as token choice from its checkpoint; either can write text."""
+    mixture = {**small_fields, **SHORT, **ROUTERS["mixture"]}
+    rows = make_run(mixture, tmp_path / "mixture").train()
+    choice = {**small_fields, **SHORT, "router": "top_k", "experts": 2, "capacity_factor": 1.25}
+    run = make_run(choice, tmp_path / "choice", init_from=str(tmp_path / "mixture"))
+    start = run._start
+    seen = []
+    run._start = lambda checkpoints: seen.append(start(checkpoints)) or seen[-1]
+    tuned = run.train()
+    before = loop.load_own_params(tmp_path / "mixture")
+    assert math.isfinite(float(tuned[-1]["loss_validation"])) and rows
+    assert seen and before["routed_ffn"]["router"].shape == (1, 8, 2)
+    assert generate(tmp_path / "mixture", "ba", tokens=3).startswith("ba")
+
+
+def test_evaluation_keeps_neighbours_apart(small_fields):
+    """Windows that follow each other in the text are in different batches: a router that groups sequences would
+    otherwise see what comes next."""
+    tokens = tokens_of(small_fields)
+    batches = validation_batches(tokens, sequence_length=16, batch_size=4, num_batches=5)
+    text = np.asarray(load_tokens(tokens.validation, tokens.dtype))
+    for n, batch in enumerate(batches):
+        for row, window in enumerate(batch):
+            first = (row * 5 + n) * 16
+            assert np.array_equal(window, text[first : first + 17])
+
+
+AXES = """
+name = "axes"
+[base]
+vocab_size = 300
+blocks = 4
+d_model = 8
+heads = 1
+[[runs]]
+router = "dense"
+flop_increase = [1, 2]
+[[runs]]
+router = ["hash", "sinkhorn", "reinforce"]
+experts = 4
+k = [1, 2, 4]
+routing_frequency = [0.25, 0.5]
+[[runs]]
+router = "top_k"
+experts = 4
+granularity = [1, 2]
+sample_second = [false]
+"""
+
+
+def test_every_axis_of_the_paper_is_an_axis_of_a_sweep(tmp_path):
+    (tmp_path / "axes.toml").write_text(AXES)
+    grid = read_grid(str(tmp_path / "axes.toml"))
+    assert len(grid.runs) == 2 + 18 + 2
+    assert len({run.name() for run in grid.runs}) == len(grid.runs)
+    points = {(c.flops_per_token, c.utilisation) for c in (run.accounting() for run in grid.runs)}
+    assert len(points) == 2 + 12 + 1, "HASH, S-BASE and top-k are counted alike, all others apart"
+    assert all(from_mapping(json.loads(run.to_json()), "again") == run for run in grid.runs)
+
+
+BAD = {
+    "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences, so it has to be a multiple of that"),
+    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings are needed by"),
+    "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; bool is needed"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_not_allowed_is_named(small_fields, bad):
+    change, message = BAD[bad]
+    with pytest.raises(InputError, match=message):
+        from_mapping({**small_fields, **change}, "test").check()

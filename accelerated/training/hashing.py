@@ -1,0 +1,103 @@
+"""The table of a hash model, made from the training text before the first step and kept in the run's folder.
+
+`hash_table.npy` is an array from token id to expert ids, [V, k G] int32, that any other program can read with NumPy.
+The hash of two tokens (bigram) is a table [2, V]; the hash of positions needs none, nor does the remainder, for which
+the table is written all the same.
+"""
+
+import io
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from ..routed_block import hash_table
+from .config import TrainConfig
+from .files import write_atomically
+from .tokens import TokenFiles, load_tokens
+
+FILE = "hash_table.npy"
+"""Where a run keeps its table."""
+
+COUNTED = 1 << 24
+"""Tokens that are counted at a time."""
+
+
+def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> np.ndarray | None:
+    """Return the table of a run; None for a router that has none.
+
+    Args:
+        config: the run. Random tables follow from its seed.
+        tokens: its corpus.
+        tokenizer: the file of its tokenizer, which a run that lends its embeddings has to share.
+
+    Raises:
+        InputError: the embeddings cannot be used.
+    """
+    if config.router != "hash" or config.hash == "position":
+        return None
+    model, given = config.model(), {}
+    if config.hash in ("random", "multi", "bigram"):
+        shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, model.choices)
+        key = blake2b(f"hash {config.seed}".encode(), digest_size=16).digest()
+        given["uniforms"] = np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).random(shape)
+    elif config.hash == "balanced":
+        given["counts"] = count_tokens(tokens, config.vocab_size)
+    elif config.hash in ("clustered", "dispersed"):
+        given["embeddings"] = read_embeddings(Path(config.hash_embeddings), config.vocab_size, tokenizer)
+    return np.asarray(hash_table(model, **given))
+
+
+def count_tokens(tokens: TokenFiles, vocab_size: int) -> np.ndarray:
+    """Return how often each token occurs in the training text, [V] int64."""
+    text, counts = load_tokens(tokens.train, tokens.dtype), np.zeros(vocab_size, np.int64)
+    for first in range(0, len(text), COUNTED):
+        counts += np.bincount(text[first : first + COUNTED], minlength=vocab_size)
+    return counts
+
+
+def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
+    """Return token embeddings [V, d] from a .npy file, or from the last checkpoint of a run.
+
+    Raises:
+        InputError: no such file or run, another shape, or a run with another tokenizer.
+    """
+    if path.is_dir():
+        from .loop import load_own_params  # the loop needs this file
+
+        theirs = path / "tokenizer.model"
+        if not theirs.is_file() or theirs.read_bytes() != Path(tokenizer).read_bytes():
+            raise InputError(f"hash_embeddings {path}: that run has another tokenizer; the same corpus is needed")
+        embeddings = np.asarray(load_own_params(path)["embedding"], np.float64)
+    else:
+        try:
+            embeddings = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({error})") from error
+    if embeddings.ndim != 2 or len(embeddings) != vocab_size or not np.isfinite(embeddings).all():
+        raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; finite numbers [{vocab_size}, d] needed")
+    return embeddings
+
+
+def keep_table(table: np.ndarray | None, folder: Path) -> None:
+    """Write the table into the folder of a run."""
+    if table is not None:
+        content = io.BytesIO()
+        np.save(content, table, allow_pickle=False)
+        write_atomically(folder / FILE, content.getvalue())
+
+
+def read_table(folder: Path) -> np.ndarray | None:
+    """Return the table that a run keeps; None if it has none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = Path(folder) / FILE
+    if not path.exists():
+        return None
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
