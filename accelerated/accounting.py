@@ -20,6 +20,10 @@ ROUTER_TYPES = {
 """From the name of a router here to its `router_type` in the released table."""
 
 
+ROUNDING = 1e-3
+"""See reference."""
+
+
 class Shape(NamedTuple):
     """The five numbers that fix a dense model of the paper, and its N."""
 
@@ -55,7 +59,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     if not 0 < routing_frequency <= 1:
         raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
     product = routing_frequency * num_blocks
-    if abs(product - round(product)) > 1e-6 or round(product) < 1:
+    if abs(product - round(product)) > ROUNDING * max(1, product) or round(product) < 1:
         raise InputError(
             f"routing_frequency {routing_frequency:g} times num_blocks {num_blocks} is {product:g}; "
             "it has to be a whole number of routed blocks, at least 1"

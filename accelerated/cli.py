@@ -1,4 +1,4 @@
-"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | generate`.
+"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | evaluate | generate`.
 
 Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
 results only; progress and remarks go to standard error.
@@ -30,6 +30,7 @@ COMMANDS = {
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
+    "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
 }
 
@@ -336,6 +337,40 @@ def _reproduce(arguments: list[str]) -> None:
         print(write(table, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
 
     _run(reproduce, "reproduce", arguments)
+
+
+def _evaluate(arguments: list[str]) -> None:
+    import tyro
+
+    from .training.evaluate import evaluate_run
+
+    def evaluate(
+        folder: tyro.conf.Positional[Path],
+        group_size: int | None = None,
+        one_hot: bool = False,
+        tokens: int | None = None,
+        json: bool = False,
+    ) -> None:
+        """Evaluate a trained model again, also with other groups of sequences.
+
+        Args:
+            folder: Folder of a run; its last checkpoint is used, on the texts that it was evaluated on.
+            group_size: Sequences in a group, for expert_choice and mixture_of_tokens; 1 leaves each alone.
+            one_hot: Mixtures of one token each, for mixture_of_tokens.
+            tokens: Evaluation tokens; as many as in the run if not given.
+            json: Print one JSON object and nothing else.
+        """
+        tell = functools.partial(print, file=sys.stderr)
+        found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, tell=tell)
+        if json:
+            print(dump_json(found))
+            return
+        groups = f", groups of {found['group_size']}" if found["group_size"] > 1 else ""
+        groups += ", mixtures of one token each" if one_hot else ""
+        for name in (name for name in found if name.startswith("loss_")):
+            print(f"{folder}: {name} {found[name]:.4f} nats per token ({found['tokens']:,} tokens{groups})")
+
+    _run(evaluate, "evaluate", arguments)
 
 
 def _generate(arguments: list[str]) -> None:

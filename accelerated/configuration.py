@@ -4,7 +4,7 @@ import dataclasses
 import math
 import warnings
 
-from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
+from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
 from .errors import InputError
 from .experts import DROP_ORDERS
 from .routers.sinkhorn import GATES
@@ -35,6 +35,21 @@ GROUPED = ("expert_choice", "mixture_of_tokens")
 UNGATED = ("dense", "hash", "reinforce")
 """See reference."""
 
+OPTIONS_OF = {
+    "capacity_factor": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "drop_order": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "gate": ("dense", "sinkhorn", "base", "quantile", "top_k", "expert_choice"),
+    "balance_weight": ("top_k", "reinforce"),
+    **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
+    **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
+    "hash": ("hash",),
+    "grouping": ("expert_choice",),
+    "group_size": GROUPED,
+    "temperature": ("mixture_of_tokens",),
+    "one_hot": ("mixture_of_tokens",),
+}
+"""See reference."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -56,7 +71,7 @@ class ModelConfig:
     gate: str | None = None
     normalisation: str | None = None
     sample_second: bool = False
-    balance_weight: float = 0.01
+    balance_weight: float | None = None
     z_weight: float = 0.0
     bias_rate: float = 0.0
     policy_weight: float = 0.01
@@ -80,6 +95,7 @@ class ModelConfig:
                               ("drop_order", DROP_ORDERS)):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        self._check_options()
         self._fill_in()
         self._check_numbers()
         if self.router == "dense":
@@ -92,10 +108,31 @@ class ModelConfig:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
             routed_blocks(self.num_blocks, self.routing_frequency)
-            if abs(1 / self.routing_frequency - self.period) > 1e-6:
+            if abs(self.routing_frequency * self.period - 1) > ROUNDING:
                 raise InputError(
                     f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
                 )
+            object.__setattr__(self, "routing_frequency", 1 / self.period)
+
+    def _check_options(self):
+        """Check that no option of another router is given."""
+        for field in dataclasses.fields(self):
+            routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
+            if self.router not in routers and value not in (field.default, self._default(field.name)):
+                raise InputError(
+                    f"{field.name} is {value!r}; it is an option of {', '.join(routers)}, not of {self.router}"
+                )
+
+    def _default(self, name: str):
+        """Return what `_fill_in` makes of a field that was left at None."""
+        several = self.k * self.granularity > 1
+        return {
+            "capacity_factor": DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf),
+            "gate": DEFAULT_GATE.get(self.router, "softmax"),
+            "normalisation": "sum" if several else "none",
+            "balance_weight": 0.0 if self.bias_rate else 0.01,
+            "group_size": self.num_experts if self.router in GROUPED else 1,
+        }.get(name)
 
     def _fill_in(self):
         """Set the fields whose default depends on others."""
@@ -103,16 +140,11 @@ class ModelConfig:
             if self.d_model % self.num_heads:
                 raise InputError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
-        if self.kqv_size < 1 or self.d_model % 2:
-            raise InputError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
-        if self.capacity_factor is None:
-            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf))
-        if self.gate is None:
-            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
-        if self.normalisation is None:
-            object.__setattr__(self, "normalisation", "none" if self.k * self.granularity == 1 else "sum")
-        if self.group_size is None:
-            object.__setattr__(self, "group_size", self.num_experts if self.router in GROUPED else 1)
+        if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
+            raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
+        for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self._default(name))
 
     def _check_numbers(self):
         if not self.capacity_factor > 0:
@@ -143,8 +175,8 @@ class ModelConfig:
             raise InputError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
         if self.router == "top_k":
             self._check_top_k()
-        elif self.sample_second or self.bias_rate:
-            raise InputError(f"sample_second and bias_rate are options of top_k, not of {self.router}")
+        if self.drop_order == "priority" and self.router in UNGATED:
+            raise InputError(f"drop_order is 'priority'; {self.router} has no gates to go by, allowed: choice, token")
         if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
             raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
@@ -156,8 +188,9 @@ class ModelConfig:
         if self.choices == 1 and self.normalisation != "none":
             raise InputError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
                         "and the router without a gradient; allowed: none")  # fmt: skip
-        if self.sample_second and (self.choices != 2 or self.gate != "softmax" or self.bias_rate):
-            raise InputError("sample_second needs two experts per token, softmax scores and no bias")
+        usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
+        if self.sample_second and not usual:
+            raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
 
     def _check_groups(self):
         """Expert choice takes k g / E tokens per expert; the mixture gives every expert one mixture per group."""
@@ -165,8 +198,6 @@ class ModelConfig:
             if self.k != 1:
                 raise InputError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
             return
-        if not math.isinf(self.capacity_factor):
-            raise InputError(f"capacity_factor is {self.capacity_factor}; the tokens of expert_choice are fixed by k")
         if self.k * self.group_size % self.num_experts:
             raise InputError(
                 f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
@@ -176,7 +207,7 @@ class ModelConfig:
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
                 "earlier one has; evaluation groups by position",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     @property

@@ -273,10 +273,13 @@ def test_what_depends_on_the_batch(backend, name):
 def test_a_mixture_alone_and_after_the_transition_does_not(backend):
     """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
     check_batch(backend, "mixture", True, group_size=1)
-    mixture, choice = (build(reference, "mixture", **changes) for changes in ({}, dict(router="top_k", granularity=2)))
+    mixture, choice = (build(reference, "mixture", **changes) for changes in ({}, TUNED))
     assert reference.parameter_shapes(mixture) == reference.parameter_shapes(choice)
-    check_batch(backend, "mixture", True, router="top_k")
+    check_batch(backend, "mixture", True, **TUNED)
 
+
+TUNED = dict(router="top_k", temperature=1.0)
+"""What makes token choice of the mixture of the menu."""
 
 ONE_EXPERT = {
     "hash": dict(router="hash"),
@@ -351,6 +354,7 @@ def test_noise(backend):
     )
 
 
+@pytest.mark.twin
 def test_a_draw_without_noise_is_an_error(backend):
     for name in ("reinforce", "GShard"):
         params, tokens, _, _ = draw(build(reference, name), 0)
@@ -366,6 +370,7 @@ TABLES = {
 }  # fmt: skip
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables(backend, kind):
     """Both twins build the same table, in range and distinct within a row; without its numbers there is none."""
@@ -397,20 +402,27 @@ BAD = {
     "baseline without width": (dict(router="reinforce", d_model=6), "d_model is 6"),
     "constant gate": (dict(router="top_k", num_experts=2, normalisation="sum"), "its gate would be 1"),
     "GShard with k = 1": (dict(router="top_k", num_experts=2, sample_second=True), "sample_second needs two"),
-    "bias of another": (dict(router="sinkhorn", bias_rate=0.1), "options of top_k, not of sinkhorn"),
+    "bias of another": (dict(router="sinkhorn", bias_rate=0.1), "an option of top_k, not of sinkhorn"),
     "nucleus": (dict(router="reinforce", nucleus=0.0), "nucleus is 0.0"),
     "temperature": (dict(router="mixture_of_tokens", temperature=0.0), "temperature is 0.0"),
     "mixture with k": (dict(router="mixture_of_tokens", num_experts=2, k=2), "k is 2; mixture_of_tokens"),
     "tokens of an expert": (dict(router="expert_choice", num_experts=4, group_size=2), "it has to be whole"),
-    "capacity of expert choice": (dict(router="expert_choice", num_experts=2, capacity_factor=2.0), "fixed by k"),
+    "capacity of expert choice": (dict(router="expert_choice", capacity_factor=2.0), "not of expert_choice"),
     "bigram with k": (dict(router="hash", num_experts=2, k=2, hash="bigram"), "one expert per token"),
     "MultiHash with G = 1": (dict(router="hash", num_experts=2, hash="multi"), "MultiHash needs k = 1"),
     "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
     "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
     "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
+    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "not of mixture_of_tokens"),
+    "gate of a policy": (dict(router="reinforce", gate="sigmoid"), "not of reinforce"),
+    "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
+    "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
+    "GShard without normalisation": (dict(router="top_k", num_experts=2, k=2, sample_second=True,
+                                          normalisation="none"), "normalised gates"),
 }  # fmt: skip
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):
     change, message = BAD[bad]
@@ -419,12 +431,41 @@ def test_what_is_not_allowed_is_named(backend, bad):
             module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
 
 
+def test_what_a_default_stands_for(backend):
+    """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
+    for module in (backend.configuration, configuration):
+        made = [module.ModelConfig(**SMALL, router="top_k", num_experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
+        assert [config.balance_weight for config in made] == [0.01, 0.0]
+        twelfth = module.ModelConfig(**(SMALL | dict(num_blocks=12)), router="hash", routing_frequency=0.0833)
+        assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
+        assert dataclasses.replace(twelfth, num_experts=2).num_routed == 1
+
+
+@pytest.mark.slow
+def test_the_baseline_does_not_change_the_model(backend):
+    """In the default configuration: the gradient of all other weights is the same with and without its error."""
+    gradients = []
+    for weight in (0.01, 0.0):
+        config = build(reference, "reinforce", baseline_weight=weight)
+        params, tokens, noise, table = draw(config, 9)
+        theirs = build(backend.transformer, "reinforce", baseline_weight=weight)
+        options = dict(loss=backend.transformer.loss, config=theirs)
+        found = value_and_gradient(total_loss, params, tokens, noise, table, **options)[1]
+        gradients.append(found | {"routed_ffn": {k: v for k, v in found["routed_ffn"].items() if k != "baseline"}})
+        assert bool(np.any(found["routed_ffn"]["baseline"]["out"])) == (weight > 0)
+    scale = math.sqrt(inner(gradients[0], gradients[0]))
+    difference = jax.tree.map(np.subtract, *gradients)
+    error = math.sqrt(inner(difference, difference))
+    assert_close_bounded("transformer.gradient", error, 0.0, scale, what="gradient with and without the baseline")
+
+
 def test_groups_within_sequences_warn(backend):
     for module in (backend.configuration, configuration):
         with pytest.warns(UserWarning, match="within sequences is not causal"):
             module.ModelConfig(**SMALL, router="expert_choice", num_experts=3, grouping="sequence")
 
 
+@pytest.mark.twin
 def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
     params, tokens, _, _ = draw(build(reference, "mixture"), 0)
     for module in (backend.transformer, reference):

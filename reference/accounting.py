@@ -13,8 +13,9 @@ on a token: the weights and FLOPs stay those of E and k experts, and the router 
 with k as the mean number of experts per token. In a Mixture of Tokens each expert works on one mixture per group of g
 tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
 
-Not in N and P: the embedding and the final norm. In F: attention as if it were not causal (QK, relative QK, AV: 6Sa),
-3 FLOPs per attention logit for the softmax, 10d for the norms, and the output layer 2Vd. N does not grow with k.
+Not in N and P: the embedding, the final norm, and the bias of routers that balance by one. In F: attention as if it
+were not causal (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and the
+output layer 2Vd. N does not grow with k.
 
 Conventions of the released table, kept here:
 - Hash has no router weights, yet the table counts d·E of them (and their FLOPs).
@@ -40,6 +41,10 @@ ROUTER_TYPES = {
     "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
 }  # fmt: skip
 """From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
+
+
+ROUNDING = 1e-3
+"""How far a routing frequency may be from a fraction that it stands for, relatively: 0.0833 is 1/12."""
 
 
 class Shape(NamedTuple):
@@ -81,7 +86,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     if not 0 < routing_frequency <= 1:
         raise ValueError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
     product = routing_frequency * num_blocks
-    if abs(product - round(product)) > 1e-6 or round(product) < 1:
+    if abs(product - round(product)) > ROUNDING * max(1, product) or round(product) < 1:
         raise ValueError(
             f"routing_frequency {routing_frequency:g} times num_blocks {num_blocks} is {product:g}; "
             "it has to be a whole number of routed blocks, at least 1"

@@ -22,7 +22,7 @@ import dataclasses
 import math
 import warnings
 
-from .accounting import ROUTER_TYPES, Accounting, count, routed_blocks
+from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
 from .experts import DROP_ORDERS
 from .routers.sinkhorn import GATES
 from .routers.top_k import NORMALISATIONS
@@ -60,10 +60,29 @@ GROUPED = ("expert_choice", "mixture_of_tokens")
 UNGATED = ("dense", "hash", "reinforce")
 """Routers whose gate is the constant 1/k, so that the output is the mean of k dense FFNs."""
 
+OPTIONS_OF = {
+    "capacity_factor": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "drop_order": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "gate": ("dense", "sinkhorn", "base", "quantile", "top_k", "expert_choice"),
+    "balance_weight": ("top_k", "reinforce"),
+    **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
+    **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
+    "hash": ("hash",),
+    "grouping": ("expert_choice",),
+    "group_size": GROUPED,
+    "temperature": ("mixture_of_tokens",),
+    "one_hot": ("mixture_of_tokens",),
+}
+"""Which routers an option is for. Elsewhere it has to keep its default; dense models ignore the first three, so that
+a grid can give them once for all of its runs."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
+
+    Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set them to None
+    again when the router or k is replaced.
 
     Raises:
         ValueError: the combination means no model; the message names the field and what is allowed.
@@ -86,7 +105,7 @@ class ModelConfig:
     k: int = 1
     """Experts per token, in units of a dense FFN: k G of the E G experts; the mean number for expert_choice."""
     routing_frequency: float = 0.5
-    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L have to be whole."""
+    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L whole, 0.167 is 1/6."""
     granularity: int = 1
     """G, into how many narrower ones each expert is cut."""
     flop_increase: int = 1
@@ -100,9 +119,9 @@ class ModelConfig:
     normalisation: str | None = None
     """Of the gates of top_k, see `top_k.NORMALISATIONS`; if None "none" for one expert per token, else "sum"."""
     sample_second: bool = False
-    """Of top_k with k = 2, as GShard: the second expert is kept with twice the probability of its gate."""
-    balance_weight: float = 0.01
-    """Of the balance loss of top_k and reinforce, which is 1 where all experts have the same load."""
+    """Of top_k with two experts per token, as GShard: the second is kept with twice the probability of its gate."""
+    balance_weight: float | None = None
+    """Of the balance loss of top_k and reinforce, 1 where all experts have the same load; 0.01, or 0 with a bias."""
     z_weight: float = 0.0
     """Of the z-loss of top_k's logits."""
     bias_rate: float = 0.0
@@ -116,7 +135,8 @@ class ModelConfig:
     nucleus: float = 1.0
     """It draws from the most probable experts that together have this probability; 1 for all."""
     reward_to_go: bool = False
-    """Reward each choice by the sum of the rewards from its token on, not by that of its token alone."""
+    """Reward each choice by the sum of the rewards from its token on, not by that of its token alone. Such sums grow
+    with S: a policy_weight about 1/S and a baseline_weight about 1/S² as large keep the size of the terms."""
     hash: str = "modulo"
     """Which hash, one of `HASHES`."""
     grouping: str = "position"
@@ -138,6 +158,7 @@ class ModelConfig:
                               ("drop_order", DROP_ORDERS)):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        self._check_options()
         self._fill_in()
         self._check_numbers()
         if self.router == "dense":
@@ -150,10 +171,31 @@ class ModelConfig:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
             routed_blocks(self.num_blocks, self.routing_frequency)
-            if abs(1 / self.routing_frequency - self.period) > 1e-6:
+            if abs(self.routing_frequency * self.period - 1) > ROUNDING:
                 raise ValueError(
                     f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
                 )
+            object.__setattr__(self, "routing_frequency", 1 / self.period)
+
+    def _check_options(self):
+        """Check that no option of another router is given."""
+        for field in dataclasses.fields(self):
+            routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
+            if self.router not in routers and value not in (field.default, self._default(field.name)):
+                raise ValueError(
+                    f"{field.name} is {value!r}; it is an option of {', '.join(routers)}, not of {self.router}"
+                )
+
+    def _default(self, name: str):
+        """Return what `_fill_in` makes of a field that was left at None."""
+        several = self.k * self.granularity > 1
+        return {
+            "capacity_factor": DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf),
+            "gate": DEFAULT_GATE.get(self.router, "softmax"),
+            "normalisation": "sum" if several else "none",
+            "balance_weight": 0.0 if self.bias_rate else 0.01,
+            "group_size": self.num_experts if self.router in GROUPED else 1,
+        }.get(name)
 
     def _fill_in(self):
         """Set the fields whose default depends on others."""
@@ -161,16 +203,11 @@ class ModelConfig:
             if self.d_model % self.num_heads:
                 raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
-        if self.kqv_size < 1 or self.d_model % 2:
-            raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1 and d_model {self.d_model} even")
-        if self.capacity_factor is None:
-            object.__setattr__(self, "capacity_factor", DEFAULT_CAPACITY_FACTOR.get(self.router, math.inf))
-        if self.gate is None:
-            object.__setattr__(self, "gate", DEFAULT_GATE.get(self.router, "softmax"))
-        if self.normalisation is None:
-            object.__setattr__(self, "normalisation", "none" if self.k * self.granularity == 1 else "sum")
-        if self.group_size is None:
-            object.__setattr__(self, "group_size", self.num_experts if self.router in GROUPED else 1)
+        if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
+            raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
+        for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self._default(name))
 
     def _check_numbers(self):
         if not self.capacity_factor > 0:
@@ -201,8 +238,8 @@ class ModelConfig:
             raise ValueError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
         if self.router == "top_k":
             self._check_top_k()
-        elif self.sample_second or self.bias_rate:
-            raise ValueError(f"sample_second and bias_rate are options of top_k, not of {self.router}")
+        if self.drop_order == "priority" and self.router in UNGATED:
+            raise ValueError(f"drop_order is 'priority'; {self.router} has no gates to go by, allowed: choice, token")
         if self.router == "hash" and self.hash == "bigram" and self.choices > 1:
             raise ValueError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.router == "hash" and self.hash == "multi" and (self.k > 1 or self.granularity == 1):
@@ -214,8 +251,9 @@ class ModelConfig:
         if self.choices == 1 and self.normalisation != "none":
             raise ValueError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
                         "and the router without a gradient; allowed: none")  # fmt: skip
-        if self.sample_second and (self.choices != 2 or self.gate != "softmax" or self.bias_rate):
-            raise ValueError("sample_second needs two experts per token, softmax scores and no bias")
+        usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
+        if self.sample_second and not usual:
+            raise ValueError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
 
     def _check_groups(self):
         """Expert choice takes k g / E tokens per expert; the mixture gives every expert one mixture per group."""
@@ -223,8 +261,6 @@ class ModelConfig:
             if self.k != 1:
                 raise ValueError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
             return
-        if not math.isinf(self.capacity_factor):
-            raise ValueError(f"capacity_factor is {self.capacity_factor}; the tokens of expert_choice are fixed by k")
         if self.k * self.group_size % self.num_experts:
             raise ValueError(
                 f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
@@ -234,7 +270,7 @@ class ModelConfig:
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
                 "earlier one has; evaluation groups by position",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     @property

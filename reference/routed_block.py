@@ -116,7 +116,8 @@ def _mixture_block(params, x, config):
 
 
 def _expert_choice_block(params, x, config, training, held):
-    """Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up."""
+    """Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
+    whole, a token has more than k experts in the mean."""
     by_position = config.grouping == "position" or not training
     groups = group_by_position(x, config.group_size) if by_position else x  # [groups, T, d]
     outputs, choices = [], []

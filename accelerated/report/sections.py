@@ -7,6 +7,8 @@ import math
 import shlex
 from pathlib import Path
 
+from ..accounting import ROUTER_TYPES
+from ..configuration import GROUPED
 from ..errors import InputError
 from ..laws.routed import RoutedCoefficients, cutoff
 from ..table import DENSE
@@ -31,6 +33,12 @@ def helps_section(findings: Findings) -> str:
     )  # fmt: skip
     text = "## Does routing help?\n\nLosses are validation losses in nats per token, means over the seeds of a point."
     text += " Evaluation routes greedily, sees no later token and drops nothing."
+    grouped = sorted({c.router for c in findings.comparisons} & {ROUTER_TYPES[name] for name in GROUPED})
+    if grouped:
+        text += (
+            f" {' and '.join(grouped)}: experts see one position of a group of sequences, in evaluation too. The loss"
+            " of a sequence then depends on the others of its group, though on no later position of any."
+        )
     text += f"\n\n{lines}\n\n{_spread_words(findings)}"
     if any(c.borrowed for c in findings.comparisons):
         text += "\n\n\\* This router has one seed at every point; the spread is the largest of the other runs."

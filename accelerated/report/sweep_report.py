@@ -96,7 +96,7 @@ def _what(sweep: Sweep) -> str:
     share = f"{100 * min(frequencies):.3g} % of the" if len(frequencies) == 1 else "some"
     dense = "dense and " if sweep.dense() else ""
     return text + (
-        f", {dense}routed by {' and '.join(routers)} with E = {', '.join(map(str, counts))}. In a routed model {share}"
+        f", {dense}routed by {_listed(routers)} with E = {', '.join(map(str, counts))}. In a routed model {share}"
         " blocks hold E feed-forward networks, the experts, and each token passes through"
         f" {_experts_per_token(sweep)} of them: the model grows, the cost per token hardly does."
     )
@@ -173,12 +173,10 @@ def _range(entries: list) -> str:
 
 def _law(findings: Findings) -> str:
     meaning = "A scaling law is a formula that gives the loss from N and E, with a few constants fitted to runs. "
-    parts = []
-    for law in findings.laws:
-        if law.missing:
-            parts.append(f"There is none for {law.router}: {law.missing}.")
-        else:
-            parts.append(_law_of(law))
+    parts = [_law_of(law) for law in findings.laws if not law.missing]
+    for reason in dict.fromkeys(law.missing for law in findings.laws if law.missing):
+        routers = [law.router for law in findings.laws if law.missing == reason]
+        parts.append(f"There is none for {_listed(routers)}: {reason}.")
     return meaning + (" ".join(parts) or "There is none: no routed run is in.")
 
 
@@ -221,6 +219,11 @@ def _numbers(sweep: Sweep, findings: Findings, seconds: dict[str, float]) -> dic
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _listed(names: list[str]) -> str:
+    """Return names as A, B and C."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _capital(text: str) -> str:

@@ -12,6 +12,7 @@ from routelaws.accelerated.training import hashing, loop
 from routelaws.accelerated.training.batches import validation_batches
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
@@ -118,6 +119,30 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
         assert np.ptp(loads) <= counts.max()
 
 
+def test_the_table_of_a_run_stays(small_fields, tmp_path):
+    """Its experts were trained by it, whatever happens to what it was made of."""
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "given.npy", random.random((300, 4)))
+    fields = {**small_fields, "router": "hash", "experts": 4, "hash": "clustered",
+              "hash_embeddings": str(tmp_path / "given.npy")}  # fmt: skip
+    first = make_run(fields, tmp_path / "run").table
+    np.save(tmp_path / "given.npy", random.random((300, 4)))
+    assert np.array_equal(make_run(fields, tmp_path / "run").table, first)
+    assert np.array_equal(np.load(tmp_path / "run" / hashing.FILE), first)
+    assert not np.array_equal(make_run(fields, tmp_path / "another").table, first)
+
+
+def test_weights_are_not_lent_to_another_table_or_tokenizer(small_fields, tmp_path):
+    fields = {**small_fields, "router": "hash", "experts": 4, "hash": "random"}
+    lender = make_run(fields, tmp_path / "lender")
+    loop.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", lender.table)
+    with pytest.raises(InputError, match="has another hash table"):
+        loop.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", (lender.table + 1) % 4)
+    (tmp_path / "other.model").write_bytes(b"another")
+    with pytest.raises(InputError, match="has another tokenizer"):
+        loop.check_lender(tmp_path / "lender", tmp_path / "other.model", lender.table)
+
+
 @pytest.mark.slow
 def test_clusters_come_from_another_run(small_fields, tmp_path):
     make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
@@ -149,6 +174,17 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
     assert math.isfinite(float(tuned[-1]["loss_validation"])) and rows
     assert seen and before["routed_ffn"]["router"].shape == (1, 8, 2)
     assert generate(tmp_path / "mixture", "ba", tokens=3).startswith("ba")
+
+    again, alone, sharp = (
+        evaluate_run(tmp_path / "mixture", tell=lambda line: None, **changes)["loss_validation"]
+        for changes in ({}, {"group_size": 1}, {"one_hot": True})
+    )
+    assert again == float(rows[-1]["loss_validation"]), "the same batches, the same program"
+    assert len({again, alone, sharp}) == 3 and np.isfinite([alone, sharp]).all()
+    with pytest.raises(InputError, match="--group-size is for expert_choice and mixture_of_tokens"):
+        evaluate_run(tmp_path / "choice", group_size=1)
+    with pytest.raises(InputError, match="--group-size 3 has to divide the run's batch size 4"):
+        evaluate_run(tmp_path / "mixture", group_size=3)
 
 
 def test_evaluation_keeps_neighbours_apart(small_fields):
@@ -199,6 +235,10 @@ def test_every_axis_of_the_paper_is_an_axis_of_a_sweep(tmp_path):
 BAD = {
     "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences, so it has to be a multiple of that"),
     "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings are needed by"),
+    "tokens of an expert": (
+        {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
+        "k 1 times sequence_length 16 over experts 3",
+    ),
     "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; bool is needed"),
 }
 

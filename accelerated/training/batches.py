@@ -157,8 +157,9 @@ def _first_windows(
 ) -> np.ndarray:
     """Return up to `num_batches` batches of windows from the beginning of `tokens`: [n, b, S+1].
 
-    The windows of a batch are n apart. Routers that group sequences would otherwise show a window the text that follows
-    it, in the next row of its batch.
+    The windows of a batch are n windows apart: a router that groups sequences would otherwise show a window the text
+    that follows it, in the next row of its batch. With a single batch they are neighbours all the same, and a document
+    that is longer than n windows meets its own later text.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches: at least 1")

@@ -64,15 +64,15 @@ class TrainConfig:
     capacity_factor: float | None = None
     """Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others."""  # noqa: E501
     drop_order: str = "choice"
-    """Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens first whatever the choice (token), or the largest gate (priority)."""  # noqa: E501
+    """Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens first whatever the choice (token), or the largest gate (priority; not for hash and reinforce)."""  # noqa: E501
     gate: str | None = None
-    """softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash and reinforce have no gate."""  # noqa: E501
+    """softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and mixture_of_tokens have none."""  # noqa: E501
     normalisation: str | None = None
     """Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per token, else sum."""  # noqa: E501
     sample_second: bool = False
-    """Of top_k with k = 2, as GShard: keep the second expert with twice the probability of its gate."""
-    balance_weight: float = 0.01
-    """Of the balance loss of top_k and reinforce, which is 1 where all experts have the same load."""
+    """Of top_k with two experts per token, as GShard: keep the second with twice the probability of its gate."""
+    balance_weight: float | None = None
+    """Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default: 0.01, or 0 with a bias."""  # noqa: E501
     z_weight: float = 0.0
     """Of the z-loss of top_k."""
     bias_rate: float = 0.0
@@ -86,7 +86,7 @@ class TrainConfig:
     nucleus: float = 1.0
     """Reinforce draws from the most probable experts that together have this probability."""
     reward_to_go: bool = False
-    """Reinforce rewards a choice by the log-probabilities of all tokens from its own on."""
+    """Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms."""  # noqa: E501
     hash: str = "modulo"
     """Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram."""
     hash_embeddings: str | None = None
@@ -171,6 +171,12 @@ class TrainConfig:
             raise InputError(
                 f"batch_size is {self.batch_size}; {self.router} groups {model.group_size} sequences, so it has to be "
                 "a multiple of that, or give group_size"
+            )
+        by_sequence = model.router == "expert_choice" and model.grouping == "sequence"
+        if by_sequence and model.k * self.sequence_length % self.experts:
+            raise InputError(
+                f"k {model.k} times sequence_length {self.sequence_length} over experts {self.experts} is the number "
+                "of tokens of an expert; it has to be whole"
             )
         wants_embeddings = self.router == "hash" and self.hash in ("clustered", "dispersed")
         if wants_embeddings != (self.hash_embeddings is not None):

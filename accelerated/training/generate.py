@@ -19,8 +19,9 @@ def generate(
     """Continue a text with the model of a run.
 
     The model is causal in evaluation, whatever its router, so one window of S tokens serves every position: what lies
-    after the last token read does not matter. Each new token runs the whole window again. A router that groups g
-    sequences is given g copies of the window.
+    after the last token read does not matter. Each new token runs the whole window again. A Mixture of Tokens is given
+    g copies of the window, the mixture of which is the window. Expert choice would treat g copies like nothing it has
+    met in training, and needs g different texts; it is refused.
 
     Args:
         folder: a run folder; its last whole checkpoint is used.
@@ -33,14 +34,19 @@ def generate(
         The prompt and its continuation.
 
     Raises:
-        InputError: no run there, or an option out of range.
+        InputError: no run there, an option out of range, or a model that cannot write one text at a time.
     """
     if tokens < 1 or not 0 <= temperature < float("inf"):
         raise InputError(f"tokens {tokens} has to be at least 1 and temperature {temperature} at least 0 and finite")
     config = read_config(Path(folder))
     model = config.model()
-    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32), parameter_shapes(model),
-                        is_leaf=lambda node: isinstance(node, tuple))
+    if model.router == "expert_choice":
+        raise InputError(f"{folder}: experts choose among {model.group_size} different texts here, and there is one")
+    like = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32),
+        parameter_shapes(model),
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
     params = load_params(folder, like)
     tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
 

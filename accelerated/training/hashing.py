@@ -67,7 +67,9 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
         from .loop import load_own_params  # the loop needs this file
 
         theirs = path / "tokenizer.model"
-        if not theirs.is_file() or theirs.read_bytes() != Path(tokenizer).read_bytes():
+        if not theirs.is_file():
+            raise InputError(f"hash_embeddings {path}: holds no run")
+        if theirs.read_bytes() != Path(tokenizer).read_bytes():
             raise InputError(f"hash_embeddings {path}: that run has another tokenizer; the same corpus is needed")
         embeddings = np.asarray(load_own_params(path)["embedding"], np.float64)
     else:
@@ -75,6 +77,8 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
             embeddings = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({error})") from error
+    if not isinstance(embeddings, np.ndarray) or not np.issubdtype(embeddings.dtype, np.number):
+        raise InputError(f"hash_embeddings {path}: is no array of numbers")
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not np.isfinite(embeddings).all():
         raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; finite numbers [{vocab_size}, d] needed")
     return embeddings

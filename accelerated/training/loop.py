@@ -28,7 +28,7 @@ from .batches import TrainingBatches, training_batches, validation_batches, wind
 from .checkpoints import Checkpoints
 from .config import TrainConfig, from_mapping
 from .files import locked, make_folder, write_atomically
-from .hashing import hash_table_of, keep_table
+from .hashing import hash_table_of, keep_table, read_table
 from .results import read_rows, result_row, write_rows
 from .step import TrainState, initial_state, make_evaluate, make_train_steps
 from .tokens import TokenFiles
@@ -66,13 +66,18 @@ class Run:
         config.check()
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         self.batches, self.evaluation_sets = open_text(config, tokens)
+        # A table that was built once stays: the experts were trained by it.
+        kept = read_table(folder)
+        self.table = hash_table_of(config, tokens, tokens.tokenizer) if kept is None else kept
         if config.init_from is not None:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
-        self.table = hash_table_of(config, tokens, tokens.tokenizer)
+            check_lender(Path(config.init_from), tokens.tokenizer, self.table)
         self.folder = make_folder(folder)
         claim_folder(self.folder, config)
-        shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
-        keep_table(self.table, self.folder)
+        if not (self.folder / "tokenizer.model").exists():
+            shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
+        if kept is None:
+            keep_table(self.table, self.folder)
         self.seconds = 0.0
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
@@ -138,20 +143,21 @@ class Run:
         return {"position": position, "wall_seconds": self.seconds, "dropped": list(self.dropped)}
 
     def _record_steps(self, step: int, n: int, metrics, call_started: float) -> None:
-        losses, norms, dropped = (np.asarray(leaf, np.float64) for leaf in metrics)  # waits for the call to end
+        losses, added, norms, dropped = (np.asarray(leaf, np.float64) for leaf in metrics)  # waits for the call to end
         seconds = time.perf_counter() - call_started
-        if not np.isfinite(losses).all():
-            first = step - n + 1 + int(np.flatnonzero(~np.isfinite(losses))[0])
+        bad = np.flatnonzero(~np.isfinite(losses + added))
+        if len(bad):
+            first = step - n + 1 + int(bad[0])
             raise DivergedError(
-                f"{self.folder}: the training loss is {losses[first - (step - n + 1)]} at step {first}; "
+                f"{self.folder}: the training loss is {(losses + added)[bad[0]]} at step {first}; "
                 f"the learning rate {self.config.peak_learning_rate():.3g} may be too high"
             )
         self.dropped = (self.dropped[0] + float(dropped.sum()), self.dropped[1] + n)
         tokens = n * self.config.batch_size * self.config.sequence_length
         rate = tokens / seconds
         self._write_log(
-            kind="train", step=step, loss=float(losses.mean()), gradient_norm=float(norms.mean()),
-            dropped_fraction=float(dropped.mean()), tokens_per_second=round(rate),
+            kind="train", step=step, loss=float(losses.mean()), auxiliary=float(added.mean()),
+            gradient_norm=float(norms.mean()), dropped_fraction=float(dropped.mean()), tokens_per_second=round(rate),
         )  # fmt: skip
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
@@ -285,5 +291,24 @@ def check_params(folder: str | Path, like: dict) -> TrainState:
     shapes = jax.eval_shape(lambda: initial_state(config))
     ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
     if ours != theirs:
-        raise InputError(f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes")
+        ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))
+        path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
+        raise InputError(
+            f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes; the first: "
+            f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
+            f"{ours.get(path, 'none')}"
+        )
     return shapes
+
+
+def _is_shape(node) -> bool:
+    return isinstance(node, tuple)
+
+
+def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:
+    """Raise `InputError` where the weights of a run mean something else here: other tokens, or another hash table."""
+    if (folder / "tokenizer.model").read_bytes() != Path(tokenizer).read_bytes():
+        raise InputError(f"{folder}: that run has another tokenizer, so its weights are for other tokens")
+    theirs = read_table(folder)
+    if table is not None and theirs is not None and not np.array_equal(table, theirs):
+        raise InputError(f"{folder}: that run has another hash table, so its experts are for other tokens")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, init, loss
 from .config import TrainConfig
@@ -18,6 +19,9 @@ FINAL_RATE = 0.1
 BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
 
+
+NOT_DECAYED = ("scale", "offset", "bias", "out")
+"""Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
 
 NOISE_STREAM = 1
 """Folded into the seed for what routers draw at random."""
@@ -34,6 +38,7 @@ class StepMetrics(NamedTuple):
     """What is logged of each step."""
 
     loss: jax.Array  # cross-entropy in training, nats per token; what a router adds is not in it
+    auxiliary: jax.Array  # what the routers add to it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
 
@@ -56,7 +61,7 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     schedule = learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
 
     def decayed(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in ("scale", "offset", "bias"), params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
     def slowed(updates, _):
         def scale(path, leaf):
@@ -119,7 +124,8 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         params = carry_bias(optax.apply_updates(state.params, updates), output)
         dropped = output.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        return TrainState(params, opt_state), StepMetrics(value, optax.tree.norm(gradient), dropped)
+        metrics = StepMetrics(value, output.auxiliary.sum(), optax.tree.norm(gradient), dropped)
+        return TrainState(params, opt_state), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
     def train_steps(state, batches, first_step):
@@ -128,9 +134,15 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
     return train_steps
 
 
-def make_evaluate(config: TrainConfig, table: np.ndarray | None = None):
-    """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`; `table` as in `make_train_steps`."""
-    model = config.model()
+def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: ModelConfig | None = None):
+    """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`.
+
+    Args:
+        config: the run.
+        table: as in `make_train_steps`.
+        model: what the weights are run as, if not as the model of the run: with other groups, for instance.
+    """
+    model = model or config.model()
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
     @jax.jit

@@ -1,0 +1,66 @@
+"""The losses of a trained model again, also with the groups of its router changed.
+
+A Mixture of Tokens is evaluated in groups of g sequences, as it was trained; `group_size` 1 leaves every token alone,
+and `one_hot` gives each expert one token. Such a model has not met that in training, and the loss says what it costs.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from ..configuration import GROUPED
+from ..errors import InputError
+from .corpus import read_corpus
+from .hashing import read_table
+from .loop import load_own_params, open_text, read_config
+from .step import make_evaluate
+from .tokens import prepare_tokens
+
+
+def evaluate_run(
+    folder: Path, *, group_size: int | None = None, one_hot: bool = False, tokens: int | None = None, tell=print
+) -> dict:
+    """Return the losses of the last checkpoint of a run, on the texts that it was evaluated on.
+
+    Args:
+        folder: a run folder.
+        group_size: sequences in a group, for expert_choice and mixture_of_tokens; the run's own if None.
+        one_hot: mixtures of one token each, for mixture_of_tokens.
+        tokens: evaluation tokens; the run's own number if None.
+        tell: called with a line on what is being done.
+
+    Returns:
+        {"loss_validation": nats per token, "loss_NAME": ..., "tokens", "router", "group_size", "one_hot"}.
+
+    Raises:
+        InputError: no run there, its text is not the one it was trained on, or an option does not fit its router.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    model = _changed(config, group_size, one_hot)
+    config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
+    config.check()
+    files = prepare_tokens(read_corpus(config.corpus or None), config.vocab_size, tell=tell)
+    if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
+        where = ", ".join(config.corpus) or "the default corpus"
+        raise InputError(f"{folder}: was trained on another text than {where} is now")
+    evaluate = make_evaluate(config, read_table(folder), model)
+    params = load_own_params(folder)
+    batches = open_text(config, files)[1]
+    results = {f"loss_{name}": float(evaluate(params, text).loss) for name, text in batches.items()}
+    count = int(np.prod(batches["validation"].shape[:2])) * config.sequence_length
+    return results | {"tokens": count, "router": config.router, "group_size": model.group_size, "one_hot": one_hot}
+
+
+def _changed(config, group_size, one_hot):
+    """Return the run's model with other groups."""
+    if group_size is not None and config.router not in GROUPED:
+        raise InputError(f"--group-size is for {' and '.join(GROUPED)}; this run's router is {config.router}")
+    if one_hot and config.router != "mixture_of_tokens":
+        raise InputError(f"--one-hot is for mixture_of_tokens; this run's router is {config.router}")
+    changes = {"one_hot": one_hot} | ({} if group_size is None else {"group_size": group_size})
+    model = dataclasses.replace(config.model(), **changes)
+    if config.batch_size % model.group_size:
+        raise InputError(f"--group-size {model.group_size} has to divide the run's batch size {config.batch_size}")
+    return model
