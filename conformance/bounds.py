@@ -170,7 +170,14 @@ BOUNDS["transformer.noise_deviation"] = Bound(8, "standard errors of a mean: the
 BOUNDS["transformer.init_mean"] = Bound(5, "standard errors of a leaf's mean; 12 leaves, fixed seeds; measured 2.2")
 BOUNDS["transformer.init_deviation"] = Bound(5, "standard errors of a leaf's mean; fixed seeds; measured 1.2")
 
+# Dialects.
+BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
+BOUNDS["vectors.ratio"] = Bound(1, "u of the value: one division of whole numbers")
+
 worst_share: dict[str, float] = {}
+
+listeners: list = []
+"""Functions of (name, share) that are told of every check."""
 
 
 def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> None:
@@ -188,6 +195,8 @@ def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> 
     bound = BOUNDS[name]
     allowed = bound.limit * scale
     share = error / allowed if allowed > 0 else (0.0 if error == 0 else float("inf"))
+    for listener in listeners:
+        listener(name, share)
     if not share <= 1:
         raise AssertionError(f"{name}: error {error:.3e}, allowed {allowed:.3e} ({bound.reason}). {message}")
     worst_share[name] = max(worst_share.get(name, 0.0), share)

@@ -1,8 +1,8 @@
 """How the tests call a backend: precision, compilation and derivatives in one place.
 
-A backend is a namespace with the public names of the reference. Where its `capabilities` (all, if it has none) hold
-"jit", a function is compiled once for each set of static arguments and shapes; where they hold "grad", derivatives
-are tested.
+A backend is a namespace with the public names of the reference: our own module, or whatever stands behind a
+`backends.Backend`. Where its `capabilities` (all, if it has none) hold "jit", a function is compiled once for each set
+of static arguments and shapes; where they hold "grad", derivatives are tested.
 """
 
 import functools
@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number."""
@@ -59,13 +60,28 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
         static: keyword arguments that are hashable constants.
     """
     function = operator.attrgetter(path)(backend)
-    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+    guarded = getattr(function, "guarded", None)
+    capabilities = getattr(backend, "capabilities", CAPABILITIES)
+    if guarded and not capabilities:
+        return guarded(arrays, (traced or {}) | static, precision)
+    if "jit" not in capabilities and not guarded:
         return function(*arrays, **(traced or {}), **static)
     with jax.enable_x64(precision == "float64"):
         arguments, keywords = cast(arrays, precision), cast(traced or {}, precision)
-        if jit:
-            return _compiled(function, tuple(sorted(static.items())))(*arguments, **keywords)
+        if jit and "jit" in capabilities:
+            compiled = _compiled(function, tuple(sorted(static.items())))
+            if guarded:
+                return guarded(arguments, keywords, through=compiled, static=static)
+            return compiled(*arguments, **keywords)
         return function(*arguments, **keywords, **static)
+
+
+def _has_gradients(*functions) -> None:
+    """Skip the test where one of these is of a backend without gradients."""
+    for function in functions:
+        backend = getattr(function, "routelaws_backend", None)
+        if backend is not None and "grad" not in backend.capabilities:
+            pytest.skip(f"'grad' is not among the capabilities of {backend.name}")
 
 
 @functools.cache
@@ -78,6 +94,7 @@ def gradient(scalar, point, *arrays, precision: str = "float64", **static):
 
     `scalar` has to be a module-level function (it is the key of the compilation cache).
     """
+    _has_gradients(scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
         found = _gradient(scalar, tuple(sorted(static.items())))(cast(point, precision), *cast(arrays, precision))
         return jax.tree.map(np.asarray, found)
@@ -90,6 +107,7 @@ def _value_and_gradient(scalar, static):
 
 def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
     """Return (aux, gradient) of scalar(point, *arrays, **static) -> (value, aux), compiled once for both."""
+    _has_gradients(scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
         compiled = _value_and_gradient(scalar, tuple(sorted(static.items())))
         (_, aux), found = compiled(cast(point, precision), *cast(arrays, precision))

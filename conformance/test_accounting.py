@@ -195,6 +195,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
     change, message = BAD[case]

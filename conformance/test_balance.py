@@ -394,6 +394,7 @@ def test_jit_changes_nothing(backend):
     assert_close_bounded("balance.loss", *pair, scale, what="auxiliary_loss, jit and no jit")
 
 
+@pytest.mark.twin
 def test_types(backend):
     expert = np.zeros((12, 2), int)
     found = eager(backend, AUXILIARY, "float32", np.zeros((12, 4)), expert)
@@ -406,6 +407,7 @@ def test_types(backend):
     assert jax.eval_shape(backend.balance.z_loss, low).dtype == jnp.float32
 
 
+@pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((12, 4))
     z[1, 0] = np.nan
@@ -417,6 +419,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             function(z)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.balance, jnp.asarray), (reference, np.asarray)):
         z, expert, bias = array(np.zeros((4, 2))), array(np.zeros((4, 1), int)), array(np.zeros(2))

@@ -457,6 +457,7 @@ def test_groups_under_vmap_and_without_jit(backend):
             check("base.load", error, UNIT["float32"] * len(group), message=f"vmap and a loop: {name}")
 
 
+@pytest.mark.twin
 def test_types(backend):
     found = run(backend, ROUTER, "float32", np.zeros((5, 3)))
     assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
@@ -467,6 +468,7 @@ def test_types(backend):
     assert backend.routers.base.balanced_assignment(jnp.zeros((5, 3), jnp.bfloat16)).prices.dtype == jnp.float32
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_a_logit_that_is_not_a_number_is_not_lost(backend, training, wrong):
@@ -481,6 +483,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend, training, wrong):
         reference.balanced_assignment(values)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.base, jnp.asarray), (reference, np.asarray)):
         with pytest.raises(ValueError, match="gate is 'tanh'; allowed: softmax, sigmoid"):

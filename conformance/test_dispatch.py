@@ -318,10 +318,12 @@ def check_lost_numbers(backend) -> None:
         reference.routed_ffn(*arrays, 0.4, order="priority")
 
 
+@pytest.mark.twin
 def test_a_gate_that_is_not_a_number_is_not_lost(backend):
     check_lost_numbers(backend)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.experts, jnp.asarray), (reference, np.asarray)):
         expert = array(np.zeros((4, 2), int))

@@ -309,6 +309,7 @@ def test_whole_sequences_leak_the_future(backend):
         assert found[1].all() and not found[[0, 2, 3]].any(), found
 
 
+@pytest.mark.twin
 def test_types(backend):
     found = eager(backend, ROUTER, "float32", np.zeros(SHAPE))
     assert all(isinstance(field, jax.Array) for field in found)
@@ -319,6 +320,7 @@ def test_types(backend):
     assert backend.notation.ExpertChoice._fields == ExpertChoice._fields
 
 
+@pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros(SHAPE)
     z[1, 0] = np.nan
@@ -327,6 +329,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
         reference.expert_choice_router(z)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.expert_choice, jnp.asarray), (reference, np.asarray)):
         with pytest.raises(ValueError, match="score is 'tanh'; allowed: softmax, sigmoid"):

@@ -72,6 +72,7 @@ def test_expert_capacity_of_known_cases(backend, arguments, wanted):
         assert module.expert_capacity(*arguments) == wanted
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.nan])
 def test_a_capacity_factor_of_nothing_is_named(backend, factor):
     for module in (backend.experts, reference):
@@ -228,6 +229,7 @@ def test_experts_can_be_renumbered(backend, selection, seed):
     assert_close_bounded("experts.routed_ffn", other.output, one.output, scale, what="routed_ffn, experts renumbered")
 
 
+@pytest.mark.twin
 def test_types(backend):
     selection = Selection(np.array([[0, 1], [1, 2], [2, 0]]), 3, "random", 0)
     inputs = layer(selection)
@@ -239,6 +241,7 @@ def test_types(backend):
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
 
 
+@pytest.mark.twin
 def test_an_expert_out_of_range(backend):
     """An error in the reference; under jit it gets no slot, and takes none from the others."""
     with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):

@@ -320,6 +320,7 @@ def test_neighbours(backend):
     check_neighbours(backend)
 
 
+@pytest.mark.twin
 def test_types(backend):
     ids, table = np.arange(6), backend.routers.hash_layer.modulo_table(24, 5, 2)
     found = run(backend, TABLE, "float32", ids, table, num_experts=5)
@@ -328,6 +329,7 @@ def test_types(backend):
     assert [field.shape for field in found] == [(6, 2), (6, 2), (5,), (6, 5), ()]
 
 
+@pytest.mark.twin
 def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
     table = reference.modulo_table(4, 2)
     for bad in (4, -1):
@@ -342,6 +344,7 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
             reference.bigram_experts(np.zeros(3, int), ids, table.T.repeat(2, 0), 2)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module in (backend.routers.hash_layer, reference):
         for k in (0, 3):

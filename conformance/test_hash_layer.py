@@ -42,6 +42,7 @@ def test_neighbouring_ids_go_to_different_experts(backend):
     assert np.asarray(found.load).tolist() == [0.25] * 4 and float(found.residual) == 0
 
 
+@pytest.mark.twin
 def test_types(backend):
     found = run(backend, "routers.hash_layer.hash_layer", "float32", np.arange(5), num_experts=2)
     assert all(isinstance(field, jax.Array) for field in found)
@@ -49,6 +50,7 @@ def test_types(backend):
     assert [field.shape for field in found] == [(5, 1), (5, 1), (2,), (5, 2), ()]
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.hash_layer, jnp.asarray), (reference, np.asarray)):
         with pytest.raises(ValueError, match="num_experts is 0"):

@@ -170,6 +170,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):
     columns, message = BAD[case]
@@ -179,6 +180,7 @@ def test_what_cannot_be_fitted_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.twin
 def test_bad_coefficients_are_named(backend):
     for module in (backend.laws.dense, reference):
         with pytest.raises(ValueError, match="N_c"):

@@ -180,6 +180,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):
     columns, message = BAD[case]

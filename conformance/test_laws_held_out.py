@@ -245,6 +245,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
     arguments, message = BAD[case]
@@ -254,6 +255,7 @@ def test_what_is_not_allowed_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.twin
 def test_what_cannot_be_compared_is_named(backend):
     runs = table()
     columns = {"dense_parameters": runs.dense_parameters}

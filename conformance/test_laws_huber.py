@@ -278,6 +278,7 @@ def test_released_table(backend, router):
 BAD = [0, 0.0, -1e-3, math.nan, math.inf, "0.1", [1e-3]]
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("delta", BAD, ids=str)
 def test_a_bad_delta_is_named(backend, delta):
     runs = noisy_released_design(1e-3)

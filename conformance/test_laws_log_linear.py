@@ -275,6 +275,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):
     name, columns, message = BAD[case]

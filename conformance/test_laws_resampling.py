@@ -299,6 +299,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
     changed, message = BAD[case]
@@ -314,6 +315,7 @@ def test_what_is_not_allowed_is_named(backend, case):
                 module.jackknife(*runs, changed.get("groups", runs.dense_parameters), quantities, level)
 
 
+@pytest.mark.twin
 def test_bad_uniforms_are_named(backend):
     for module in (backend.laws.resampling, reference):
         for bad in ([[0.5, 1.0]], [[-0.1, 0.5]]):

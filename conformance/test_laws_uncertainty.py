@@ -503,6 +503,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, kind, case):
@@ -523,6 +524,7 @@ BAD_QUANTITIES = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("case", BAD_QUANTITIES)
 def test_a_quantity_that_is_none_is_named(backend, case):
     wanted, message = BAD_QUANTITIES[case]
@@ -532,6 +534,7 @@ def test_a_quantity_that_is_none_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.twin
 def test_bad_expert_counts_and_degrees_are_named(backend):
     for module in (backend.laws.uncertainty, reference):
         for experts in (1.0, math.inf, math.nan):

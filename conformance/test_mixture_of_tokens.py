@@ -257,6 +257,7 @@ def test_gradient_in_32_bits(backend):
         check_gradient(backend, seed, "gelu", False, "float32")
 
 
+@pytest.mark.twin
 def test_a_group_without_a_real_token(backend):
     """Nothing to mix: an error where one can be raised, 0 with a gradient of 0 where it cannot."""
     params, x = layer(0)
@@ -492,6 +493,7 @@ def test_low_precision(backend):
         check_low_precision(backend)
 
 
+@pytest.mark.twin
 def test_what_is_not_a_number_is_not_lost(backend):
     z = np.zeros(SHAPE)
     z[1, 2] = np.nan
@@ -507,6 +509,7 @@ def test_what_is_not_a_number_is_not_lost(backend):
             assert np.isnan(run(backend, WEIGHTS, "float32", np.zeros(SHAPE), temperature)).all()
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     params, x = layer(0)
     for module in (backend.routers.mixture_of_tokens, reference):

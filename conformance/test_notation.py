@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, run
+from routelaws.conformance.harness import CAPABILITIES, PRECISIONS, UNIT, run
 from routelaws.conformance.strategies import Logits, logits
 from routelaws.reference import notation as reference
 
@@ -65,9 +65,11 @@ def test_one_hot(backend, size):
     for precision in PRECISIONS:
         found = run(backend, "notation.one_hot", precision, indices, size=size)
         assert_same(found, reference.one_hot(indices, size), what=f"one_hot {size}")
-        assert isinstance(found, jax.Array) and found.dtype == jnp.dtype(precision)
+        if "jit" in getattr(backend, "capabilities", CAPABILITIES):
+            assert isinstance(found, jax.Array) and found.dtype == jnp.dtype(precision)
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_check_finite_names_the_entry(backend, bad):
     values = np.array([[1.0, 2.0], [bad, bad]])

@@ -307,6 +307,7 @@ def test_shards(backend):
     check_shards(backend)
 
 
+@pytest.mark.twin
 def test_types(backend):
     found = run(backend, ROUTER, "float32", np.zeros((5, 3)), np.zeros(3), k=2)
     assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
@@ -315,6 +316,7 @@ def test_types(backend):
     assert bias.dtype == jnp.float32 and bias.shape == (3,)
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_a_number_that_is_none_is_not_lost(backend, wrong):
     values, bias = np.ones((13, 3)), np.zeros(3)
@@ -330,6 +332,7 @@ def test_a_number_that_is_none_is_not_lost(backend, wrong):
             call(np.ones((13, 3)), np.full(3, wrong))
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.quantile, jnp.asarray), (reference, np.asarray)):
         arguments = array(np.zeros((4, 2))), array(np.zeros(2))

@@ -624,6 +624,7 @@ def test_under_jit_vmap_and_scan(backend):
         compare_terms(found, alone[1], z[i], 2, "float32", f"group {i}")
 
 
+@pytest.mark.twin
 def test_types(backend):
     z, more = np.zeros((7, 4)), draw_terms(np.zeros((7, 4)), 0)
     found = eager(backend, ROUTER, "float32", z, k=2)
@@ -640,6 +641,7 @@ def test_types(backend):
     assert {field.dtype for field in raised} == {jnp.dtype("float32")}
 
 
+@pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     for bad, nucleus in itertools.product((np.nan, np.inf, -np.inf), (1.0, 0.5)):
         z = np.zeros((7, 4))
@@ -658,6 +660,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             reference.policy_terms(np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.reinforce, jnp.asarray), (reference, np.asarray)):
         z, expert, per_token = array(np.zeros((4, 2))), array(np.zeros((4, 1), int)), array(np.zeros(4))

@@ -516,6 +516,7 @@ def test_jit_changes_nothing(backend):
             assert_close_bounded("sinkhorn.plan", *pair, unit * np.abs(pair[1]), what=f"jit and no jit: {name}")
 
 
+@pytest.mark.twin
 def test_types(backend):
     z = np.zeros((5, 3))
     found = run(backend, ROUTER, "float32", z, k=2)
@@ -528,6 +529,7 @@ def test_types(backend):
     assert raised.plan.dtype == jnp.float32
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("training", [True, False])
 def test_a_logit_that_is_not_a_number_is_not_lost(backend, training):
     z = np.zeros((4, 2))
@@ -538,6 +540,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend, training):
         reference.sinkhorn_router(z, training=training)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.sinkhorn, jnp.asarray), (reference, np.asarray)):
         for k in (0, 3):

@@ -408,6 +408,7 @@ def test_jit_changes_nothing(backend):
             assert_close_bounded("top_k.gate", *pair, scale, what=f"{path}, jit and no jit: {name}")
 
 
+@pytest.mark.twin
 def test_types(backend):
     z = np.zeros((7, 4))
     for found in (eager(backend, TOP_K, "float32", z, k=2), eager(backend, GSHARD, "float32", z)):
@@ -418,6 +419,7 @@ def test_types(backend):
     assert raised.gate.dtype == raised.plan.dtype == jnp.float32
 
 
+@pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((7, 4))
     z[1, 0] = np.nan
@@ -428,6 +430,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             router(z)
 
 
+@pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         z = array(np.zeros((4, 2)))

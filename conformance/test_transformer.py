@@ -435,6 +435,7 @@ def test_jit_changes_nothing(backend, name):
     assert_close_bounded("transformer.logits", ours.logits, theirs.logits, scale, what=f"jit and no jit, {name}")
 
 
+@pytest.mark.twin
 @each_of(tuple(MODELS))
 def test_types(backend, name):
     """By shapes only, which is what jit sees."""
@@ -455,6 +456,7 @@ def test_types(backend, name):
     assert found.output.routing.expert.dtype == jnp.int32
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
 @given(seed=seeds)
 def test_bfloat16(backend, name, seed):
@@ -504,6 +506,7 @@ BAD = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):
     change, message = BAD[bad]

@@ -1,0 +1,66 @@
+"""`python -m routelaws.conformance --backend my.module`: which functions compute what the reference says.
+
+Exit codes: 0 nothing is wrong, 1 something is, 2 what was asked cannot be done.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+
+def parser() -> argparse.ArgumentParser:
+    summary, _, codes = __doc__.partition("\n\n")
+    found = argparse.ArgumentParser(prog="python -m routelaws.conformance", description=summary, epilog=codes)
+    add = found.add_argument
+    add("--backend", action="append", metavar="NAME",
+        help="module, module:attribute, or an entry point of group routelaws.backends; repeatable; "
+             "without it ROUTELAWS_BACKEND, else routelaws.accelerated")  # fmt: skip
+    add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test these functions alone")
+    add("--require", action="append", metavar="FUNCTION[,...]", default=[], help="fail where one of these is not there")
+    add("--profile", choices=("quick", "default", "nightly"), default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
+        help="8, 40 or 400 examples of a property; quick leaves the slow tests out")  # fmt: skip
+    add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
+    add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
+    add("--list", action="store_true", help="print the names of the functions and stop")
+    add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
+    return found
+
+
+def main(arguments=None) -> int:
+    options = parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", folder)  # or it leaves a folder where it is run
+        return _run(options)
+
+
+def _run(options) -> int:
+    try:
+        from routelaws.conformance import backends, runner
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed; the suite needs the extra routelaws[conformance]", file=sys.stderr)
+        return 2
+    try:
+        if options.list:
+            print("\n".join(backends.public_functions()))
+            return 0
+        runner.check_version(options.suite_version)
+        names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or backends.OURS]
+        more = [f"--routelaws-{kind}={os.path.abspath(path)}" for kind, path in
+                (("json", options.json), ("html", options.html)) if path]  # fmt: skip
+        more += ["-n", options.processes, "--dist", "loadfile"] if options.processes else []
+        only, require = ([name for group in groups for name in group.split(",")]
+                         for groups in (options.only, options.require))  # fmt: skip
+        code, _ = runner.run_suite(names, profile=options.profile, require=require, only=only,
+                                   time_limit=options.time_limit, options=more, verbose=options.verbose)  # fmt: skip
+        return code
+    except backends.BackendError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

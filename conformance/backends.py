@@ -1,0 +1,475 @@
+"""What a backend is, how it is found, and the guard around each call of it.
+
+A backend is a namespace with the public names of the reference: a module, an attribute of one, or any object with
+attributes. Nothing is subclassed, and nobody has to have everything: a name that is not there skips the tests that
+ask for it and is counted.
+
+`Backend` stands between the tests and such a namespace. A test calls `backend.routers.top_k.top_k_router` as if it
+were the reference's, with NumPy arrays; the guard hands the arrays over as the backend wants them, stops the call when
+it takes too long, looks whether the inputs are still what they were, calls twice at first to see whether the result is
+the same, and gives the result back as the reference's record of NumPy arrays.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import signal
+import sys
+import threading
+import types
+import typing
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+OURS = "routelaws.accelerated"
+GROUP = "routelaws.backends"
+"""The group of entry points in which an installed library can name its backend."""
+
+DTYPES = ("float64", "float32")
+DTYPES_OF = {"routelaws.reference": ("float64",)}
+"""The reference computes in float64 whatever it is given."""
+TIME_LIMIT = 60.0
+"""Seconds that one call may take where nothing else is asked."""
+
+OBJECTS: dict[str, object] = {}
+"""Namespaces that were handed over as objects, by the name they go under."""
+
+
+class BackendError(ValueError):
+    """A backend cannot be found, or asks for what does not exist."""
+
+
+class Broken(AssertionError):
+    """A function broke a rule that holds for every function; `kind` is one of `report.VERDICTS`."""
+
+    def __init__(self, path: str, kind: str, detail: str):
+        super().__init__(f"{path} {detail}")
+        self.path, self.kind, self.detail = path, kind, detail
+
+
+class _TimeIsUp(BaseException):
+    """Raised by the alarm inside a call."""
+
+
+def _walk(name: str, path: str = ""):
+    """Yield (path, module) of every file of the reference."""
+    module = importlib.import_module(name)
+    if not hasattr(module, "_MODULES"):
+        yield path, module
+    for part in getattr(module, "_MODULES", ()):
+        yield from _walk(f"{name}.{part}", f"{path}.{part}".lstrip("."))
+
+
+@functools.cache
+def _names() -> tuple[dict, dict, frozenset]:
+    """Return the reference's functions and classes by path, and the paths of its modules and folders."""
+    functions, classes, rooms = {}, {}, set()
+    for path, module in _walk("routelaws.reference"):
+        parts = path.split(".")
+        rooms |= {".".join(parts[: i + 1]) for i in range(len(parts))}
+        for name, value in vars(module).items():
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__:
+                if inspect.isfunction(value):
+                    functions[f"{path}.{name}"] = value
+                elif inspect.isclass(value):
+                    classes[f"{path}.{name}"] = value
+    return functions, classes, frozenset(rooms)
+
+
+def _reference(room: str):
+    """Return a file or folder of the reference."""
+    return importlib.import_module(f"routelaws.reference.{room}")
+
+
+def public_functions() -> dict:
+    """Return the reference's public functions by path, such as "routers.top_k.top_k_router"."""
+    return _names()[0]
+
+
+@functools.cache
+def _path_of_class() -> dict:
+    return {value: path for path, value in _names()[1].items()}
+
+
+@functools.cache
+def _record_called(name: str):
+    """Return the reference's record of this name, None if there is none."""
+    return next((one for one in _path_of_class() if one.__name__ == name and hasattr(one, "_replace")), None)
+
+
+@functools.cache
+def _is_alone(name: str) -> bool:
+    """Say whether only one public function has this last name."""
+    return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
+
+
+def full_names(names) -> tuple[str, ...]:
+    """Return the paths of functions that are given by path, or by last name where that is enough.
+
+    Raises:
+        BackendError: a name is not of the reference, or is that of several functions.
+    """
+    found = []
+    for name in names:
+        fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
+        if len(fitting) != 1:
+            known = f"it can be {', '.join(fitting)}" if fitting else "--list shows the names"
+            raise BackendError(f"{name} is not the name of one public function of the reference; {known}")
+        found += fitting
+    return tuple(found)
+
+
+def load(name: str):
+    """Return the namespace called `name`: "module", "module:attribute", or an entry point of `GROUP`.
+
+    Raises:
+        BackendError: there is no such thing, or importing it fails.
+    """
+    if name in OBJECTS:
+        return OBJECTS[name]
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name == name:
+            return point.load()
+    module, _, attribute = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever the file of a stranger does
+        raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
+    for part in filter(None, attribute.split(".")):
+        if not hasattr(found, part):
+            raise BackendError(f"backend {name}: {module} has no attribute {attribute}")
+        found = getattr(found, part)
+    return found
+
+
+def _submodule(module: str, name: str):
+    """Return a module of a package that its `__init__` does not import; None where there is none."""
+    try:
+        return importlib.import_module(module) if importlib.util.find_spec(module) else None
+    except Exception as error:
+        raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
+
+
+def _fields(record) -> tuple[str, ...]:
+    """Return the field names of a NamedTuple or dataclass (or of an instance), () of anything else."""
+    if dataclasses.is_dataclass(record):
+        return tuple(field.name for field in dataclasses.fields(record))
+    return tuple(getattr(record, "_fields", ())) if hasattr(record, "_replace") else ()
+
+
+def arrays_of(tree) -> list:
+    """Return the arrays in nested dicts, lists, tuples and records."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in arrays_of(value)]
+    if isinstance(tree, list | tuple):
+        return [leaf for value in tree for leaf in arrays_of(value)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [leaf for name in _fields(tree) for leaf in arrays_of(getattr(tree, name))]
+    return [tree] if hasattr(tree, "shape") and hasattr(tree, "dtype") else []
+
+
+def as_numpy(value):
+    """Return an array of any library as a NumPy array; what is no array stays as it is."""
+    if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
+        return value
+    if hasattr(value, "detach"):  # a torch tensor, which may ask for gradients or live elsewhere
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
+
+
+def _equal(first, second) -> bool:
+    """Say whether two results are the same to the last bit."""
+    ours, theirs = arrays_of(first), arrays_of(second)
+    if not ours:
+        return repr(first) == repr(second)
+    pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
+    return len(ours) == len(theirs) and all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def _kind(array: np.ndarray) -> str:
+    return {"f": "floats", "V": "floats", "i": "integers", "u": "integers", "b": "booleans"}.get(
+        array.dtype.kind, f"what {array.dtype} is")  # fmt: skip
+
+
+def _difference(found, wanted, where: str) -> str:
+    """Return how the shapes and kinds of numbers of a result differ from the reference's, or ""."""
+    if _fields(wanted):
+        parts = ((f"{where}.{name}", getattr(found, name), getattr(wanted, name)) for name in _fields(wanted))
+        return next(filter(None, (_difference(ours, theirs, name) for name, ours, theirs in parts)), "")
+    if not isinstance(wanted, np.ndarray | np.generic):
+        return ""
+    head = f"in {where.lstrip('.')}: " if where else ""
+    try:
+        found = np.asarray(found)
+    except Exception as error:
+        return f"{head}{type(found).__name__} is no array ({error})"
+    if found.shape != wanted.shape:
+        return f"{head}shape {found.shape}, expected {wanted.shape}"
+    if _kind(found) != _kind(wanted):
+        return f"{head}dtype {found.dtype}, {_kind(wanted)} are needed"
+    return ""
+
+
+class _Room:
+    """A file or folder of a backend: attributes are looked up by their path in the reference."""
+
+    def __init__(self, backend, path: str):
+        self._backend, self._path = backend, path
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._backend.resolve(f"{self._path}.{name}")
+
+
+class Backend:
+    """A namespace under test, seen by the tests as if it were the reference.
+
+    Args:
+        name: what it is called in reports.
+        namespace: an object with the reference's public names, as many as it has. Names may stand where the reference
+            has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
+            `capabilities` (of "jit" and "grad": it computes with JAX), `dtypes`, `from_numpy(array, dtype)`,
+            `to_numpy(value)`, `__version__`.
+        ledger: where calls and troubles are written down, a `report.Ledger`.
+        require: paths of functions that have to be there.
+        time_limit: seconds for one call.
+    """
+
+    def __init__(self, name: str, namespace, ledger, *, require=(), time_limit: float = TIME_LIMIT):
+        self.name, self.namespace, self.ledger = name, namespace, ledger
+        self.require, self.time_limit = frozenset(require), time_limit
+        own_name = getattr(namespace, "__name__", "")
+        self.named_capabilities = getattr(namespace, "capabilities", None)
+        self.capabilities = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
+        if not set(self.capabilities) <= {"jit", "grad"}:
+            raise BackendError(f"backend {name}: capabilities are {self.capabilities}; allowed: jit, grad")
+        self.dtypes = tuple(getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
+        self.version = str(getattr(namespace, "__version__", "") or "not stated")
+        self._wrapped, self._seen, self._broken = {}, set(), {}
+        self.functions = [path for path in public_functions() if callable(self._find(path))]
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.resolve(name)
+
+    def resolve(self, path: str):
+        """Return what the tests see under a path of the reference."""
+        functions, classes, rooms = _names()
+        if path in rooms:
+            return _Room(self, path)
+        found = self._find(path)
+        if path in classes and (found is None or hasattr(classes[path], "_replace")):
+            return classes[path]  # a record: what a call needs is made of it in `_given`
+        if found is None:
+            room, _, name = path.rpartition(".")
+            if name.startswith("_") or room not in rooms or not hasattr(_reference(room), name):
+                raise AttributeError(f"the reference has no {path}")
+            self._missing(path)
+        return self._wrap(path, found) if path in functions else found
+
+    def _find(self, path: str):
+        """Return what the namespace has under a path or, for a function, under its last name; None without it."""
+        here = self.namespace
+        for part in path.split("."):
+            inside, here = here, getattr(here, part, None)
+            if here is None and isinstance(inside, types.ModuleType) and hasattr(inside, "__path__"):
+                here = _submodule(f"{inside.__name__}.{part}", self.name)
+            if here is None:
+                break
+        last = path.rpartition(".")[2]
+        if here is None and path in public_functions() and _is_alone(last):
+            return getattr(self.namespace, last, None)
+        return here
+
+    def _missing(self, path: str):
+        if path in self.require:
+            raise Broken(path, "missing", "is not there, and it is required")
+        pytest.skip(f"{path} is not there")
+
+    def _leave_out(self, reason: str):
+        """End this example, or this test where there are no examples."""
+        self.ledger.left_out = reason
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        pytest.skip(reason)
+
+    def _wrap(self, path: str, function):
+        """Return the guarded function; always the same one, since it is the key of compiled functions."""
+        if path in self._wrapped:
+            return self._wrapped[path]
+
+        def guarded(arguments, keywords, precision=None, through=None, static=()):
+            """Call; `through` is the compiled function, which holds its `static` arguments already."""
+            return self._call(path, function, arguments, keywords, precision, through, dict(static))
+
+        def call(*arguments, **keywords):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays_of((arguments, keywords))):
+                if not self.capabilities:
+                    pytest.skip(f"{path} is traced by JAX here; {self.name} names no capability for that")
+                self.ledger.called(self.name, path)
+                own = self._given(arguments, None), self._given(keywords, None)
+                return self._returned(path, function(*own[0], **own[1]))
+            return guarded(arguments, keywords)
+
+        call = functools.update_wrapper(call, function) if hasattr(function, "__name__") else call
+        call.guarded, call.routelaws_backend = guarded, self
+        self._wrapped[path] = call
+        return call
+
+    def _given(self, value, precision: str | None):
+        """Return an argument as the backend wants it: its own records, its own arrays, copied."""
+        if isinstance(value, dict):
+            return {key: self._given(part, precision) for key, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._given(part, precision) for part in value)
+        if type(value) in _path_of_class() and hasattr(value, "_replace"):
+            own = self._find(_path_of_class()[type(value)])
+            return (own or type(value))(*(self._given(part, precision) for part in value))
+        lone = precision and isinstance(value, np.floating)  # in a record, an array like the others
+        if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
+            return value
+        array = np.array(value)
+        if array.dtype.kind in "fV":
+            dtype = precision or array.dtype.name
+            if dtype not in self.dtypes:
+                self._leave_out(f"{dtype} is not among the dtypes of {self.name}")
+            array = array.astype(dtype)
+        convert = getattr(self.namespace, "from_numpy", None)
+        return array if convert is None else convert(array, array.dtype.name)
+
+    def _returned(self, path: str, value, hint=None):
+        """Return a result as the reference's record of NumPy arrays (of JAX arrays, where the backend has those)."""
+        hint = inspect.signature(public_functions()[path]).return_annotation if hint is None else hint
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+            options = [option for option in typing.get_args(hint) if option is not type(None)]
+            hint = None if value is None else next(iter(options))
+        named = _record_called(type(value).__name__)  # it may return another record than the annotation says
+        hint = named if named and inspect.isclass(hint) else hint
+        if typing.get_origin(hint) is list and isinstance(value, list | tuple):
+            return [self._returned(path, part, typing.get_args(hint)[0]) for part in value]
+        if inspect.isclass(hint) and hasattr(hint, "_replace"):
+            return self._record(path, value, hint)
+        if isinstance(value, dict):
+            return {key: self._returned(path, part, object) for key, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._returned(path, part, object) for part in value)
+        if self.capabilities:
+            return value
+        own = getattr(self.namespace, "to_numpy", None)
+        return as_numpy(value) if own is None or isinstance(value, np.ndarray | int | float | str) else own(value)
+
+    def _record(self, path: str, value, record):
+        """Return the record of an object with its attributes, a dict with its keys, or a tuple in its order."""
+        names = record._fields
+        if isinstance(value, dict) and set(names) <= set(value):
+            parts = [value[name] for name in names]
+        elif not isinstance(value, dict) and all(hasattr(value, name) for name in names):
+            parts = [getattr(value, name) for name in names]
+        elif isinstance(value, list | tuple) and not _fields(value) and len(value) == len(names):
+            parts = list(value)
+        else:
+            self._break(path, "wrong", f"returned {type(value).__name__}; a record of {', '.join(names)} is needed")
+        hints = typing.get_type_hints(record)
+        return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
+
+    def _break(self, path: str, kind: str, detail: str):
+        """Fail now and at every later call, so that a search for a smaller example ends at once."""
+        self._broken[path] = kind, detail
+        self._fail_again(path)
+
+    def _fail_again(self, path: str):
+        # One line for all: Hypothesis tells failures apart by where they are raised, and calls two of them flaky.
+        if path in self._broken:
+            raise Broken(path, *self._broken[path])
+
+    def _call(self, path: str, function, arguments, keywords, precision, through, static):
+        """Call once, or twice where this function has not been called with these constants before."""
+        self.ledger.called(self.name, path)
+        self._fail_again(path)
+
+        def once():
+            own = (arguments, keywords) if through else (self._given(arguments, precision),
+                                                         self._given(keywords, precision))  # fmt: skip
+            before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
+            value = self._timed(path, through or function, *own)
+            after = [] if self.capabilities else map(self._plain, arrays_of(own))
+            if not all(a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
+                       for a, b in zip(before, after, strict=True)):  # fmt: skip
+                self._break(path, "mutates", "changed an array that it was given")
+            return self._returned(path, value)
+
+        result, everything = once(), keywords | static
+        constants = repr({key: value for key, value in everything.items() if not arrays_of(value)})
+        if (path, constants, precision) not in self._seen:
+            if path not in {seen[0] for seen in self._seen}:
+                self._judge_structure(path, result, arguments, everything)
+            self._seen.add((path, constants, precision))
+            self._judge_precision(path, result, precision)
+            drawn = any(isinstance(value, np.random.Generator) for value in (*arguments, *keywords.values()))
+            if not drawn and not _equal(result, once()):
+                self._break(path, "not deterministic", "gave two results for the same input")
+        return result
+
+    def _plain(self, leaf):
+        own = getattr(self.namespace, "to_numpy", None)
+        return as_numpy(leaf) if own is None or isinstance(leaf, np.ndarray) else own(leaf)
+
+    def _judge_structure(self, path: str, result, arguments, keywords) -> None:
+        """Fail unless shapes and kinds of numbers are those of the reference for the same input."""
+        try:
+            given = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))
+            wanted = public_functions()[path](*given[0], **given[1])
+        except Exception:  # input for which the reference has no answer: the tests decide
+            return
+        problem = _difference(result, wanted, "")
+        if problem:
+            self._break(path, "wrong", f"returned the wrong thing: {problem}")
+
+    def _judge_precision(self, path: str, result, precision: str | None) -> None:
+        """Fail where floats come back in less than the precision that they were given in."""
+        for leaf in arrays_of(result) if precision and not self.capabilities else ():
+            if leaf.dtype.kind == "f" and leaf.dtype.itemsize < np.dtype(precision).itemsize:
+                said = f"returned dtype {leaf.dtype} where {precision} was asked for; `dtypes` says what there is"
+                self._break(path, "wrong", said)
+
+    def _timed(self, path: str, function, arguments, keywords):
+        """Call, and fail where it does not return in time or tries to end the process."""
+
+        def alarm(number, frame):
+            raise _TimeIsUp
+
+        on = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        previous = signal.signal(signal.SIGALRM, alarm) if on else None
+        try:
+            if on:
+                signal.setitimer(signal.ITIMER_REAL, self.time_limit)
+            return function(*arguments, **keywords)
+        except _TimeIsUp:
+            trouble = "hangs", f"did not return within {self.time_limit:g} s"
+        except (SystemExit, GeneratorExit) as error:
+            trouble = "raises", f"raised {type(error).__name__}"
+        except Exception as error:
+            self.ledger.raised = error, path
+            raise
+        finally:
+            if on:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, previous)
+        self._break(path, *trouble)  # outside, so that it has no context that a later failure would lack
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a report has to state."""
+    return {"Python": sys.version.split()[0], "NumPy": np.__version__, "JAX": jax.__version__,
+            "Hypothesis": hypothesis.__version__, "pytest": pytest.__version__}  # fmt: skip

@@ -1,0 +1,338 @@
+"""The table of dialects: formulas, who computes them, and inputs that tell them apart. `dialects` asks the questions.
+
+No library is imported: the formulas are restated, as they were read in public code in 2026. Where a dialect has a
+parameter that is not in the signature (a least capacity, an alignment, a number of devices) it has the library's usual
+value, or 1. The first dialect of a subject is ours.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Dialect(NamedTuple):
+    """One way to compute something."""
+
+    name: str
+    formula: str  # in words and letters, for a report
+    spoken_by: tuple[str, ...]  # libraries; "routelaws" is this one
+    function: Callable  # the formula; or, with `accepts`, one that satisfies the condition
+    accepts: Callable | None = None  # (*inputs, found) -> bool, where more than one answer is right
+    repeats: bool | None = None  # with `accepts`: whether two calls agree; None where either is right
+
+
+class Subject(NamedTuple):
+    """What libraries differ in."""
+
+    parameters: tuple[str, ...]  # of the function, in order
+    dialects: tuple[Dialect, ...]  # ours first
+    inputs: Callable[[int], list[tuple]]  # from a seed; the smallest first
+    same: tuple[frozenset, ...] = ()  # sets of names that stand for the same function
+
+
+# Capacity: T tokens, E experts, k experts per token, factor c.
+
+
+def _float32_ceil(T: int, E: int, k: int, c: float) -> int:
+    share = np.float32(c) * np.float32(k) * np.float32(T) / np.float32(E)
+    return min(math.ceil(share), math.ceil(c * k * T / E))
+
+
+def _in_fours(slots: int) -> int:
+    return 4 * math.ceil(slots / 4)
+
+
+CAPACITY = (
+    Dialect("ours", "min(T, ceil(c k T / E)), c as the decimal that it prints as", ("routelaws",),
+            lambda T, E, k, c: min(T, math.ceil(Fraction(str(float(c))) * k * T / E))),
+    Dialect("megatron", "ceil(T k / E * c), not limited to T", ("Megatron",),
+            lambda T, E, k, c: math.ceil(T * k / E * c)),
+    Dialect("deepspeed", "max(ceil(T / E * c * k), 4)", ("DeepSpeed",),
+            lambda T, E, k, c: max(math.ceil(T / E * c * k), 4)),
+    Dialect("tutel", "k int(c ceil(T / E))", ("Tutel",), lambda T, E, k, c: k * int(c * math.ceil(T / E))),
+    Dialect("megablocks", "int(c k T / E), rounded down, not limited to T", ("MegaBlocks",),
+            lambda T, E, k, c: int(c * k * T / E)),
+    Dialect("maxtext", "int(max(ceil(T k / E) c, c)), rounded up before the factor", ("MaxText",),
+            lambda T, E, k, c: int(max(math.ceil(T * k / E) * c, c))),
+    Dialect("flaxformer", "max(round(c T / E), 4), without k", ("flaxformer",),
+            lambda T, E, k, c: max(round(c * T / E), 4)),
+    Dialect("axlearn", "max(int(T c / E), 1), without k", ("axlearn",), lambda T, E, k, c: max(int(T * c / E), 1)),
+    Dialect("st-moe", "max(min(T, int(T c / E)), 4), without k", ("lucidrains st-moe",),
+            lambda T, E, k, c: max(min(T, int(T * c / E)), 4)),
+    Dialect("vmoe, up", "ceil(T k c / E), then up to a multiple of 4", ("vMoE",),
+            lambda T, E, k, c: _in_fours(math.ceil(T * k * c / E))),
+    Dialect("vmoe, nearest", "round(T k c / E), then up to a multiple of 4", ("vMoE",),
+            lambda T, E, k, c: _in_fours(round(T * k * c / E))),
+    Dialect("llm-random", "min(int(c T k / E), T), rounded down", ("llm-random",),
+            lambda T, E, k, c: min(int(c * T * k / E), T)),
+    Dialect("grug", "ceil(c k T / E) in float32, at most the same in float64", ("Marin grug",), _float32_ceil),
+)  # fmt: skip
+
+
+def _capacity_inputs(seed: int) -> list[tuple]:
+    edges = [(1, 1, 1, 1.0), (1, 8, 1, 1.0), (1, 8, 2, 1.0), (9, 2, 1, 1.0), (10, 4, 2, 1.25), (10, 4, 1, 8.0),
+             (10, 4, 2, 8.0), (36, 8, 1, 1.0), (200, 2, 1, 1.1), (50, 4, 2, 1.5), (64, 8, 2, 1.25), (61, 8, 2, 0.7),
+             (2**24 + 1, 2, 1, 1.0)]  # fmt: skip
+    random = np.random.default_rng(seed)
+    more = [
+        (int(random.integers(1, 400)), int(random.integers(k, 17)), k, float(random.integers(1, 40)) / 16)
+        for k in (1, 2, 1, 2, 3, 1, 2, 4)
+    ]
+    return sorted(edges + more)
+
+
+# Drop order: expert [T, k], num_experts, capacity, priority [T, k] -> kept [T, k].
+
+
+def _serve(expert, num_experts: int, capacity: int, queue) -> np.ndarray:
+    """Return who is kept when the assignments (t, choice) are served in the order of a queue."""
+    kept, taken = np.zeros(expert.shape, dtype=bool), [0] * num_experts
+    for t, choice in queue:
+        kept[t, choice] = taken[expert[t, choice]] < capacity
+        taken[expert[t, choice]] += 1
+    return kept
+
+
+def _in_order(key: Callable) -> Callable:
+    """Return a dispatch that serves the smallest key(t, choice, priority) first."""
+
+    def dispatch(expert, num_experts, capacity, priority):
+        queue = sorted(np.ndindex(expert.shape), key=lambda place: key(*place, priority))
+        return _serve(expert, num_experts, capacity, queue)
+
+    return dispatch
+
+
+def _by_lot(expert, num_experts, capacity, priority):
+    """Serve in an order that is drawn anew each time: the one place where a generator is hidden on purpose."""
+    return _serve(expert, num_experts, capacity, np.random.default_rng().permutation(list(np.ndindex(expert.shape))))
+
+
+def _fills_up(expert, num_experts, capacity, priority, found) -> bool:
+    """Return whether every expert keeps as many as it can, whoever they are."""
+    wanted = np.minimum(np.bincount(expert.ravel(), minlength=num_experts), capacity)
+    kept = np.bincount(expert[found.astype(bool)], minlength=num_experts)
+    return found.shape == expert.shape and set(np.unique(found)) <= {0, 1} and bool(np.all(kept == wanted))
+
+
+DROP_ORDER = (
+    Dialect("choice", "all first choices before any second, earlier tokens first",
+            ("routelaws", "flaxformer", "axlearn", "Tutel", "DeepSpeed top-2", "lucidrains st-moe"),
+            _in_order(lambda t, choice, priority: (choice, t))),
+    Dialect("token", "earlier tokens first, with all their choices", ("MaxText", "routelaws with order 'token'"),
+            _in_order(lambda t, choice, priority: (t, choice))),
+    Dialect("priority", "the largest priority first",
+            ("Megatron", "DeepSpeed top-k", "routelaws with order 'priority'"),
+            _in_order(lambda t, choice, priority: (-priority[t, choice], choice, t))),
+    Dialect("0/1 mask, later first", "the C largest entries of a 0/1 mask, of equal ones the last", ("torch.topk",),
+            _in_order(lambda t, choice, priority: (-t, choice))),
+    Dialect("0/1 mask", "the C largest entries of a 0/1 mask, in an order that nobody states",
+            ("llm-random", "Megatron with the policy 'position'"),
+            _in_order(lambda t, choice, priority: ((5 * t + 3) % 7, choice, t)), _fills_up, True),
+    Dialect("random", "by lot", ("DeepSpeed top-1",), _by_lot, _fills_up, False),
+)  # fmt: skip
+
+
+def _drop_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    inputs = []
+    shapes = ((3, 1, 1, 1), (6, 2, 1, 2), (3, 2, 2, 1), (6, 3, 2, 2), (9, 4, 2, 2), (12, 3, 3, 5), (16, 4, 2, 1))
+    for T, E, k, C in shapes:
+        expert = np.array([random.permutation(E)[:k] for _ in range(T)])
+        inputs.append((expert, E, C, random.permutation(T * k).reshape(T, k) / (T * k)))
+    crowded = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])  # token 0's second choice against token 1's first
+    inputs.append((crowded, 2, 1, np.array([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])))
+    return sorted(inputs, key=lambda values: values[0].size)
+
+
+# Gates: logits [T, E], expert [T, k] -> [T, k].
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -logits))
+
+
+def _chosen(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(values, expert, axis=-1)
+
+
+def _shared(values: np.ndarray) -> np.ndarray:
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+def _alone_or_many(alone: Callable, many: Callable) -> Callable:
+    """Return a gate that has one form at k = 1 and another above."""
+    return lambda z, e: alone(z, e) if e.shape[-1] == 1 else many(z, e)
+
+
+def _probability(z, e):
+    return _chosen(_softmax(z), e)
+
+
+GATES = (
+    Dialect("softmax", "softmax over all experts", ("routelaws", "Switch", "Megatron with pre-softmax"), _probability),
+    Dialect("softmax, sum over chosen", "softmax over all experts, divided by its sum over the chosen; 1 at k = 1",
+            ("axlearn", "routelaws with normalisation 'sum'"), lambda z, e: _shared(_chosen(_softmax(z), e))),
+    Dialect("softmax over chosen", "softmax over the chosen alone; 1 at k = 1",
+            ("MaxText", "Megatron (which refuses k = 1)", "routelaws with normalisation 'softmax'"),
+            lambda z, e: _softmax(_chosen(z, e))),
+    Dialect("softmax, sum over chosen if k > 1", "divided by the sum over the chosen, but not at k = 1",
+            ("routelaws in a model",),
+            _alone_or_many(_probability, lambda z, e: _shared(_chosen(_softmax(z), e)))),
+    Dialect("sigmoid", "sigmoid of the chosen logits", ("BASE", "routelaws' BASE"),
+            lambda z, e: _sigmoid(_chosen(z, e))),
+    Dialect("sigmoid, sum over chosen", "sigmoid, divided by its sum over the chosen; 1 at k = 1", ("DeepSeek-V3",),
+            lambda z, e: _shared(_sigmoid(_chosen(z, e)))),
+    Dialect("sigmoid, sum over all", "sigmoid, divided by its sum over all experts", ("routelaws' balance loss",),
+            lambda z, e: _chosen(_shared(_sigmoid(z)), e)),
+    Dialect("sigmoid, softmax if k > 1", "sigmoid at k = 1, softmax over all experts above",
+            ("Megatron with Sinkhorn",),
+            _alone_or_many(lambda z, e: _sigmoid(_chosen(z, e)), _probability)),
+    Dialect("1/k", "the constant 1/k", ("routelaws' RL-R",), lambda z, e: np.full(e.shape, 1 / e.shape[1])),
+    Dialect("1", "the constant 1", ("routelaws' MultiHash",), lambda z, e: np.ones(e.shape)),
+)  # fmt: skip
+
+_SAME_GATES = (frozenset({"softmax, sum over chosen", "softmax over chosen"}),)
+
+
+def _logit_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    inputs = []
+    for T, E, k in ((1, 2, 1), (1, 3, 2), (2, 4, 1), (3, 4, 2), (5, 3, 1), (8, 8, 2), (7, 4, 3)):
+        logits = np.round(random.standard_normal((T, E)) * 1.5 + np.arange(E) / 2, 2)
+        inputs.append((logits, np.argsort(-logits, axis=1, kind="stable")[:, :k]))
+    return sorted(inputs, key=lambda values: values[0].size)
+
+
+# Balance loss: logits [T, E], expert [T, k] -> number.
+
+
+def _counted(expert: np.ndarray, num_experts: int) -> np.ndarray:
+    return np.bincount(expert.ravel(), minlength=num_experts)
+
+
+def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = True, scale: Callable | None = None):
+    """Return a balance loss scale(E) Σₑ fₑ Pₑ; `scale` is E if it is None."""
+
+    def loss(z, e):
+        num_experts = z.shape[1]
+        counts = _counted(e[:, :1] if first else e, num_experts)
+        share = counts / (len(e) * (1 if first or not over_k else e.shape[1]))
+        return float((num_experts if scale is None else scale(num_experts)) * share @ probability(z).mean(axis=0))
+
+    return loss
+
+
+def _loss_of_gates(z, e):
+    """The probabilities of the experts that were not chosen are left out."""
+    gates = np.zeros(z.shape)
+    np.put_along_axis(gates, e, _chosen(_softmax(z), e), axis=1)
+    share = _counted(e, z.shape[1]) / e.size
+    return float(z.shape[1] * share @ gates.mean(axis=0))
+
+
+BALANCE_LOSS = (
+    Dialect("assignments", "E Σ f P, all choices counted, f sums to 1: 1 at balance",
+            ("routelaws", "Megatron", "OLMo-core", "axlearn", "DeepSpeed top-k"), _loss()),
+    Dialect("tokens", "E Σ f P, all choices counted, f sums to k: k at balance",
+            ("MaxText", "flaxformer", "llm-random", "Mixtral and OLMoE in transformers"), _loss(over_k=False)),
+    Dialect("first_choice", "E Σ f P, first choices counted: 1 at balance",
+            ("DeepSpeed top-1 and top-2", "Tutel", "lucidrains st-moe"), _loss(first=True)),
+    Dialect("gshard", "Σ f P / E, first choices counted: 1 / E² at balance", ("GShard",),
+            _loss(first=True, scale=lambda E: 1 / E)),
+    Dialect("sigmoid", "E Σ f P, sigmoids divided by their sum over the experts: 1 at balance",
+            ("routelaws with score 'sigmoid'",), _loss(lambda z: _shared(_sigmoid(z)))),
+    Dialect("gates", "E Σ f P, P over the chosen experts alone", ("MaxText before its pull request 1433",),
+            _loss_of_gates),
+)  # fmt: skip
+
+
+# Scope: logits [b, S, E], expert [b, S, 1] -> number.
+
+
+def _pooled(z, e):
+    return _loss()(z.reshape(-1, z.shape[-1]), e.reshape(-1, e.shape[-1]))
+
+
+def _parts(z, e):
+    return [_loss()(*part) for part in zip(z, e, strict=True)]
+
+
+SCOPE = (
+    Dialect("pooled", "the shares of all parts together",
+            ("routelaws within a group", "vMoE and flaxformer within a group", "transformers over layers"), _pooled),
+    Dialect("mean of parts", "a loss of each part, and their mean",
+            ("MaxText over sequences", "MegaBlocks over layers"), lambda z, e: float(np.mean(_parts(z, e)))),
+    Dialect("sum of parts", "a loss of each part, and their sum", ("routelaws over routed blocks",),
+            lambda z, e: float(np.sum(_parts(z, e)))),
+)  # fmt: skip
+
+
+def _scope_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    inputs = []
+    for b, S, E in ((2, 1, 2), (2, 3, 4), (3, 4, 3)):
+        logits = np.round(random.standard_normal((b, S, E)), 2)
+        logits += 2 * (np.arange(b)[:, None, None] == np.arange(E))  # each part has a favourite of its own
+        inputs.append((logits, np.argsort(-logits, axis=2, kind="stable")[:, :, :1]))
+    return inputs
+
+
+# Ties: scores [T, E], k -> [T, k].
+
+
+def _ranked(key: Callable) -> Callable:
+    """Return a top-k that puts the smallest key(score, index) first."""
+
+    def top_k(scores, k):
+        return np.array([sorted(range(len(row)), key=lambda e: key(float(row[e]), e))[:k] for row in scores])  # noqa: B023
+
+    return top_k
+
+
+def _any_top_k(scores, k, found) -> bool:
+    """Return whether the choices are distinct, in falling order, and none that was left out is larger."""
+    if found.shape != (len(scores), k) or any(len(set(row.tolist())) < k for row in found):
+        return False
+    return bool(np.all(np.take_along_axis(scores, found, axis=1) == -np.sort(-scores, axis=1)[:, :k]))
+
+
+TIES = (
+    Dialect("lower index", "ties to the lower index, -0.0 equals +0.0", ("routelaws", "NumPy's stable argsort of -x"),
+            _ranked(lambda score, e: (-score, e))),
+    Dialect("lower index, -0.0 below", "ties to the lower index, -0.0 below +0.0", ("jax.lax.top_k",),
+            _ranked(lambda score, e: (-score, math.copysign(1, score) < 0, e))),
+    Dialect("higher index", "ties to the higher index, -0.0 equals +0.0", ("a reversed stable argsort",),
+            _ranked(lambda score, e: (-score, -e))),
+    Dialect("higher index, -0.0 below", "ties to the higher index, -0.0 below +0.0", ("a reversed total order",),
+            _ranked(lambda score, e: (-score, math.copysign(1, score) < 0, -e))),
+    Dialect("no rule", "any of the equal ones", ("torch.topk",),
+            _ranked(lambda score, e: (-score, (5 * e + 3) % 7, e)), _any_top_k),
+)  # fmt: skip
+
+
+def _tie_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    inputs = [(np.array([[-0.0, 0.0]]), 1), (np.array([[1.0, 1.0]]), 1), (np.zeros((1, 8)), 3)]
+    for T, E, k in ((2, 3, 1), (3, 4, 2), (4, 7, 3), (2, 8, 8)):
+        inputs.append((random.choice([-0.5, -0.0, 0.0, 0.5], (T, E)), k))
+    return sorted(inputs, key=lambda values: values[0].size)
+
+
+SUBJECTS = {
+    "capacity": Subject(("num_tokens", "num_experts", "k", "capacity_factor"), CAPACITY, _capacity_inputs),
+    "drop order": Subject(("expert", "num_experts", "capacity", "priority"), DROP_ORDER, _drop_inputs),
+    "gates": Subject(("logits", "expert"), GATES, _logit_inputs, _SAME_GATES),
+    "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs),
+    "scope": Subject(("logits", "expert"), SCOPE, _scope_inputs),
+    "ties": Subject(("scores", "k"), TIES, _tie_inputs),
+}
+"""What libraries differ in, and how."""

@@ -1,0 +1,196 @@
+"""Dialects: functions of one name that differ from library to library, as code that says which one a function speaks.
+
+    subject         function of a stranger                                      ours
+    "capacity"      f(num_tokens, num_experts, k, capacity_factor) -> int       min(T, ceil(c k T / E))
+    "drop order"    f(expert, num_experts, capacity[, priority]) -> [T, k]      all first choices before any second
+    "gates"         f(logits, expert) -> [T, k]                                 softmax over all experts
+    "balance loss"  f(logits, expert) -> number                                 1 at balance, whatever k is
+    "scope"         f(logits, expert) -> number                                 statistics of all tokens together
+    "ties"          f(scores, k) -> [T, k]                                      lower index, -0.0 equals +0.0
+
+Arrays are NumPy's: expert [T, k] integers, logits and scores [T, E], priority [T, k]; for "scope" logits [b, S, E] and
+expert [b, S, 1] of b parts, which are sequences, micro-batches or layers, in a balance loss that is 1 at balance for
+one part. What is returned can be anything that NumPy can read.
+
+`classify` calls a function on inputs that tell all dialects of a subject apart, and says which of them it speaks; or
+that it speaks none, with the smallest input on which it differs from ours. A different answer is thus named before it
+is called a bug; `classify_backend` does so for the functions of a backend:
+
+    >>> verdict = classify("capacity", lambda T, E, k, c: max(round(c * T / E), 4))
+    >>> verdict.matches
+    ('flaxformer',)
+    >>> print(describe(verdict))
+    capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is another: at num_tokens 1, num_experts 1, k 1,
+    capacity_factor 1.0 it gives 1, and this 4.
+
+Some dialects have no one right answer: who is dropped at random, or which of equal scores `torch.topk` takes. They are
+conditions on the answer, and are named only where no definite dialect fits.
+
+The formulas are in `dialect_table`.
+"""
+
+import inspect
+import operator
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialect_table import SUBJECTS, Dialect
+
+
+class Counterexample(NamedTuple):
+    """An input on which a function differs from ours."""
+
+    inputs: dict[str, Any]
+    ours: Any
+    found: Any  # what it returned, or "raised TypeError: ..." in words
+
+
+class Verdict(NamedTuple):
+    """Which dialect a function speaks."""
+
+    subject: str
+    matches: tuple[str, ...]  # names of dialects; more than one where they are the same function, none if it has none
+    examples: int  # inputs that were tried
+    counterexample: Counterexample | None  # None where it agrees with ours on all of them
+
+
+def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
+    """Return which dialect of a subject a function speaks.
+
+    Args:
+        subject: one of `SUBJECTS`.
+        function: of the signature in the module docstring, positional arguments; its inputs are copies. What it raises
+            counts as an answer that no dialect gives.
+        seed: of the part of the inputs that is random.
+
+    Returns:
+        `Verdict`.
+
+    Raises:
+        ValueError: the subject is unknown.
+    """
+    if subject not in SUBJECTS:
+        raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
+    parameters, dialects, make_inputs, _ = SUBJECTS[subject]
+    inputs = make_inputs(seed)
+    given = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
+    answers = [(_call(function, values[:given]), _call(function, values[:given])) for values in inputs]
+    definite = [dialect.name for dialect in dialects if not dialect.accepts and _speaks(dialect, inputs, answers)]
+    loose = [dialect.name for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
+    difference = _difference(parameters, dialects[0], inputs, answers)
+    return Verdict(subject, tuple(definite or loose), len(inputs), difference)
+
+
+def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:
+    """Return which dialects the functions of a backend speak, by subject, with their defaults.
+
+    Args:
+        namespace: the backend, with the reference's public names; subjects whose function it lacks are left out.
+        call: call(path, *arrays, **options) calls one of its functions; by default with NumPy's arrays as they are.
+        seed: see `classify`.
+    """
+    verdicts = {}
+    for subject, (path, adapt) in FUNCTIONS.items():
+        try:
+            function = operator.attrgetter(path)(namespace)
+        except AttributeError:
+            continue
+        verdicts[subject] = classify(subject, adapt(function if call is None else _bound(call, path)), seed=seed)
+    return verdicts
+
+
+def _bound(call: Callable, path: str) -> Callable:
+    return lambda *arrays, **options: call(path, *arrays, **options)
+
+
+def _field(record, name: str, position: int) -> Any:
+    """Return a field of a record: an object with attributes, a dict, or a tuple in the order of the reference."""
+    if isinstance(record, dict):
+        return record[name]
+    return getattr(record, name) if hasattr(record, name) else record[position]
+
+
+FUNCTIONS = {
+    "capacity": ("experts.expert_capacity", lambda f: lambda T, E, k, c: f(
+        num_tokens=T, num_experts=E, k=k, capacity_factor=c)),
+    "drop order": ("experts.dispatch", lambda f: lambda e, E, C: _field(f(e, num_experts=E, capacity=C), "kept", 1)),
+    "gates": ("routers.top_k.top_k_router", lambda f: lambda z, e: _field(f(z, k=e.shape[1]), "gate", 1)),
+    "balance loss": ("balance.auxiliary_loss", lambda f: lambda z, e: _field(f(z, e), "loss", 0)),
+    "ties": ("notation.top_k_indices", lambda f: lambda scores, k: f(scores, k=k)),
+}  # fmt: skip
+"""Which function of a backend shows its dialect, and how to call it."""
+
+
+def describe(verdict: Verdict) -> str:
+    """Return the verdict in a few words, in lines of at most 120 characters."""
+    dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
+    if verdict.matches:
+        found = dialects[verdict.matches[0]]
+        text = f"{verdict.subject}: {found.formula}; as in {', '.join(found.spoken_by)}."
+    else:
+        text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
+    if verdict.counterexample is not None:
+        inputs, ours, found = verdict.counterexample
+        where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())
+        text += f" Ours is another: at {where} it gives {_plain(ours)}, and this {_plain(found)}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _plain(value) -> Any:
+    return value if isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _takes(function: Callable, count: int) -> bool:
+    """Return whether a function can be called with so many positional arguments; yes, if nobody can tell."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # no signature, as for some that are not written in Python
+        return True
+    return True
+
+
+def _call(function: Callable, values: Sequence) -> Any:
+    """Return what a function gives for copies of its arguments, as an array; or words, where it raises."""
+    try:
+        return np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+    except Exception as problem:  # whatever a stranger's function does is an answer
+        return f"raised {type(problem).__name__}: {problem}"
+
+
+def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool:
+    if dialect.accepts is None:
+        return all(_same(first, dialect.function(*v)) for v, (first, _) in zip(inputs, answers, strict=True))
+    stable = all(_same(first, second) for first, second in answers)
+    if dialect.repeats not in (None, stable) or any(isinstance(first, str) for first, _ in answers):
+        return False
+    try:
+        return all(dialect.accepts(*v, found) for v, pair in zip(inputs, answers, strict=True) for found in pair)
+    except (IndexError, TypeError, ValueError):  # of another shape or kind
+        return False
+
+
+def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
+    """Return the first input, and so the smallest, on which an answer is not ours."""
+    for values, (found, _) in zip(inputs, answers, strict=True):
+        wanted = ours.function(*values)
+        if not _same(found, wanted):
+            return Counterexample(dict(zip(parameters, values, strict=True)), wanted, found)
+    return None
+
+
+def _same(found, wanted) -> bool:
+    """Return whether two answers are equal: whole numbers and booleans exactly, others up to the bound."""
+    if isinstance(found, str) or isinstance(wanted, str):
+        return isinstance(found, str) and isinstance(wanted, str) and found == wanted
+    wanted = np.asarray(wanted)
+    if found.shape != wanted.shape or found.dtype.kind not in "biuf":
+        return False
+    if wanted.dtype.kind in "biu":
+        return bool(np.all(found == wanted))
+    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))

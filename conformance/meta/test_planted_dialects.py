@@ -1,0 +1,156 @@
+"""Planted bugs in the table of dialects and in the way it is asked.
+
+A wrong formula, inputs that no longer tell dialects apart, a condition that lets everything pass: a check of
+`test_dialects` has to see each.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from routelaws import reference
+from routelaws.conformance import dialect_table, dialects, test_dialects
+
+RIGHT = {(subject, name): test_dialects.speaker(subject, name) for subject, name in test_dialects.SPEAKERS}
+
+
+def by_hand():
+    for case, wanted in test_dialects.BY_HAND.items():
+        test_dialects.check_capacities(*case, wanted)
+
+
+def balance():
+    test_dialects.check_values_at_balance(4, 2)
+
+
+def itself(subject, name):
+    return lambda: test_dialects.check_speaks_itself_alone(subject, name, RIGHT[subject, name])
+
+
+def ours(subject, name):
+    return lambda: test_dialects.check_speaks_itself_alone(
+        subject, name, test_dialects.ours(reference)[subject, name])  # fmt: skip
+
+
+def sorted_zeros(scores, k):
+    return np.argsort(-(scores + 0.0), axis=1, kind="stable")[:, :k]
+
+
+FORMULAS = {
+    # what is wrong: (subject, dialect, wrong function, the check that has to see it)
+    "rounded down": ("capacity", "ours", lambda T, E, k, c: min(T, int(c * k * T / E)), by_hand),
+    "in floats": ("capacity", "ours", lambda T, E, k, c: min(T, math.ceil(T * k / E * c)), ours("capacity", "ours")),
+    "limited to T": ("capacity", "megatron", lambda T, E, k, c: min(T, math.ceil(T * k / E * c)), by_hand),
+    "with k": ("capacity", "flaxformer", lambda T, E, k, c: max(round(c * k * T / E), 4), by_hand),
+    "no least": ("capacity", "st-moe", lambda T, E, k, c: min(T, int(T * c / E)), by_hand),
+    "fours below": ("capacity", "vmoe, up", lambda T, E, k, c: math.ceil(T * k * c / E) // 4 * 4, by_hand),
+    "orders swapped": ("drop order", "choice", RIGHT["drop order", "token"], ours("drop order", "choice")),
+    "smallest first": (
+        "drop order", "priority", lambda e, n, c, p: RIGHT["drop order", "priority"](e, n, c, -p),
+        ours("drop order", "priority")),
+    "divided by all": ("gates", "softmax, sum over chosen", RIGHT["gates", "softmax"], itself("gates", "softmax")),
+    "sigmoid of a probability": (
+        "gates", "sigmoid", lambda z, e: RIGHT["gates", "sigmoid"](np.exp(z), e), ours("gates", "sigmoid")),
+    "not over k": ("balance loss", "assignments", RIGHT["balance loss", "tokens"], balance),
+    "without E": (
+        "balance loss", "first_choice", lambda z, e: RIGHT["balance loss", "first_choice"](z, e) / z.shape[1], balance),
+    "a mean for the sum": ("scope", "sum of parts", RIGHT["scope", "mean of parts"], balance),
+    "zeros alike": ("ties", "lower index, -0.0 below", sorted_zeros, itself("ties", "lower index")),
+    "ours ranks zeros": ("ties", "lower index", RIGHT["ties", "lower index, -0.0 below"], ours("ties", "lower index")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", FORMULAS)
+def test_formulas(bug, monkeypatch):
+    subject, name, wrong, check = FORMULAS[bug]
+    check()
+    table = dialects.SUBJECTS[subject]
+    changed = tuple(d._replace(function=wrong) if d.name == name else d for d in table.dialects)
+    monkeypatch.setitem(dialects.SUBJECTS, subject, table._replace(dialects=changed))
+    with pytest.raises(AssertionError):
+        check()
+
+
+def without_ties(seed):
+    random = np.random.default_rng(seed)
+    return [(random.standard_normal((4, 5)), 2)]
+
+
+def one_expert_each(seed):
+    return [values for values in dialect_table._logit_inputs(seed) if values[1].shape[1] == 1]
+
+
+def nobody_dropped(seed):
+    return [(expert, E, expert.size, priority) for expert, E, _, priority in dialect_table._drop_inputs(seed)]
+
+
+INPUTS = {
+    # what is wrong: (subject, inputs, the check that has to see it)
+    "no ties": ("ties", without_ties, itself("ties", "higher index")),
+    "k = 1 for gates": ("gates", one_expert_each, itself("gates", "softmax")),
+    "k = 1 for losses": ("balance loss", one_expert_each, itself("balance loss", "tokens")),
+    "room for all": ("drop order", nobody_dropped, itself("drop order", "token")),
+    "one part": (
+        "scope", lambda seed: [(z[:1], e[:1]) for z, e in dialect_table._scope_inputs(seed)],
+        itself("scope", "pooled")),
+    "small groups": (
+        "capacity", lambda seed: [v for v in dialect_table._capacity_inputs(seed) if v[0] < 10],
+        itself("capacity", "grug")),
+    "the largest first": (
+        "capacity", lambda seed: dialect_table._capacity_inputs(seed)[::-1],
+        test_dialects.check_the_smallest_difference),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", INPUTS)
+def test_inputs(bug, monkeypatch):
+    subject, wrong, check = INPUTS[bug]
+    check()
+    monkeypatch.setitem(dialects.SUBJECTS, subject, dialects.SUBJECTS[subject]._replace(inputs=wrong))
+    with pytest.raises(AssertionError):
+        check()
+
+
+def no_copies(function, values):
+    return np.asarray(function(*values))
+
+
+def close_enough(found, wanted):
+    return not isinstance(found, str) and np.shape(found) == np.shape(wanted)
+
+
+def anybody(subject, name):
+    """Return the dialects of a subject with a condition of one of them that everything meets."""
+    table = dialects.SUBJECTS[subject]
+    changed = [d._replace(accepts=lambda *values: True) if d.name == name else d for d in table.dialects]
+    return {subject: table._replace(dialects=tuple(changed))}
+
+
+def either_way():
+    table = dialects.SUBJECTS["drop order"]
+    return {"drop order": table._replace(dialects=tuple(d._replace(repeats=None) for d in table.dialects))}
+
+
+ASKING = {
+    # what is wrong: (name in the module, replacement, the check that has to see it)
+    "inputs are not copied": ("_call", no_copies, test_dialects.check_inputs_are_copies),
+    "only shapes compared": ("_same", close_enough, itself("gates", "1/k")),
+    "too few is fine": ("SUBJECTS", anybody("drop order", "0/1 mask"), test_dialects.check_conditions),
+    "any index is a tie": ("SUBJECTS", anybody("ties", "no rule"), test_dialects.check_conditions),
+    "a lot is a rule": ("SUBJECTS", either_way(), itself("drop order", "random")),
+    "the last difference": (
+        "_difference",
+        lambda parameters, dialect, inputs, answers, right=dialects._difference: right(
+            parameters, dialect, inputs[::-1], answers[::-1]),
+        test_dialects.check_the_smallest_difference),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", ASKING)
+def test_asking(bug, monkeypatch):
+    name, wrong, check = ASKING[bug]
+    check()
+    monkeypatch.setattr(dialects, name, dialects.SUBJECTS | wrong if name == "SUBJECTS" else wrong)
+    with pytest.raises(AssertionError):
+        check()

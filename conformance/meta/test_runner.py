@@ -1,0 +1,404 @@
+"""The suite as a product: strangers' backends, each named as what it is, and the rest goes on."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import routelaws
+from routelaws.conformance import backends, plugin, report, runner
+from routelaws.reference import notation
+from routelaws.reference.routers import top_k
+
+README = Path(runner.__file__).with_name("README.md")
+
+STRANGERS = """
+import sys, time
+from types import SimpleNamespace
+import numpy as np
+from routelaws.reference import notation
+
+def stranger(softmax):
+    return SimpleNamespace(softmax=softmax, log_sum_exp=notation.log_sum_exp, one_hot=notation.one_hot)
+
+def raise_(z):
+    raise TypeError("no such luck")
+
+def change(z):
+    z -= z.max(axis=-1, keepdims=True)
+    return notation.softmax(z)
+
+count = iter(range(10**9))
+right = stranger(notation.softmax)
+wrong = stranger(lambda z: notation.softmax(z) * 1.001)
+raises = stranger(raise_)
+hangs = stranger(lambda z: time.sleep(100))
+shape = stranger(lambda z: notation.softmax(z).sum(axis=-1))
+dtype = stranger(lambda z: notation.softmax(z).round().astype(int))
+mutates = stranger(change)
+random = stranger(lambda z: notation.softmax(z) * (1 + 1e-17 * 2.0 ** (next(count) % 9 * 10)))
+leaves = stranger(lambda z: sys.exit(0))
+half = stranger(lambda z: notation.softmax(z).astype(np.float32))
+"""
+
+FOUND = {
+    "right": ("right", ""),
+    "wrong": ("wrong", "softmax float"),
+    "raises": ("raises", "raised TypeError: no such luck"),
+    "hangs": ("hangs", "did not return within 0.5 s"),
+    "shape": ("wrong", r"shape \(\d+,\), expected \(\d+, \d+\)"),
+    "dtype": ("wrong", "dtype int64, floats are needed"),
+    "mutates": ("mutates", "changed an array that it was given"),
+    "random": ("not deterministic", "gave two results for the same"),
+    "leaves": ("raises", "raised SystemExit"),
+    "half": ("wrong", "dtype float32 where float64 was asked for"),
+}
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Run the command in a folder that is not the repository."""
+    hidden = ("ROUTELAWS_BACKEND", "ROUTELAWS_PROFILE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    command = [sys.executable, "-m", "routelaws.conformance", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_each_stranger_is_named_as_what_it_is(tmp_path):
+    (tmp_path / "strangers.py").write_text(STRANGERS, encoding="utf-8")
+    chosen = [word for name in FOUND for word in ("--backend", f"strangers:{name}")]
+    done = run(tmp_path, *chosen, "--only", "softmax,one_hot", "--require", "one_hot", "--time-limit", "0.5",
+               "--json", "found.json", "--html", "found.html")  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    reports = {one["backend"]: one for one in json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]}
+    page = (tmp_path / "found.html").read_text("utf-8")
+    for name, (verdict, detail) in FOUND.items():
+        one = reports[f"strangers:{name}"]
+        rows = {row["function"]: row for row in one["functions"]}
+        row = rows["notation.softmax"]
+        assert row["verdict"] == verdict and re.search(detail, row["detail"]), (name, row)
+        assert one["exit_code"] == (verdict != "right") and row["failed"] == (verdict != "right"), (name, one)
+        assert rows["notation.one_hot"]["verdict"] == "right", f"{name}: the rest goes on"
+        assert f"strangers:{name}" in page and f"conformance of strangers:{name}" in done.stdout
+    assert reports["strangers:right"]["functions"][0]["share"] < 1 and ">not deterministic<" in page
+    assert {path.name for path in tmp_path.iterdir()} <= {"strangers.py", "found.json", "found.html", "__pycache__"}
+
+
+def example() -> str:
+    return re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)[1]
+
+
+def test_the_example_of_the_readme(tmp_path):
+    """What the README says is what happens; the reference beside it, compared with itself."""
+    text = README.read_text("utf-8")
+    (tmp_path / "my_moe.py").write_text(example(), encoding="utf-8")
+    command = re.search(r"python -m routelaws.conformance (--backend my_moe --only .*)\n", text)[1].split()
+    done = run(tmp_path, *command, "--backend", "routelaws.reference", "--json", "found.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    mine, reference = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
+    printed = re.findall(r"^(notation\.\w+) +\d+ +\S+  (right)$", text, re.M)
+    assert [(row["function"], row["verdict"]) for row in mine["functions"]] == printed
+    for row in reference["functions"]:
+        assert row["verdict"] == "right" and row["examples"] > 0 and not row["share"], row
+    assert int(re.search(r"(\d+) skipped", done.stdout)[1]) < 60, "--only leaves the other tests out"
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path):
+    (tmp_path / "empty.py").write_text("softmaxes = 1\n", encoding="utf-8")
+    done = run(tmp_path, "--backend", "empty")
+    assert done.returncode == 2 and "backend empty has none of the reference's functions" in done.stderr + done.stdout
+
+
+def stranger(**names):
+    return backends.Backend("mine", SimpleNamespace(**names), report.Ledger())
+
+
+class TestLoading:
+    def test_the_functions_of_the_reference_are_found(self):
+        found = backends.public_functions()
+        assert found["routers.top_k.top_k_router"] is top_k.top_k_router and "notation.Routing" not in found
+        assert not any("._" in path for path in found) and len(found) > 100
+
+    def test_a_name_that_is_none(self):
+        with pytest.raises(backends.BackendError, match="softmix is not the name"):
+            backends.full_names(["softmix"])
+        with pytest.raises(backends.BackendError, match="it can be laws.dense.predict_loss, laws"):
+            backends.full_names(["predict_loss"])
+        assert backends.full_names(["top_k_router"]) == ("routers.top_k.top_k_router",)
+
+    def test_a_file_that_does_not_import(self, tmp_path, monkeypatch):
+        (tmp_path / "broken_moe").mkdir()
+        (tmp_path / "broken_moe" / "__init__.py").touch()
+        (tmp_path / "broken_moe" / "notation.py").write_text("1 / 0\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(backends.BackendError, match="importing broken_moe.notation raised ZeroDivisionError"):
+            backends.Backend("broken_moe", backends.load("broken_moe"), report.Ledger())
+
+    @pytest.mark.parametrize(
+        "name, problem",
+        [
+            ("no_such_library", "importing no_such_library raised ModuleNotFound"),
+            ("routelaws.reference:nothing", "has no attribute nothing"),
+        ],
+    )
+    def test_what_is_not_there(self, name, problem):
+        with pytest.raises(backends.BackendError, match=problem):
+            backends.load(name)
+
+    def test_an_attribute(self):
+        assert backends.load("routelaws.reference:notation.softmax") is notation.softmax
+
+    def test_an_entry_point(self, monkeypatch):
+        point = SimpleNamespace(name="mine", load=lambda: notation)
+        monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: [point])
+        assert backends.load("mine") is notation
+
+    def test_another_version(self):
+        with pytest.raises(backends.BackendError, match=f"0.0.0 was asked for, {routelaws.__version__} is installed"):
+            runner.check_version("0.0.0")
+        runner.check_version(routelaws.__version__)
+        runner.check_version(None)
+
+
+class TestBackend:
+    def test_what_is_there(self):
+        nested = SimpleNamespace(top_k=SimpleNamespace(top_k_router=top_k.top_k_router))
+        backend = stranger(routers=nested, softmax=notation.softmax, predict_loss=notation.softmax)
+        assert backend.functions == ["notation.softmax", "routers.top_k.top_k_router"]  # predict_loss is ambiguous
+        with pytest.raises(pytest.skip.Exception, match="routers.base.base_router is not there"):
+            _ = backend.routers.base.base_router
+        with pytest.raises(AttributeError, match="the reference has no notation.nothing"):
+            _ = backend.notation.nothing
+
+    def test_what_is_required(self):
+        backend = backends.Backend("mine", SimpleNamespace(), report.Ledger(), require=["notation.softmax"])
+        with pytest.raises(backends.Broken, match="notation.softmax is not there, and it is required"):
+            _ = backend.notation.softmax
+
+    @pytest.mark.parametrize("shape", ["record", "dict", "tuple", "object"])
+    def test_records(self, shape):
+        def router(logits, k=1):
+            found = top_k.top_k_router(logits, k)
+            return {"record": found, "dict": found._asdict(), "tuple": tuple(found),
+                    "object": SimpleNamespace(**found._asdict())}[shape]  # fmt: skip
+
+        found = stranger(top_k_router=router).routers.top_k.top_k_router(np.zeros((3, 2)))
+        assert type(found) is notation.Routing and found.expert.tolist() == [[0]] * 3
+
+    @pytest.mark.parametrize("lacks", [{"expert": 1}, (1, 2)])
+    def test_a_record_that_lacks_a_field(self, lacks):
+        with pytest.raises(backends.Broken, match="a record of expert, gate, load, plan, residual is needed"):
+            stranger(top_k_router=lambda logits: lacks).routers.top_k.top_k_router(np.zeros((3, 2)))
+
+    def test_a_record_as_an_argument(self):
+        """It arrives as the backend's own class where there is one, with arrays in the precision of the test."""
+        own = namedtuple("Routing", notation.Routing._fields)
+        seen = []
+
+        def router(logits, k=1, *, held=None):
+            seen.append(held)
+            return top_k.top_k_router(logits, k, held=held)
+
+        held = top_k.top_k_router(np.eye(3))
+        for names, kind in (({}, notation.Routing), ({"notation": SimpleNamespace(Routing=own)}, own)):
+            guarded = stranger(top_k_router=router, **names).routers.top_k.top_k_router.guarded
+            found = guarded((np.eye(3),), {"held": held}, "float32")
+            assert type(found) is notation.Routing and type(seen[-1]) is kind and seen[-1].load.dtype == np.float32
+
+    def test_what_a_stranger_changes_is_a_copy(self):
+        def change(values):
+            values += 1
+            return values.astype(float)
+
+        for given in (np.zeros((2, 4)), np.zeros((2, 4), int), np.zeros((2, 4), np.float32)):
+            with pytest.raises(backends.Broken, match="changed an array that it was given"):
+                stranger(softmax=change).notation.softmax(given)
+            assert not given.any(), given.dtype
+
+    @pytest.mark.parametrize("found, problem", [
+        (np.zeros(3), r"shape \(3,\), expected \(3, 1\)"), (np.zeros((3, 1), int), "dtype int64, floats are needed"),
+        (np.zeros((3, 1), np.float32), "^$"),
+    ])  # fmt: skip
+    def test_structure(self, found, problem):
+        assert re.search(problem, backends._difference(found, np.zeros((3, 1)), ""))
+        routing = top_k.top_k_router(np.eye(3))
+        assert re.search(problem, backends._difference(routing._replace(gate=found), routing, "")[len("in gate: ") :])
+
+    def test_arrays_of_its_own(self):
+        """Handed over by from_numpy, in the precision of the test, and taken back by to_numpy."""
+
+        class Own:
+            def __init__(self, array):
+                self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+        seen = []
+
+        def softmax(z):
+            seen.append(z)
+            return Own(notation.softmax(z.array))
+
+        backend = stranger(softmax=softmax, from_numpy=lambda array, dtype: Own(array), to_numpy=lambda own: own.array)
+        found = backend.notation.softmax.guarded((np.zeros((2, 4)),), {}, "float32")
+        assert found.tolist() == [[0.25] * 4] * 2 and seen[0].dtype == np.float32
+
+    @pytest.mark.parametrize("way", ["__array__", "__dlpack__", "detach"])
+    def test_arrays_come_back(self, way):
+        array = np.arange(3.0)
+        plain = {"__array__": lambda self, dtype=None, copy=None: array}
+        names = {
+            "__array__": plain,
+            "__dlpack__": {"__dlpack__": lambda self, **options: array.__dlpack__(**options),
+                           "__dlpack_device__": lambda self: array.__dlpack_device__()},
+            "detach": {"detach": lambda self: type("Detached", (), {"cpu": lambda self: self, "dtype": "", **plain})()},
+        }[way]  # fmt: skip
+        assert backends.as_numpy(type("Other", (), names)()).tolist() == [0.0, 1.0, 2.0]
+
+    def test_a_precision_that_it_has_not(self):
+        backend = stranger(softmax=notation.softmax, dtypes=("float32",))
+        with pytest.raises(pytest.skip.Exception, match="float64 is not among the dtypes of mine"):
+            backend.notation.softmax.guarded((np.zeros((2, 4)),), {}, "float64")
+
+    def test_capabilities(self):
+        with pytest.raises(backends.BackendError, match="capabilities are .*; allowed: jit, grad"):
+            stranger(capabilities=("fast",))
+        assert backends.Backend("ours", backends.load(backends.OURS), report.Ledger()).capabilities == ("jit", "grad")
+        assert stranger().capabilities == ()
+
+
+class TestBlame:
+    def ledger(self):
+        found = report.Ledger()
+        for path in ("notation.softmax", "notation.one_hot"):
+            found.called("mine", path)
+        return found
+
+    def test_the_function_of_the_message(self):
+        assert self.ledger().blame(AssertionError("softmax float32: off"), "mine", "t").function == "notation.softmax"
+
+    def test_the_first_of_two(self):
+        error = AssertionError("one_hot and softmax differ")
+        assert self.ledger().blame(error, "mine", "t").function == "notation.one_hot"
+        error = AssertionError("softmax and one_hot differ")
+        assert self.ledger().blame(error, "mine", "t").function == "notation.softmax"
+
+    def test_else_the_last(self):
+        assert self.ledger().blame(AssertionError("off"), "mine", "t").function == "notation.one_hot"
+
+    def test_the_one_that_raised(self):
+        ledger, error = self.ledger(), KeyError("one_hot")
+        ledger.raised = error, "notation.softmax"
+        trouble = ledger.blame(ExceptionGroup("several", [error, ValueError()]), "mine", "t")
+        assert (trouble.function, trouble.kind) == ("notation.softmax", "raises")
+
+    def test_other_processes(self):
+        first, second = self.ledger(), self.ledger()
+        second.share("bound", 0.5)
+        second.blame(AssertionError("off"), "mine", "t")
+        first.add(json.loads(json.dumps(second.as_lists())))
+        assert first.examples["mine", "notation.softmax"] == 2 and first.shares == {("mine", "notation.one_hot"): 0.5}
+        assert len(first.troubles) == 1
+
+    def test_expected_failures(self):
+        ledger = self.ledger()
+        ledger.blame(AssertionError("softmax is off"), "mine", "t")
+        backend = stranger(softmax=notation.softmax, one_hot=notation.one_hot)
+        paths, reason = ["notation.softmax", "notation.one_hot"], {"notation.softmax": "known"}
+        plain, known = (report.build(backend, ledger, {}, paths, expected) for expected in ({}, reason))
+        assert (plain.exit_code, known.exit_code) == (1, 0) and known["softmax"].verdict == "expected"
+        assert known["one_hot"].verdict == "right" and "known (wrong: softmax is off)" in known["softmax"].detail
+
+
+def test_words_of_a_test():
+    """A test asks for a function by name, by a path in a constant, or through a helper of its file."""
+    namespace = {"__name__": "here"}
+    exec("PATH = ('routers.base.base_router',)\ndef helper(b): b.softmax()\n"
+         "def test_one(b): helper(b)\ndef test_two(b): PATH\ndef test_three(b): pass\n", namespace)  # fmt: skip
+    wanted = {"test_one": "notation.softmax", "test_two": "routers.base.base_router", "test_three": None}
+    for name, path in wanted.items():
+        item = SimpleNamespace(function=namespace[name])
+        for asked in ("notation.softmax", "routers.base.base_router"):
+            assert plugin.asks_for(item, [asked]) == (asked == path), (name, asked)
+
+
+NOT_OF_WORDS = ("test_closed_forms_are_refits", "test_what_per_size_lines_cannot_say_is_named")
+"""Tests with an error on the way whose point is a value."""
+
+
+def test_what_only_our_twin_promises_is_marked():
+    """A test of the words of an error is not for strangers."""
+    for file in sorted(runner.FOLDER.glob("test_*.py")):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if not isinstance(node, ast.FunctionDef) or "backend" not in {arg.arg for arg in node.args.args}:
+                continue
+            if node.name.startswith("test_") and node.name not in NOT_OF_WORDS and "pytest.raises" in ast.unparse(node):
+                marks = [ast.unparse(decorator) for decorator in node.decorator_list]
+                assert "pytest.mark.twin" in marks, f"{file.name}: {node.name} has to be marked twin"
+
+
+@pytest.mark.slow
+def test_the_reference_passes(tmp_path):
+    """Routers and experts; what is compared by value is the same to the last bit."""
+    names = ["top_k_router", "switch_router", "gshard_router", "sinkhorn_plan", "expert_capacity", "dispatch"]
+    done = run(tmp_path, "--backend", "routelaws.reference", "--only", ",".join(names), "--json", "found.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
+    assert found["counts"] == {"right": len(names)}
+
+
+@pytest.mark.slow
+def test_in_several_processes(tmp_path):
+    pytest.importorskip("xdist")
+    done = run(tmp_path, "--backend", "routelaws.reference:notation", "--require", "softmix,one_hot", "-n", "2")
+    assert done.returncode == 2 and "softmix is not the name" in done.stderr, done.stdout + done.stderr
+    done = run(tmp_path, "--backend", "routelaws.reference:notation", "--only", "softmax", "--require", "dispatch",
+               "-n", "2", "--json", "found.json")  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    (found,) = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
+    softmax, dispatch = found["functions"]
+    assert softmax["verdict"] == "right" and softmax["examples"] > 0 and softmax["share"] is not None, softmax
+    assert dispatch["verdict"] == "missing" and dispatch["failed"] and found["exit_code"] == 1, dispatch
+
+
+@pytest.mark.slow
+def test_without_the_command_line(tmp_path):
+    code = """
+from types import SimpleNamespace
+from routelaws.conformance import check_backend
+from routelaws.reference import notation
+mine = SimpleNamespace(softmax=lambda z: 2 * notation.softmax(z), one_hot=notation.one_hot)
+for expected in ({}, {"softmax": "twice"}):
+    found = check_backend(mine, only=["softmax", "one_hot", "top_k_indices"], expected_failures=expected)
+    print(found.exit_code, found["softmax"].verdict, found["one_hot"].verdict, found["top_k_indices"].verdict, sep=",")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    for line in ("1,wrong,right,missing", "0,expected,right,missing"):
+        assert line in done.stdout, done.stdout + done.stderr
+
+
+def test_a_dialect_is_named_before_it_is_called_wrong():
+    """Beside the mismatch that the same function causes elsewhere; what is worse than a difference stays first."""
+    path, words = (
+        "experts.expert_capacity",
+        "capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is not",
+    )
+    backend = SimpleNamespace(name="mine", functions={path}, require=())
+    mismatch = report.Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
+    named = report.Trouble("mine", path, "wrong", f"{words} assert None", "test_dialects.py::test_the_backend")
+    raised = mismatch._replace(kind="raises", detail="raised OverflowError")
+
+    def row(*troubles):
+        ledger = report.Ledger()
+        ledger.troubles += troubles
+        return report.build(backend, ledger, {}, [path], {})[path]
+
+    assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("dialect", words)
+    assert (row(mismatch).verdict, row(mismatch).detail) == ("wrong", "expected 5, found 4")
+    assert row(raised, named).verdict == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
+    assert report.Report("mine", {}, (row(mismatch, named),), ()).exit_code == 1

@@ -1,0 +1,236 @@
+"""The pytest plugin: options, the `backend` fixture, and what is written down of each test.
+
+`python -m routelaws.conformance` loads it by name; so does `pytest -p routelaws.conformance.plugin`. In this
+repository conftest.py registers it, and with neither an option nor ROUTELAWS_BACKEND the fixture is the plain module
+`routelaws.accelerated`.
+"""
+
+import os
+import time
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+
+import routelaws
+from routelaws.conformance import backends, bounds, report
+
+NAME = "routelaws.conformance.plugin"
+
+_SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True,
+                          suppress_health_check=_SUPPRESSED)
+settings.register_profile("nightly", max_examples=400, deadline=None, suppress_health_check=_SUPPRESSED)
+PROFILES = ("quick", "default", "nightly")
+
+EXPECTED: dict[str, str] = {}
+"""Reasons by path of functions that may fail; `runner.check_backend` fills it."""
+
+
+class Suite:
+    """What one run is about: its backends, what is asked of them, and the ledger."""
+
+    def __init__(self, config):
+        option = config.getoption
+        named = option("--routelaws-backend", default=None)
+        variable = os.environ.get("ROUTELAWS_BACKEND", "")
+        self.by_option = bool(named)
+        names = list(dict.fromkeys(named or [name for name in [variable] if name and name != backends.OURS]))
+        self.profile = option("--routelaws-profile", default=None) or os.environ.get("ROUTELAWS_PROFILE", "quick")
+        self.json, self.html = option("--routelaws-json", default=None), option("--routelaws-html", default=None)
+        self.only = backends.full_names(option("--routelaws-only", default=None) or ())
+        self.require = backends.full_names(option("--routelaws-require", default=None) or ())
+        self.expected, self.ledger, self.started = dict(EXPECTED), report.Ledger(), time.time()
+        limit = option("--routelaws-time-limit", default=None) or backends.TIME_LIMIT
+        self.backends = {name: backends.Backend(name, backends.load(name), self.ledger, require=self.require,
+                                                time_limit=limit) for name in names}  # fmt: skip
+        for name, backend in self.backends.items():
+            if not backend.functions and not self.require:
+                raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
+
+    def header(self, backend) -> dict[str, str]:
+        """Return what to say of a run before its results."""
+        if backend.named_capabilities is None and not backend.capabilities:
+            capabilities = "none, since it names none: neither jit nor gradients are tested"
+        else:
+            capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
+        seed = "random" if self.profile == "nightly" else "fixed (derandomised)"
+        return {"backend": backend.name, "version": backend.version, "suite": routelaws.__version__,
+                "capabilities": capabilities, "dtypes": ", ".join(backend.dtypes), **backends.versions(),
+                "profile": f"{self.profile}: {settings.get_profile(self.profile).max_examples} examples of a property",
+                "seed": seed, "time limit": f"{backend.time_limit:g} s a call"}  # fmt: skip
+
+    def reports(self) -> list[report.Report]:
+        functions = self.only + self.require if self.only else tuple(backends.public_functions())
+        return [report.build(backend, self.ledger, self.header(backend), functions, self.expected)
+                for backend in self.backends.values()]  # fmt: skip
+
+
+SUITE = pytest.StashKey[Suite]()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("routelaws", "conformance of a backend with routelaws.reference")
+    add = group.addoption
+    add("--routelaws-backend", action="append", metavar="NAME", help="module[:attribute] or entry point; repeatable")
+    add("--routelaws-require", action="append", metavar="FUNCTION", help="fail where this function is not there")
+    add("--routelaws-only", action="append", metavar="FUNCTION", help="run only the tests that ask for this function")
+    add("--routelaws-time-limit", type=float, metavar="SECONDS", help="for one call")
+    add("--routelaws-profile", choices=PROFILES, help="how many examples")
+    add("--routelaws-json", metavar="FILE", help="write the report as JSON")
+    add("--routelaws-html", metavar="FILE", help="write the report as a page")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
+    config.addinivalue_line("markers", "slow: left out of the quick profile")
+    config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
+    try:
+        suite = config.stash[SUITE] = Suite(config)
+        settings.load_profile(suite.profile)
+    except backends.BackendError as error:
+        raise pytest.UsageError(str(error)) from error
+    if suite.backends:
+        bounds.listeners.append(suite.ledger.share)
+
+
+def pytest_unconfigure(config):
+    if SUITE in config.stash and config.stash[SUITE].ledger.share in bounds.listeners:
+        bounds.listeners.remove(config.stash[SUITE].ledger.share)
+
+
+@pytest.fixture(scope="session")
+def backend(request):
+    """The namespace under test: what the options or ROUTELAWS_BACKEND name, else `routelaws.accelerated`."""
+    chosen = request.config.stash[SUITE].backends
+    if not chosen:
+        return backends.load(backends.OURS)
+    return chosen[getattr(request, "param", next(iter(chosen)))]
+
+
+def pytest_generate_tests(metafunc):
+    chosen = metafunc.config.stash[SUITE].backends
+    if "backend" in metafunc.fixturenames and len(chosen) > 1:
+        metafunc.parametrize("backend", list(chosen), indirect=True, scope="session")
+
+
+def _backend_of(item):
+    """Return the backend of a test, None where it asks for none or it is the plain module."""
+    suite = item.config.stash[SUITE]
+    if "backend" not in getattr(item, "fixturenames", ()) or not suite.backends:
+        return None
+    name = getattr(item, "callspec", None) and item.callspec.params.get("backend")
+    return suite.backends[name or next(iter(suite.backends))]
+
+
+def _words(function, seen: set) -> tuple[set[str], set[str]]:
+    """Return the names, and the texts, in a function and in what it calls in its own file."""
+    code = getattr(function, "__code__", None)
+    if code is None or function in seen:
+        return set(), set()
+    seen.add(function)
+    names, texts, codes = set(), set(), [code]
+    while codes:
+        code = codes.pop()
+        names |= set(code.co_names)
+        codes += [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+        texts |= {constant for constant in code.co_consts if isinstance(constant, str)}
+    for name in names & set(function.__globals__):
+        value = function.__globals__[name]
+        texts |= {part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, str)}
+        if getattr(value, "__module__", None) == function.__module__:
+            more_names, more_texts = _words(value, seen)
+            names, texts = names | more_names, texts | more_texts
+    return names, texts
+
+
+def asks_for(item, paths) -> bool:
+    """Say whether a test speaks of one of these functions: by its name, or in the path of a constant."""
+    function = getattr(item, "function", None)
+    inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+    names, texts = _words(inner, set())
+    lasts = {path.rpartition(".")[2] for path in paths}
+    # A text without "_", such as "softmax", is more often an option than a function.
+    return bool(set(paths) & texts or lasts & names or {last for last in lasts if "_" in last} & texts)
+
+
+def pytest_collection_modifyitems(config, items):
+    suite = config.stash[SUITE]
+    if not suite.backends:
+        return
+
+    def wanted(item) -> bool:
+        backend = _backend_of(item)
+        if backend is None:
+            return not suite.by_option
+        if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
+            return False
+        return not suite.only or asks_for(item, suite.only)
+
+    kept, left = [], []
+    for item in items:
+        (kept if wanted(item) else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def pytest_runtest_setup(item):
+    item.config.stash[SUITE].ledger.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Write down which function a failed test blames."""
+    result = yield
+    suite, backend = item.config.stash[SUITE], _backend_of(item)
+    if backend is None or not result.failed:
+        return result
+    if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:
+        result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
+        return result
+    trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
+    if trouble.function in suite.expected:
+        result.outcome, result.wasxfail = "skipped", suite.expected[trouble.function]
+    return result
+
+
+def pytest_sessionfinish(session):
+    """Under xdist: hand over what this process has seen. Elsewhere: a required name that is not there is a failure."""
+    suite = session.config.stash[SUITE]
+    if hasattr(session.config, "workeroutput"):
+        shares = {name: float(share) for name, share in bounds.worst_share.items()}
+        session.config.workeroutput["worst_share"] = shares
+        session.config.workeroutput["ledger"] = suite.ledger.as_lists()
+    elif session.exitstatus in (0, 5) and any(found.exit_code for found in suite.reports()):
+        session.exitstatus = 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Under xdist: take what a process that has ended has seen."""
+    output = getattr(node, "workeroutput", {})
+    for name, share in output.get("worst_share", {}).items():
+        bounds.worst_share[name] = max(bounds.worst_share.get(name, 0.0), share)
+    if "ledger" in output:
+        node.config.stash[SUITE].ledger.add(output["ledger"])
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the table of each backend, or the worst share of each bound where none was chosen."""
+    suite = config.stash[SUITE]
+    if suite.backends:
+        found = suite.reports()
+        for one in found:
+            terminalreporter.section(f"conformance of {one.backend}")
+            for line in one.lines():
+                terminalreporter.write_line(line)
+        for path, write in ((suite.json, report.write_json), (suite.html, report.write_html)):
+            if path:
+                write(found, path)
+                terminalreporter.write_line(f"written: {path}")
+    elif bounds.worst_share:
+        terminalreporter.section("share of each bound used (1 = the limit)")
+        for name, share in sorted(bounds.worst_share.items()):
+            terminalreporter.write_line(f"{name:48} {share:9.2e}   {bounds.BOUNDS[name].reason}")

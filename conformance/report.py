@@ -1,0 +1,271 @@
+"""What a run says about each function: a ledger that is kept while it runs, a table, JSON and one page of HTML.
+
+Verdicts: right (asked, and nothing failed), wrong, raises, hangs, mutates, not deterministic, dialect (it differs, as a
+known library does), missing, not asked (it is there, and no test of this run called it), expected (it fails as was said
+beforehand).
+
+Which function a failed test blames: the one that broke a rule of the guard or raised; else the one whose name comes
+first in the message; else the one called last. A share of a bound is that of the function called last.
+"""
+
+import html
+import json
+import math
+import re
+from typing import NamedTuple
+
+VERDICTS = (
+    "right", "wrong", "dialect", "raises", "hangs", "mutates", "not deterministic", "missing", "not asked", "expected",
+)  # fmt: skip
+BAD = ("hangs", "raises", "mutates", "not deterministic", "wrong", "dialect")
+"""From the one that explains most to the one that explains least."""
+
+
+class Trouble(NamedTuple):
+    """One failed test and the function that it blames ("" where it called none)."""
+
+    backend: str
+    function: str
+    kind: str
+    detail: str
+    test: str
+
+
+class Ledger:
+    """What one process has seen: calls, shares of bounds and troubles."""
+
+    def __init__(self):
+        self.examples: dict[tuple[str, str], int] = {}
+        self.shares: dict[tuple[str, str], float] = {}
+        self.troubles: list[Trouble] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what belongs to one test."""
+        self.recent, self.raised, self.left_out = [], None, ""
+
+    def called(self, backend: str, function: str) -> None:
+        self.examples[backend, function] = self.examples.get((backend, function), 0) + 1
+        if (backend, function) in self.recent:
+            self.recent.remove((backend, function))
+        self.recent.append((backend, function))
+
+    def share(self, name: str, share: float) -> None:
+        """Listen to `bounds.check`."""
+        if self.recent:
+            self.shares[self.recent[-1]] = max(self.shares.get(self.recent[-1], 0.0), float(share))
+
+    def blame(self, error: BaseException, backend: str, test: str) -> Trouble:
+        """Write down which function a failed test blames, and for what."""
+        while isinstance(error, BaseExceptionGroup):
+            named = [one for one in error.exceptions if hasattr(one, "kind")]
+            if "Flaky" in type(error).__name__ and not named:
+                break
+            error = (named or error.exceptions)[0]
+        text = " ".join(str(error).split()) or type(error).__name__
+        places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for _, path in self.recent}
+        named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
+        function = named[1] if named else self.recent[-1][1] if self.recent else ""
+        kind, detail = "wrong", text
+        if hasattr(error, "kind"):
+            function, kind, detail = error.path, error.kind, error.detail
+        elif "Flaky" in type(error).__name__:
+            kind, detail = "not deterministic", "gave two results for the same example"
+        elif self.raised and self.raised[0] is error:
+            function, kind, detail = self.raised[1], "raises", f"raised {type(error).__name__}: {text}"
+        self.troubles.append(Trouble(backend, function, kind, detail, test))
+        return self.troubles[-1]
+
+    def as_lists(self) -> dict:
+        """Return plain lists, for another process."""
+        return {"examples": [[*key, value] for key, value in self.examples.items()],
+                "shares": [[*key, value] for key, value in self.shares.items()],
+                "troubles": [list(trouble) for trouble in self.troubles]}  # fmt: skip
+
+    def add(self, lists: dict) -> None:
+        """Add what another process has seen."""
+        for backend, function, count in lists["examples"]:
+            self.examples[backend, function] = self.examples.get((backend, function), 0) + count
+        for backend, function, share in lists["shares"]:
+            self.shares[backend, function] = max(self.shares.get((backend, function), 0.0), share)
+        self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
+
+
+class Row(NamedTuple):
+    """What is said of one public function of the reference."""
+
+    function: str
+    verdict: str  # one of VERDICTS
+    examples: int  # calls in this run
+    share: float | None  # the worst share of a bound after one of its calls; None where nothing was compared so
+    failed: int  # tests that blame it
+    detail: str  # the first of what they say
+    test: str  # the first of these tests
+
+
+class Report(NamedTuple):
+    """What is said of one backend.
+
+    Example:
+        >>> row = Row("notation.softmax", "wrong", 3, 2.5, 1, "error 5, allowed 2", "test_softmax")
+        >>> report = Report("mine", {"version": "1"}, (row,), ())
+        >>> report.exit_code, report.implemented, report["softmax"].verdict
+        (1, 1, 'wrong')
+    """
+
+    backend: str
+    header: dict[str, str]
+    rows: tuple[Row, ...]
+    outside: tuple[Trouble, ...]  # failed tests that called no function
+
+    @property
+    def exit_code(self) -> int:
+        """0 when nothing is wrong, 1 when something is."""
+        bad = any(row.verdict in BAD or row.verdict == "missing" and row.failed for row in self.rows)
+        return int(bad or bool(self.outside))
+
+    @property
+    def implemented(self) -> int:
+        return sum(row.verdict != "missing" for row in self.rows)
+
+    def __getitem__(self, name):
+        """Return the row of a function, by its path or its last name."""
+        if not isinstance(name, str):
+            return tuple.__getitem__(self, name)
+        return next(row for row in self.rows if name in (row.function, row.function.rpartition(".")[2]))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many functions have each verdict, zeros left out."""
+        found = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
+        return {verdict: count for verdict, count in found.items() if count}
+
+    def lines(self) -> list[str]:
+        """Return the lines of the table for a terminal."""
+        summary = f"{self.implemented} of {len(self.rows)} functions implemented"
+        lines = [f"{key:14} {value}" for key, value in self.header.items()] + ["", summary, ""]
+        lines.append(f"{'function':46} {'calls':>7} {'worst share':>11}  verdict")
+        for row in self.rows:
+            if row.verdict in ("missing", "not asked") and not row.failed:
+                continue
+            lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {row.verdict}")
+            if row.detail:
+                tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
+                lines += [f"    {row.detail[:300]}", f"    {tests}" if row.test else ""]
+        lines += [f"outside of any function: {trouble.test}: {trouble.detail[:300]}" for trouble in self.outside]
+        for verdict in ("not asked", "missing"):
+            names = [row.function for row in self.rows if row.verdict == verdict]
+            if names:
+                some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
+                lines += [f"{verdict}: {len(names)}: {some}"]
+        return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
+
+    def as_dict(self) -> dict:
+        """Return what JSON can hold; a share that is not finite is text."""
+        rows = [row._asdict() | {"share": _finite(row.share)} for row in self.rows]
+        return {"backend": self.backend, "header": self.header, "implemented": self.implemented, "of": len(self.rows),
+                "counts": self.counts(), "exit_code": self.exit_code, "functions": rows,
+                "outside": [trouble._asdict() for trouble in self.outside]}  # fmt: skip
+
+
+def _finite(share: float | None):
+    return share if share is None or math.isfinite(share) else str(share)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else "0" if share == 0 else f"{share:.2g}" if share < 1e4 else f"{share:.0e}"
+
+
+def build(backend, ledger: Ledger, header: dict, functions, expected: dict[str, str]) -> Report:
+    """Return the report of one backend.
+
+    Args:
+        backend: a `backends.Backend`.
+        ledger: of the whole run.
+        header: what to say first.
+        functions: paths of the reference's functions that belong in the report.
+        expected: reasons by path of functions that may fail.
+    """
+    own = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
+    functions = list(dict.fromkeys([*functions, *(trouble.function for trouble in own if trouble.function)]))
+    rows = [_row(path, backend, ledger, [t for t in own if t.function == path], expected) for path in functions]
+    return Report(backend.name, header, tuple(rows), tuple(t for t in own if not t.function))
+
+
+def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
+    examples = ledger.examples.get((backend.name, path), 0)
+    share = ledger.shares.get((backend.name, path))
+    there = path in backend.functions
+    verdict, detail, test = "right" if examples else "not asked", "", ""
+    if not there:
+        verdict = "missing"
+        if path in backend.require:
+            return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, and it is not there", "")
+    if troubles:
+        first = min(troubles, key=lambda trouble: BAD.index(trouble.kind) if trouble.kind in BAD else len(BAD))
+        spoken = next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
+        if spoken:  # pytest adds what was asserted
+            spoken = spoken._replace(detail=spoken.detail.partition(" assert ")[0])
+        if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
+            first = spoken._replace(kind="dialect")
+        verdict, detail, test = first.kind, first.detail, first.test
+        if spoken and verdict != "dialect":
+            detail = f"{detail}; apart from that {spoken.detail}"
+        if path in expected:
+            verdict, detail = "expected", f"{expected[path]} ({first.kind}: {first.detail})"
+    elif path in expected and there:
+        detail = f"was expected to fail ({expected[path]}), and nothing failed"
+    return Row(path, verdict, examples, share, len(troubles), detail, test)
+
+
+def names_a_dialect(trouble: Trouble) -> bool:
+    """Whether a failed test found which other library does as this function does."""
+    return "test_dialects" in trouble.test and "; as in " in trouble.detail
+
+
+def write_json(reports, path: str) -> None:
+    """Write {"reports": [...]} with one entry for each backend."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"reports": [report.as_dict() for report in reports]}, file, indent=1, allow_nan=False)
+        file.write("\n")
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>routelaws conformance</title><style>
+body {{ font: 16px/1.5 sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; }}
+.number {{ text-align: right; }} .bad {{ font-weight: bold; color: #a00; }} .right {{ color: #060; }}
+small {{ display: block; color: #444; overflow-wrap: anywhere; }}
+</style></head><body>
+<h1>Conformance with routelaws.reference</h1>
+<p>The worst share is the largest error over the error that is allowed; above 1 is a failure.</p>
+{body}
+</body></html>
+"""
+
+
+def _section(report: Report) -> str:
+    def cell(value, kind=""):
+        return f'<td class="{kind}">{html.escape(str(value))}</td>'
+
+    def row(row: Row) -> str:
+        small = "".join(f"<small>{html.escape(text)}</small>" for text in (row.detail, row.test) if text)
+        kind = "bad" if row.verdict in BAD or row.failed else "right" if row.verdict == "right" else ""
+        numbers = cell(row.examples, "number") + cell(_share(row.share), "number")
+        verdict = f'<td><span class="{kind}">{row.verdict}</span>{small}</td>'
+        return f"<tr>{cell(row.function)}{numbers}{verdict}</tr>"
+
+    head = "".join(f"<tr>{cell(key)}{cell(value)}</tr>" for key, value in report.header.items())
+    outside = "".join(f"<p class=bad>{html.escape(f'{t.test}: {t.detail}')}</p>" for t in report.outside)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts().items())
+    return "\n".join([
+        f"<h2>{html.escape(report.backend)}</h2><table>{head}</table>",
+        f"<p>{report.implemented} of {len(report.rows)} functions implemented: {counts}.</p>{outside}",
+        "<table><tr><th>function<th class=number>calls<th class=number>worst share<th>verdict</tr>",
+        *map(row, report.rows), "</table>"])  # fmt: skip
+
+
+def write_html(reports, path: str) -> None:
+    """Write one page with a table for each backend."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_PAGE.format(body="\n".join(map(_section, reports))))

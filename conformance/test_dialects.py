@@ -1,0 +1,241 @@
+"""The table of dialects: each speaks itself and nothing else, and our own functions speak ours."""
+
+import doctest
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws import accelerated, reference
+from routelaws.conformance import bounds, dialects, harness
+from routelaws.conformance.dialects import SUBJECTS, classify, describe
+
+SPEAKERS = [(subject, dialect.name) for subject in SUBJECTS for dialect in SUBJECTS[subject].dialects]
+
+
+def speaker(subject: str, name: str):
+    """Return the function of a dialect."""
+    return next(dialect.function for dialect in SUBJECTS[subject].dialects if dialect.name == name)
+
+
+def check_speaks_itself_alone(subject: str, name: str, function, seed: int = 0) -> None:
+    """So every two dialects differ on some input, but for those that are stated to be the same function."""
+    subjects = dialects.SUBJECTS
+    wanted = next((names for names in subjects[subject].same if name in names), {name})
+    verdict = classify(subject, function, seed=seed)
+    assert set(verdict.matches) == set(wanted), f"{subject}, {name}, seed {seed}: {verdict.matches}"
+    is_ours = subjects[subject].dialects[0].name in wanted
+    assert (verdict.counterexample is None) == is_ours, f"{subject}, {name}: {describe(verdict)}"
+
+
+@pytest.mark.parametrize(("subject", "name"), SPEAKERS)
+def test_every_dialect_speaks_itself_alone(subject, name, monkeypatch):
+    for seed in range(3):
+        check_speaks_itself_alone(subject, name, speaker(subject, name), seed)
+    wide = bounds.BOUNDS["dialects.same"]._replace(limit=5 * bounds.BOUNDS["dialects.same"].limit)
+    monkeypatch.setitem(bounds.BOUNDS, "dialects.same", wide)  # and they are far enough apart
+    check_speaks_itself_alone(subject, name, speaker(subject, name))
+
+
+@pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["gates"].dialects])
+def test_low_precision_is_no_dialect(name):
+    exact = speaker("gates", name)
+
+    def rounded(logits, expert):
+        return np.asarray(jax.numpy.asarray(exact(logits, expert), "bfloat16"), dtype=np.float32)
+
+    check_speaks_itself_alone("gates", name, rounded)
+
+
+def check_capacities(T: int, E: int, k: int, c: float, wanted: dict) -> None:
+    """The formulas against numbers worked out by hand."""
+    for dialect in SUBJECTS["capacity"].dialects:
+        assert dialect.function(T, E, k, c) == wanted[dialect.name], (dialect.name, T, E, k, c)
+
+
+BY_HAND = {
+    (10, 4, 2, 1.25): dict(
+        ours=7, megatron=7, deepspeed=7, tutel=6, megablocks=6, maxtext=6, flaxformer=4, axlearn=3, grug=7,
+        **{"st-moe": 4, "vmoe, up": 8, "vmoe, nearest": 8, "llm-random": 6}),
+    (10, 4, 1, 8.0): dict(
+        ours=10, megatron=20, deepspeed=20, tutel=24, megablocks=20, maxtext=24, flaxformer=20, axlearn=20, grug=20,
+        **{"st-moe": 10, "vmoe, up": 20, "vmoe, nearest": 20, "llm-random": 10}),
+    (9, 2, 1, 1.0): dict(
+        ours=5, megatron=5, deepspeed=5, tutel=5, megablocks=4, maxtext=5, flaxformer=4, axlearn=4, grug=5,
+        **{"st-moe": 4, "vmoe, up": 8, "vmoe, nearest": 4, "llm-random": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_capacities_by_hand(case):
+    check_capacities(*case, BY_HAND[case])
+
+
+def check_values_at_balance(num_experts: int, k: int) -> None:
+    """Uniform probabilities, equal loads: the table of values that names the normalisations."""
+    logits = np.zeros((num_experts, num_experts))
+    expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
+    wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
+    for dialect in SUBJECTS["balance loss"].dialects:
+        found = dialect.function(logits, expert)
+        assert dialects._same(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
+    parts = logits[None].repeat(3, axis=0), expert[None, :, :1].repeat(3, axis=0)
+    assert [round(dialect.function(*parts), 9) for dialect in SUBJECTS["scope"].dialects] == [1.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize(("num_experts", "k"), [(4, 1), (4, 2), (8, 3)])
+def test_values_at_balance(num_experts, k):
+    check_values_at_balance(num_experts, k)
+
+
+def ours(twin) -> dict:
+    """Return what one twin of this library says about each subject, and the dialect it is in."""
+    experts, balance, routers, notation = twin.experts, twin.balance, twin.routers, twin.notation
+
+    def dispatch(order):
+        def kept(expert, num_experts, capacity, priority):
+            given = {"priority": priority} if order == "priority" else {}
+            return experts.dispatch(expert, num_experts, capacity, order=order, **given).kept
+
+        return kept
+
+    def gates(score, normalisation):
+        return lambda z, e: routers.top_k.chosen_gates(z, e, score, normalisation)
+
+    def loss(**options):
+        return lambda z, e: balance.auxiliary_loss(z, e, **options).loss
+
+    def pooled(z, e):
+        return balance.auxiliary_loss(z.reshape(-1, z.shape[-1]), e.reshape(-1, 1)).loss
+
+    return {
+        ("capacity", "ours"): experts.expert_capacity,
+        ("drop order", "choice"): dispatch("choice"),
+        ("drop order", "token"): dispatch("token"),
+        ("drop order", "priority"): dispatch("priority"),
+        ("gates", "softmax"): gates("softmax", "none"),
+        ("gates", "softmax over chosen"): gates("softmax", "softmax"),
+        ("gates", "softmax, sum over chosen"): gates("softmax", "sum"),
+        ("gates", "sigmoid"): lambda z, e: routers.sinkhorn.gate_values(z, e, "sigmoid"),
+        ("gates", "sigmoid, sum over chosen"): gates("sigmoid", "sum"),
+        ("gates", "1/k"): lambda z, e: routers.reinforce.reinforce_router(z, e.shape[1]).gate,
+        ("balance loss", "assignments"): loss(),
+        ("balance loss", "tokens"): loss(dialect="tokens"),
+        ("balance loss", "first_choice"): loss(dialect="first_choice"),
+        ("balance loss", "gshard"): loss(dialect="gshard"),
+        ("balance loss", "sigmoid"): loss(score="sigmoid"),
+        ("scope", "pooled"): pooled,
+        ("ties", "lower index"): notation.top_k_indices,
+    }
+
+
+@pytest.mark.parametrize(("subject", "name"), ours(reference))
+def test_our_functions_speak_ours(subject, name):
+    check_speaks_itself_alone(subject, name, ours(reference)[subject, name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("subject", "name"), ours(accelerated))
+def test_the_fast_twin_speaks_ours(subject, name):
+    function = ours(accelerated)[subject, name]
+
+    def of_jax_arrays(*values):
+        return function(*(harness.cast(v, "float32") if isinstance(v, np.ndarray) else v for v in values))
+
+    check_speaks_itself_alone(subject, name, of_jax_arrays)
+
+
+@pytest.mark.parametrize("subject", dialects.FUNCTIONS)
+def test_the_backend_speaks_ours(backend, subject, monkeypatch):
+    """Another dialect fails, as its function does elsewhere; here it is called by its name."""
+
+    def call(path, *arrays, **options):
+        return harness.run(backend, path, "float32", *arrays, **options)
+
+    monkeypatch.setattr(dialects, "FUNCTIONS", {subject: dialects.FUNCTIONS[subject]})
+    for verdict in dialects.classify_backend(backend, call=call).values():
+        assert verdict.counterexample is None, describe(verdict)
+
+
+def test_a_whole_backend():
+    found = dialects.classify_backend(reference)
+    assert set(found) == set(dialects.FUNCTIONS) and all(verdict.counterexample is None for verdict in found.values())
+
+    def dispatch(expert, num_experts, capacity):
+        return {"kept": speaker("drop order", "token")(expert, num_experts, capacity, None)}
+
+    stranger = SimpleNamespace(
+        experts=SimpleNamespace(dispatch=dispatch),
+        balance=SimpleNamespace(auxiliary_loss=lambda z, e: (speaker("balance loss", "tokens")(z, e), None, None)),
+        notation=SimpleNamespace(top_k_indices=lambda scores, k: speaker("ties", "higher index")(scores, k)),
+    )
+    found = {subject: verdict.matches for subject, verdict in dialects.classify_backend(stranger).items()}
+    assert found == {"drop order": ("token",), "balance loss": ("tokens",), "ties": ("higher index",)}
+
+
+def check_the_smallest_difference() -> None:
+    """A rule that is ours but for one slot more at k = 2 and ten tokens or more."""
+    right = speaker("capacity", "ours")
+    verdict = classify("capacity", lambda T, E, k, c: right(T, E, k, c) + (k == 2 and T >= 10))
+    wanted = dict(num_tokens=10, num_experts=4, k=2, capacity_factor=1.25)
+    assert verdict.matches == () and verdict.counterexample == (wanted, 7, 8)
+    assert "none of the 13 dialects" in describe(verdict) and "it gives 7, and this 8" in describe(verdict)
+
+
+def check_conditions() -> None:
+    """What keeps too few, or chooses too small a score, is not any of the dialects with many right answers."""
+
+    def too_few(expert, num_experts, capacity):
+        return speaker("drop order", "0/1 mask")(expert, num_experts, max(capacity - 1, 0), None)
+
+    def smallest(scores, k):
+        return np.argsort(-scores, axis=1)[:, ::-1][:, :k]
+
+    assert classify("drop order", too_few).matches == classify("ties", smallest).matches == ()
+
+
+def check_inputs_are_copies() -> None:
+    def rude(logits, expert):
+        answer = speaker("gates", "softmax")(logits, expert)
+        logits[...] = 0
+        return answer
+
+    assert classify("gates", rude).matches == ("softmax",)
+
+
+class TestVerdict:
+    def test_of_a_stranger_has_the_smallest_difference(self):
+        check_the_smallest_difference()
+
+    def test_of_what_meets_no_condition(self):
+        check_conditions()
+
+    def test_is_the_same_for_the_same_seed(self):
+        first, second = (classify("ties", lambda scores, k: np.argsort(-scores)[:, :k] * 0) for _ in range(2))
+        assert describe(first) == describe(second)
+
+    @pytest.mark.parametrize("subject", SUBJECTS)
+    def test_of_what_raises_and_of_nonsense(self, subject):
+        def raises(*values):
+            raise RuntimeError("no such kernel")
+
+        verdict = classify(subject, raises)
+        assert verdict.matches == () and verdict.counterexample.found == "raised RuntimeError: no such kernel"
+        for nonsense in (None, "text", np.zeros((7, 7, 7)), [[0.5], [0.5, 0.1]]):
+            verdict = classify(subject, lambda *values, nonsense=nonsense: nonsense)
+            assert verdict.matches == () and verdict.counterexample is not None
+
+    def test_priority_is_given_to_those_who_take_it(self):
+        without = classify("drop order", lambda expert, E, C: speaker("drop order", "token")(expert, E, C, None))
+        assert without.matches == ("token",) and "MaxText" in describe(without)
+
+    def test_inputs_are_copies(self):
+        check_inputs_are_copies()
+
+    def test_an_unknown_subject(self):
+        with pytest.raises(ValueError, match="subject is 'gate'; allowed: capacity, drop order, gates"):
+            classify("gate", len)
+
+    def test_examples_in_the_documentation(self):
+        assert doctest.testmod(dialects).failed == 0
