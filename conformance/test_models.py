@@ -10,6 +10,7 @@ import math
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from routelaws import reference as oracle
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.harness import (
     UNIT,
+    cast,
     central_difference,
     inner,
     random_direction,
@@ -186,6 +188,28 @@ def type_of(backend, routing):
 @pytest.mark.parametrize("training", [True, False])
 def test_float32(backend, name, training):
     check_float32(backend, name, training)
+
+
+@pytest.mark.twin
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [True, False])
+def test_types_in_bfloat16(backend, name, training):
+    """By shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
+    drawn = cast(draw(build(reference, name), 1), "float32")
+    params, *rest = drawn
+
+    def both(params):
+        tokens, noise, table = rest
+        found = backend.transformer.loss(params, tokens, build(backend.transformer, name), training=training,
+                                         noise=noise, table=table, compute_dtype=jnp.bfloat16)  # fmt: skip
+        return found.total, found
+
+    (total, found), gradient = jax.eval_shape(jax.value_and_grad(both, has_aux=True), params)
+    output = found.output
+    wide = (total, found.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias, gradient)
+    assert {leaf.dtype for leaf in jax.tree.leaves(wide)} == {jnp.dtype("float32")}
+    assert output.logits.dtype == jnp.bfloat16
 
 
 def logits_of(backend, name, params, tokens, training=False, noise=None, table=None, **changes):

@@ -605,6 +605,7 @@ def both(z, gumbel, expert, value, reward, module):
     return routing, module.policy_terms(z, expert, value, reward, nucleus=0.9)
 
 
+@pytest.mark.slow
 def test_under_jit_vmap_and_scan(backend):
     """Groups under vmap inside a scan under jit get what they get alone."""
     random, module = np.random.default_rng(5), backend.routers.reinforce

@@ -134,6 +134,7 @@ def test_stopping(backend, drawn, precision):
     check_stopping(backend, drawn, precision)
 
 
+@pytest.mark.slow
 @given(drawn=logits(("skewed", "extreme"), ((6, 8),)),
        options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}]))  # fmt: skip
 def test_stopping_options(backend, drawn, options):
@@ -224,6 +225,7 @@ def test_what_the_exponential_form_cannot_do(backend, shape, scale):
             assert int(found.newton_steps) == 0 and int(found.sweeps) < 40, f"{what}: {int(found.sweeps)} sweeps"
 
 
+@pytest.mark.slow
 def test_groups_side_by_side(backend):
     """Under vmap each group gets what it gets alone, and the easy one no step of Newton's method."""
     if "jit" not in getattr(backend, "capabilities", CAPABILITIES):

@@ -190,7 +190,8 @@ def kill_and_finish(path: Path, out: Path, kills: list) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path, one_diverges):
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_it_ends_with_the_same_table(text_file, tmp_path, one_diverges, kills):
     path, out = write_grid(tmp_path, text_file), tmp_path / "killed"
 
     def first_checkpoint():
@@ -199,9 +200,9 @@ def test_killed_twice_it_ends_with_the_same_table(text_file, tmp_path, one_diver
     def first_run_finished():
         return any(f'"step": {40}' in log.read_text() for log in out.glob("runs/*/log.jsonl"))
 
-    kill_and_finish(path, out, [first_checkpoint, first_run_finished])
+    kill_and_finish(path, out, [first_checkpoint, first_run_finished][:kills])
     assert table(out) == table(one_diverges[0])
-    assert len(json.loads((out / "sessions.json").read_text())) == 3
+    assert len(json.loads((out / "sessions.json").read_text())) == kills + 1
     assert len(table(out)) == 6
 
 

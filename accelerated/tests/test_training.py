@@ -72,7 +72,7 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
 @pytest.mark.parametrize(
     ("routed", "router_type"),
     [({"router": "base", "experts": 4}, "Base"),
-     ({"router": "top_k", "experts": 4, "k": 2, "z_weight": 0.001}, "Top-K")],
+     pytest.param({"router": "top_k", "experts": 4, "k": 2, "z_weight": 0.001}, "Top-K", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
     rows = make_run(small_fields, tmp_path / "run", steps=80, evaluations=2, **routed).train()
@@ -187,6 +187,7 @@ def test_a_folder_with_another_run_is_refused(small_fields, tmp_path):
         make_run(small_fields, tmp_path / "run", seed=2)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains(small_fields, tmp_path):
     rows = make_run(small_fields, tmp_path / "run", dtype="bfloat16", **ROUTED).train()
     assert 0 < float(rows[-1]["loss_validation"]) < 6
