@@ -420,6 +420,7 @@ def test_router(backend, drawn, precision, gate, training):
     check_router(backend, drawn, precision, gate, training)
 
 
+@pytest.mark.slow
 @given(drawn=logits(families=("tied", "lattice"), shapes=((12, 3),)), k=st.integers(1, 2))
 def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
     """A plan with all entries equal is what both twins compute exactly, so the tie rule decides."""
@@ -506,6 +507,7 @@ def test_no_gradient_through_the_plan(backend):
     check_no_gradient_through_the_plan(backend)
 
 
+@pytest.mark.slow
 def test_jit_changes_nothing(backend):
     drawn = Logits(np.random.default_rng(3).standard_normal((12, 3)), "free", 2)
     for training in (True, False):

@@ -249,6 +249,7 @@ def check_gradient_ignores_moving_selections(backend, drawn: Case) -> None:
     assert math.sqrt(inner(difference, difference)) > 1e-3 * scale, "another selection has to give another gradient"
 
 
+@pytest.mark.slow
 def test_gradient_ignores_moving_selections(backend):
     check_gradient_ignores_moving_selections(backend, case("sinkhorn", 5))
 
@@ -427,7 +428,8 @@ def test_attention_knows_distances_only(backend):
     assert np.abs(last - swapped).max() > 1e-3, "order has to matter to the last token"
 
 
-@pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn, k = 2, sigmoid, drops"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 2, sigmoid, drops"])
 def test_jit_changes_nothing(backend, name):
     drawn = case(name, 9)
     ours, theirs = (run_apply(backend, drawn, training=True, jit=jit) for jit in (True, False))
@@ -476,6 +478,7 @@ def test_bfloat16(backend, name, seed):
     assert np.abs(logits - wanted.output.logits).max() > 0.1 * scale, f"{what}: nothing was rounded to bfloat16"
 
 
+@pytest.mark.slow
 def test_gradient_in_float32(backend):
     """The gradient that training uses, against the same in float64 at the same weights."""
     drawn = case("sinkhorn", 6)

@@ -263,6 +263,7 @@ def test_generate_continues_the_prompt(trained):
         generate(folder, tokens=0)
 
 
+@pytest.mark.slow
 def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
     # Fresh weights all but repeat the last token, so a wrong window or place shows.
     run = make_run(small_fields, tmp_path / "run", **ALMOST_FRESH)

@@ -631,7 +631,11 @@ def test_public(bug):
         check(altered(accelerated, path, wrong))
 
 
-@pytest.mark.parametrize("bug", PRIVATE)
+SLOW = ("evaluation routed as in training",)
+"""Compiles a whole model; the same bug is caught quickly by another check."""
+
+
+@pytest.mark.parametrize("bug", [pytest.param(b, marks=pytest.mark.slow) if b in SLOW else b for b in PRIVATE])
 def test_private(bug, monkeypatch):
     module, name, wrong, check = PRIVATE[bug]
     check(accelerated)

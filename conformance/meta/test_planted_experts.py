@@ -343,7 +343,8 @@ PRIVATE = {
 
 
 SLOW = ("an order that looks at later tokens", "the absolute gate for a priority", "z-loss masked too late",
-        "padding beside gradients")  # fmt: skip
+        "padding beside gradients", "top-k with padding in its loads", "z-loss with padding",
+        "the smallest priority first", "every order by choice")  # fmt: skip
 """What takes a second or more to compile, where a cheaper bug is like it."""
 
 

@@ -104,9 +104,6 @@ PRIVATE = {
         lambda b: test_models.check_model(b, "GShard", 1, capacity_factor=0.5)),
 }  # fmt: skip
 
-QUICK = ("narrow experts averaged",)
-"""The others compile a whole model each, and run in `make test-all`."""
-
 
 @pytest.fixture(autouse=True)
 def own_shares(monkeypatch):
@@ -122,7 +119,8 @@ def test_public(bug):
         check(altered(accelerated, path, wrong))
 
 
-@pytest.mark.parametrize("bug", [b if b in QUICK else pytest.param(b, marks=pytest.mark.slow) for b in PRIVATE])
+@pytest.mark.slow  # each compiles a whole model
+@pytest.mark.parametrize("bug", PRIVATE)
 def test_private(bug, monkeypatch):
     module, name, wrong, check = PRIVATE[bug]
     check(accelerated)
