@@ -88,7 +88,9 @@ def draw(config, seed: int):
         return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
 
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
-    tokens[:, 0] = np.arange(BATCH)  # so that no two tokens have the same past and are equal to a router
+    # Equal tokens after equal ones, or after none, are equal to a router, and rounding decides between them.
+    tokens[:, 0] = np.arange(BATCH)
+    tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
     noise, table = reference.draw_noise(random, config, BATCH, LENGTH), None
     if config.router == "hash" and config.hash in ("multi", "bigram"):
         shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, config.choices)

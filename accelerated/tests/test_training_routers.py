@@ -243,6 +243,7 @@ BAD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(small_fields, bad):
     change, message = BAD[bad]
