@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws import accelerated
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.routers import base
 from routelaws.conformance import bounds, harness, test_base
-from routelaws.conformance.harness import altered
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 
 UNEVEN = test_base.draw_scores("anisotropic", (13, 3), 1.0, 1)
 WIDE = test_base.draw_scores("anisotropic", (6, 8), 1.0, 2)
@@ -189,18 +188,10 @@ PRIVATE = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business."""
-    monkeypatch.setattr(bounds, "worst_share", {})
-
-
 @pytest.mark.parametrize("bug", PUBLIC)
 def test_public(bug):
     name, wrong, check = PUBLIC[bug]
-    check(accelerated)
-    with pytest.raises(AssertionError):
-        check(altered(accelerated, f"routers.base.{name}", wrong))
+    catch_public(f"routers.base.{name}", wrong, check)
 
 
 COMPILES = ("two places of a token at one expert", "bids of one size")  # the auction, twice each
@@ -208,10 +199,4 @@ COMPILES = ("two places of a token at one expert", "bids of one size")  # the au
 
 @pytest.mark.parametrize("bug", [pytest.param(x, marks=[pytest.mark.slow] * (x in COMPILES)) for x in PRIVATE])
 def test_private(bug, monkeypatch):
-    module, name, wrong, check = PRIVATE[bug]
-    check(accelerated)
-    for cache in ("_compiled", "_gradient"):  # what is compiled already would not see the bug
-        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
-    monkeypatch.setattr(module, name, wrong)
-    with pytest.raises(AssertionError):
-        check(accelerated)
+    catch_private(monkeypatch, *PRIVATE[bug])

@@ -1,25 +1,21 @@
 """Planted bugs in drop orders, padding and balance across devices; as `test_planted_bugs`, which has the others."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws import accelerated
 from routelaws.accelerated import balance, experts
 from routelaws.accelerated.routers import expert_choice, hash_layer, top_k
 from routelaws.conformance import (
-    bounds,
-    harness,
     test_balance,
     test_dispatch,
     test_expert_choice,
     test_hash_family,
     test_top_k,
 )
-from routelaws.conformance.harness import altered
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 from routelaws.conformance.strategies import Logits, Selection
 
 RANDOM = np.random.default_rng(0)
@@ -348,26 +344,11 @@ SLOW = ("an order that looks at later tokens", "the absolute gate for a priority
 """What takes a second or more to compile, where a cheaper bug is like it."""
 
 
-@pytest.fixture(autouse=True)
-def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business."""
-    monkeypatch.setattr(bounds, "worst_share", {})
-
-
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.slow) if bug in SLOW else bug for bug in PUBLIC])
 def test_public(bug):
-    path, wrong, check = PUBLIC[bug]
-    check(accelerated)
-    with pytest.raises(AssertionError):
-        check(altered(accelerated, path, wrong))
+    catch_public(*PUBLIC[bug])
 
 
 @pytest.mark.parametrize("bug", PRIVATE)
 def test_private(bug, monkeypatch):
-    module, name, wrong, check = PRIVATE[bug]
-    check(accelerated)
-    for cache in ("_compiled", "_gradient"):  # what is compiled already would not see the bug
-        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
-    monkeypatch.setattr(module, name, wrong)
-    with pytest.raises(AssertionError):
-        check(accelerated)
+    catch_private(monkeypatch, *PRIVATE[bug])

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws import accelerated
 from routelaws import reference as oracle
 from routelaws.accelerated.routers import mixture_of_tokens as mixture
-from routelaws.conformance import bounds, harness
 from routelaws.conformance import test_mixture_of_tokens as suite
 from routelaws.conformance.harness import altered
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 from routelaws.conformance.strategies import Logits
 
 RANDOM = np.random.default_rng(0)
@@ -170,29 +169,14 @@ PRIVATE = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business."""
-    monkeypatch.setattr(bounds, "worst_share", {})
-
-
 @pytest.mark.parametrize("bug", PUBLIC)
 def test_public(bug):
-    path, wrong, check = PUBLIC[bug]
-    check(accelerated)
-    with pytest.raises(AssertionError):
-        check(altered(accelerated, path, wrong))
+    catch_public(*PUBLIC[bug])
 
 
 @pytest.mark.parametrize("bug", PRIVATE)
 def test_private(bug, monkeypatch):
-    name, wrong, check = PRIVATE[bug]
-    check(accelerated)
-    for cache in ("_compiled", "_gradient"):  # what is compiled already would not see the bug
-        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
-    monkeypatch.setattr(mixture, name, wrong)
-    with pytest.raises(AssertionError):
-        check(accelerated)
+    catch_private(monkeypatch, mixture, *PRIVATE[bug])
 
 
 def test_in_a_backend_without_jit():

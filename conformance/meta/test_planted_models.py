@@ -1,6 +1,5 @@
 """Planted bugs in what joins routers and model: each is a mistake somebody could make, and a check has to see it."""
 
-import functools
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -9,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws import accelerated
 from routelaws.accelerated import routed_block, transformer
 from routelaws.accelerated.routers import hash_layer
-from routelaws.conformance import bounds, harness, test_accounting, test_models
-from routelaws.conformance.harness import altered
+from routelaws.conformance import test_accounting, test_models
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 
 HASH, POLICY = "hash of the token before, k = 2, G = 2", "reinforce with everything"
 
@@ -105,30 +103,15 @@ PRIVATE = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business."""
-    monkeypatch.setattr(bounds, "worst_share", {})
-
-
 @pytest.mark.parametrize("bug", PUBLIC)
 def test_public(bug):
-    path, wrong, check = PUBLIC[bug]
-    check(accelerated)
-    with pytest.raises(AssertionError):
-        check(altered(accelerated, path, wrong))
+    catch_public(*PUBLIC[bug])
 
 
 @pytest.mark.slow  # each compiles a whole model
 @pytest.mark.parametrize("bug", PRIVATE)
 def test_private(bug, monkeypatch):
-    module, name, wrong, check = PRIVATE[bug]
-    check(accelerated)
-    for cache in ("_compiled", "_value_and_gradient"):  # what is compiled already would not see the bug
-        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
-    monkeypatch.setattr(module, name, wrong)
-    with pytest.raises(AssertionError):
-        check(accelerated)
+    catch_private(monkeypatch, *PRIVATE[bug])
 
 
 def test_the_planted_noise_is_noise():

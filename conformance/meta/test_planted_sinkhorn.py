@@ -3,17 +3,15 @@
 As in `test_planted_bugs`: a check passes on what is right and has to fail on each mistake.
 """
 
-import functools
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from routelaws import accelerated
 from routelaws.accelerated.routers import quantile, sinkhorn
-from routelaws.conformance import bounds, harness, test_base, test_quantile, test_sinkhorn
-from routelaws.conformance.harness import altered
+from routelaws.conformance import test_base, test_quantile, test_sinkhorn
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 from routelaws.conformance.strategies import Logits
 
 FREE = Logits(test_base.draw_scores("random", (13, 3), 3.0, 0).values, "free", 2)
@@ -161,26 +159,11 @@ def menu(bugs):
     return [pytest.param(bug, marks=pytest.mark.slow) if bug in SLOW else bug for bug in bugs]
 
 
-@pytest.fixture(autouse=True)
-def own_shares(monkeypatch):
-    """What a wrong backend uses of a bound is nobody's business."""
-    monkeypatch.setattr(bounds, "worst_share", {})
-
-
 @pytest.mark.parametrize("bug", menu(PUBLIC))
 def test_public(bug):
-    path, wrong, check = PUBLIC[bug]
-    check(accelerated)
-    with pytest.raises(AssertionError):
-        check(altered(accelerated, path, wrong))
+    catch_public(*PUBLIC[bug])
 
 
 @pytest.mark.parametrize("bug", menu(PRIVATE))
 def test_private(bug, monkeypatch):
-    module, name, wrong, check = PRIVATE[bug]
-    check(accelerated)
-    for cache in ("_compiled", "_gradient"):  # what is compiled already would not see the bug
-        monkeypatch.setattr(harness, cache, functools.cache(getattr(harness, cache).__wrapped__))
-    monkeypatch.setattr(module, name, wrong)
-    with pytest.raises(AssertionError):
-        check(accelerated)
+    catch_private(monkeypatch, *PRIVATE[bug])
