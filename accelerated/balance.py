@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .errors import InputError
-from .notation import log_sum_exp, softmax
+from .notation import _at_least_float32, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """See reference."""
@@ -40,10 +40,6 @@ class LoadStatistics(NamedTuple):
     max_over_mean: jax.Array  # []
     entropy: jax.Array  # []
     idle: jax.Array  # []
-
-
-def _at_least_float32(values: jax.Array) -> jax.Array:
-    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:

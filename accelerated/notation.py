@@ -28,6 +28,11 @@ class ExpertChoice(NamedTuple):
     experts_per_token: jax.Array  # [T] int32
 
 
+def _at_least_float32(values: jax.Array) -> jax.Array:
+    """Return values raised to float32 where they are below it: what routers and losses compute in."""
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
 def canonical_zero(values: jax.Array) -> jax.Array:
     """See reference. Adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0."""
     return jnp.where(values == 0, jnp.zeros((), values.dtype), values)

@@ -33,7 +33,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..kernels.assignment import assign
-from ..notation import Routing, one_hot, top_k_indices
+from ..notation import Routing, _at_least_float32, one_hot, top_k_indices
 from .sinkhorn import gate_values
 
 METHODS = ("host", "auction")
@@ -80,7 +80,7 @@ def balanced_assignment(
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
     _check_k(k, scores.shape[1])
     scores = jax.lax.stop_gradient(scores)
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    scores = _at_least_float32(scores)
     mask = _checked_mask(mask, len(scores))
     if method == "host":
         return _by_host(scores, k, mask)

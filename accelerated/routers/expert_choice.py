@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
 from ..experts import _capacity_of_real, expert_capacity, expert_ffn
-from ..notation import ExpertChoice, softmax, top_k_indices
+from ..notation import ExpertChoice, _at_least_float32, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
@@ -25,7 +25,7 @@ def expert_choice_router(
     mask: jax.Array | None = None,
 ) -> ExpertChoice:
     """See reference."""
-    logits = _masked_rows(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), mask)
+    logits = _masked_rows(_at_least_float32(logits), mask)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")

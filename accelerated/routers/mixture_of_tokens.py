@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..experts import gelu
-from ..notation import top_k_indices
+from ..notation import _at_least_float32, top_k_indices
 
 ACTIVATIONS = ("gelu", "relu")
 """See reference."""
@@ -31,7 +31,7 @@ def mixing_weights(
 ) -> jax.Array:
     """See reference."""
     _check_temperature(temperature)
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = _at_least_float32(logits)
     real = jnp.ones((len(logits), 1), bool) if mask is None else jnp.asarray(mask, bool)[:, None]
     if one_hot:
         weights = _largest(jnp.where(real, logits, -jnp.inf))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ..balance import auxiliary_loss
 from ..errors import InputError
-from ..notation import Routing, canonical_zero, one_hot, softmax, top_k_indices
+from ..notation import Routing, _at_least_float32, canonical_zero, one_hot, softmax, top_k_indices
 
 
 class PolicyTerms(NamedTuple):
@@ -150,10 +150,6 @@ def policy_terms(
 def _check_shape(name, values, shape):
     if jnp.shape(values) != tuple(shape):
         raise InputError(f"{name} has shape {jnp.shape(values)}; needed: {tuple(shape)}")
-
-
-def _at_least_float32(values):
-    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _prepared(logits, mask=None):

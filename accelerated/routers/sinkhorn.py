@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError
-from ..notation import Routing, one_hot, softmax, top_k_indices
+from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
 
 GATES = ("softmax", "sigmoid")
 """See reference."""
@@ -150,7 +150,7 @@ def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None =
 def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> _Group:
     """Return the group without gradients and without what its rows have in common, which no plan depends on."""
     logits = jax.lax.stop_gradient(logits)
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = _at_least_float32(logits)
     if mask is not None:
         logits = jnp.where(mask[:, None], logits, 0)
     count = _count_real(len(logits), mask, axis_name)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
-from ..notation import Routing, one_hot, softmax, top_k_indices
+from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
@@ -63,10 +63,6 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
             f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
             f"allowed: 'none', or allow_constant_gate=True"
         )
-
-
-def _at_least_float32(values):
-    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _routing(expert, kept, logits):
