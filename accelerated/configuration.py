@@ -20,6 +20,9 @@ HASHES = (
 )  # fmt: skip
 """See reference."""
 
+OBJECTIVES = ("causal", "masked")
+"""See reference."""
+
 GROUPINGS = ("position", "sequence")
 """See reference."""
 
@@ -43,10 +46,11 @@ OPTIONS_OF = {
     **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
     **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
     "hash": ("hash",),
-    "grouping": ("expert_choice",),
+    "grouping": GROUPED,
     "group_size": GROUPED,
     "temperature": ("mixture_of_tokens",),
     "one_hot": ("mixture_of_tokens",),
+    "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
 """See reference."""
 
@@ -84,6 +88,9 @@ class ModelConfig:
     group_size: int | None = None
     temperature: float = 1.0
     one_hot: bool = False
+    objective: str = "causal"
+    mask_rate: float = 0.15
+    mask_token: int = 0
 
     def __post_init__(self):
         for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
@@ -92,7 +99,7 @@ class ModelConfig:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
         for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
-                              ("drop_order", DROP_ORDERS)):  # fmt: skip
+                              ("drop_order", DROP_ORDERS), ("objective", OBJECTIVES)):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         self._check_options()
@@ -162,6 +169,16 @@ class ModelConfig:
             raise InputError(f"temperature is {self.temperature}; it has to be above 0 and finite")
         if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
             raise InputError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
+        self._check_objective()
+
+    def _check_objective(self):
+        if not 0 < self.mask_rate <= 1:
+            raise InputError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
+        if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
+            raise InputError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
+        for name in ("mask_rate", "mask_token"):
+            if self.objective == "causal" and getattr(self, name) != getattr(ModelConfig, name):
+                raise InputError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
@@ -197,13 +214,15 @@ class ModelConfig:
         if self.router == "mixture_of_tokens":
             if self.k != 1:
                 raise InputError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+            if self.grouping == "sequence" and self.objective == "causal":
+                raise InputError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
             return
-        if self.k * self.group_size % self.num_experts:
+        if self.groups_by_position(training=False) and self.k * self.group_size % self.num_experts:
             raise InputError(
                 f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
                 "tokens of an expert; it has to be whole"
             )
-        if self.grouping == "sequence":
+        if self.grouping == "sequence" and self.objective == "causal":
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
                 "earlier one has; evaluation groups by position",
@@ -235,6 +254,10 @@ class ModelConfig:
     def choices(self) -> int:
         """k G, the number of experts of a token."""
         return self.k * self.granularity
+
+    def groups_by_position(self, training: bool) -> bool:
+        """See reference."""
+        return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property
     def has_bias(self) -> bool:

@@ -18,7 +18,7 @@ from .notation import ExpertChoice, Routing
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
-from .routers.mixture_of_tokens import mixture_of_tokens
+from .routers.mixture_of_tokens import group_within_sequence, mixture_of_tokens, ungroup_within_sequence
 from .routers.quantile import quantile_bias, quantile_router
 from .routers.reinforce import reinforce_router, state_value
 from .routers.sinkhorn import sinkhorn_router
@@ -62,17 +62,20 @@ def routed_block(
     noise: jax.Array | None = None,
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
+    mask: jax.Array | None = None,
 ) -> BlockOutput:
     """See reference."""
     if config.router == "mixture_of_tokens":
-        return _mixture_block(params, x, config)
+        return _mixture_block(params, x, config, training, mask)
     if config.router == "expert_choice":
-        return _expert_choice_block(params, x, config, training, held)
+        return _expert_choice_block(params, x, config, training, held, mask)
     group = x.reshape(-1, config.d_model)  # [T, d]
-    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held)
+    asks = mask if mask is None else mask.reshape(-1)
+    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held, mask=asks)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
-    asks = routing.gate != 0 if config.sample_second else None
+    if config.sample_second:
+        asks = routing.gate != 0
     output, dropped = routed_ffn(
         _experts(params, x.dtype), group, routing.expert, routing.gate, capacity_factor, order=config.drop_order,
         mask=asks,
@@ -95,33 +98,43 @@ def _logits(params, group):
     return group.astype(wide) @ params["router"].astype(wide)
 
 
-def _mixture_block(params, x, config):
-    groups = group_by_position(x, config.group_size)  # [b S / g, g, d]
+def _mixture_block(params, x, config, training, mask):
+    groups, real, ungroup = _groups(x, mask, config, training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
-    def mix(group):
-        return mixture_of_tokens(weights, group, config.temperature, one_hot=config.one_hot).output
+    def mix(group, real):
+        return mixture_of_tokens(weights, group, config.temperature, one_hot=config.one_hot, mask=real).output
 
     nothing = jnp.zeros((), _wide(x.dtype))
-    output = ungroup_by_position(jax.vmap(mix)(groups), x.shape[1]).astype(x.dtype)
+    output = ungroup(jax.vmap(mix)(groups, real)).astype(x.dtype)
     return BlockOutput(output, None, nothing, nothing, None, None)
 
 
-def _expert_choice_block(params, x, config, training, held):
+def _groups(x, mask, config, training):
+    """See reference; None for the real tokens where all are."""
+    length = x.shape[1]
+    if config.groups_by_position(training):
+        group, undo, size = group_by_position, ungroup_by_position, config.group_size
+    else:
+        group, undo = group_within_sequence, ungroup_within_sequence
+        size = length if config.router == "expert_choice" else config.group_size
+    real = None if mask is None else group(jnp.asarray(mask, bool), size)
+    return group(x, size), real, lambda grouped: undo(grouped, length)
+
+
+def _expert_choice_block(params, x, config, training, held, mask):
     """See reference."""
-    by_position = config.grouping == "position" or not training
-    groups = group_by_position(x, config.group_size) if by_position else x  # [groups, T, d]
+    groups, real, ungroup = _groups(x, mask, config, training)
     experts = _experts(params, x.dtype)
 
-    def choose(group, logits, held):
-        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held)
+    def choose(group, logits, held, real):
+        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
         return expert_choice_ffn(experts, group, choice), choice
 
-    output, choice = jax.vmap(choose)(groups, _logits(params, groups), held)
-    output = (ungroup_by_position(output, x.shape[1]) if by_position else output).astype(x.dtype)
+    output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
     nothing = jnp.zeros((), _wide(x.dtype))
-    unchosen = (choice.experts_per_token == 0).mean(dtype=nothing.dtype)
-    return BlockOutput(output, choice, unchosen, nothing, None, None)
+    unchosen = (choice.experts_per_token == 0).mean(dtype=nothing.dtype, where=real)
+    return BlockOutput(ungroup(output).astype(x.dtype), choice, unchosen, nothing, None, None)
 
 
 def decide(
@@ -134,12 +147,13 @@ def decide(
     noise: jax.Array | None = None,
     table: jax.Array | None = None,
     held: Routing | None = None,
+    mask: jax.Array | None = None,
 ) -> Decision:
     """See reference."""
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held))
+        return Decision(_hash_routing(tokens, config, table, held, mask))
     logits = _logits(params, group)  # SCORE
-    options = {"gate": config.gate, "held": held}
+    options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
     if config.router == "base":
@@ -147,37 +161,37 @@ def decide(
     if config.router == "quantile":
         bias = params["bias"]
         routing = quantile_router(logits, bias, config.choices, **options)
-        return Decision(routing, bias=quantile_bias(logits, bias, config.choices) if training else bias)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, mask=mask) if training else bias)
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held)
-    return _decide_top_k(params, logits, config, training, noise, held)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
+    return _decide_top_k(params, logits, config, training, noise, held, mask)
 
 
-def _decide_top_k(params, logits, config, training, noise, held):
+def _decide_top_k(params, logits, config, training, noise, held, mask):
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held)
+        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
     else:
-        routing = top_k_router(
-            logits, config.choices, score=config.gate, normalisation=config.normalisation, bias=bias, held=held
-        )
+        options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
+        routing = top_k_router(logits, config.choices, **options, held=held, mask=mask)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count)
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
         bias = balance.update_bias(bias, counts, rate=config.bias_rate)
     dialect = "first_choice" if config.sample_second else "assignments"
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect).loss
-    return Decision(routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits), bias)
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, mask=mask).loss
+    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
+    return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held):
+def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config), policy=policy)
+    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
 
 
 def _check_noise(training, noise, held):
@@ -185,12 +199,13 @@ def _check_noise(training, noise, held):
         raise InputError("this router draws at random in training: give noise, see transformer.draw_noise")
 
 
-def _mean_of_choices(routing, config):
-    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged."""
-    return routing._replace(gate=jnp.full_like(routing.gate, 1 / config.k))
+def _mean_of_choices(routing, config, mask):
+    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
+    gate = jnp.full_like(routing.gate, 1 / config.k)
+    return routing._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held):
+def _hash_routing(tokens, config, table, held, mask):
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)
@@ -200,10 +215,10 @@ def _hash_routing(tokens, config, table, held):
     table = jnp.asarray(_default_table(config, tokens.shape[1]) if table is None else table)
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count)
+        routing = hashes.fixed_router(expert, config.expert_count, mask=mask)
     else:
-        routing = hashes.table_router(ids, table, config.expert_count)
-    routing = _mean_of_choices(routing, config)
+        routing = hashes.table_router(ids, table, config.expert_count, mask=mask)
+    routing = _mean_of_choices(routing, config, mask)
     return routing if held is None else held._replace(gate=routing.gate)
 
 

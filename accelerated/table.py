@@ -16,6 +16,7 @@ from .table_schema import (
     BLANK,
     DENSE,
     NEEDED_COLUMNS,
+    OBJECTIVES,
     OWN_COLUMNS,
     RELEASED_COLUMNS,
     TEXT_COLUMNS,
@@ -115,6 +116,9 @@ def select_rows(
       that the table lacks is not asked about.
     * Anything else: a pandas query over the table's columns, such as "seed == 42 and step <= 100000"; it is applied to
       the evaluations before the last one is taken, and nothing else is dropped.
+
+    Losses of the causal and of the masked objective are never mixed, unless a query asks for it: the commoner one of
+    the table is kept (causal of a tie, and where the column is blank).
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is wider
     than its N says and is not used. A run whose last evaluation has no loss is left out: an earlier one would be a
@@ -308,6 +312,11 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     def drop(where, reason):
         reasons[where & (reasons == "")] = reason
 
+    if "objective" in last and (rows in (None, "clark") or axes == "compute"):
+        objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
+        counts = objective.value_counts()
+        common = min(counts[counts == counts.max()].index, default=None)
+        drop(objective != common, f"objective is not the commonest, {common}")
     if axes == "compute":
         for name in ("flops_per_step", "total_parameter_count"):
             drop(last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")

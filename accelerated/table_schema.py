@@ -23,8 +23,8 @@ RELEASED_COLUMNS = (
 """The columns of the released table, in its order."""
 
 OWN_COLUMNS = (
-    "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "learning_rate",
-    "dropped_fraction", "max_load", "idle_experts", "wall_seconds", "device", "commit",
+    "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "objective",
+    "learning_rate", "dropped_fraction", "max_load", "idle_experts", "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
@@ -34,10 +34,13 @@ NEEDED_COLUMNS = ("hyper_id", "step", "router_type", "num_experts", "dense_param
 CONFIGURATION_COLUMNS = (
     "router_type", "num_experts", "k", "seed", "routing_frequency", "flop_increase", "d_model", "num_blocks",
     "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
+    "objective",
 )  # fmt: skip
 """What makes a run the one it is, and so has to be the same in all of its rows."""
 
-TEXT_COLUMNS = ("router_type", "model_size_label", "device", "commit")
+TEXT_COLUMNS = ("router_type", "model_size_label", "objective", "device", "commit")
+OBJECTIVES = ("causal", "masked")
+"""Those of `configuration.OBJECTIVES`; here too, so that a table is read without JAX."""
 DENSE = "Dense"
 BLANK = ("", "nan", "NaN", "NA", "null", "None")
 """What a cell without a value may hold."""
@@ -227,6 +230,9 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
         meant = known.get(spelled.casefold(), spelled)
         if spelled != meant:
             _name(frame, "router_type", (kind == spelled).to_numpy(), f"{meant}, in this spelling", rows, problems)
+    if "objective" in frame:
+        unknown = ~frame["objective"].isin((*OBJECTIVES, *BLANK)).to_numpy()
+        _name(frame, "objective", unknown, f"{' or '.join(OBJECTIVES)}, or nothing", rows, problems)
     dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
 
     def column(name):

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .configuration import UNGATED, ModelConfig
+from .errors import InputError
 from .experts import expert_ffn
-from .notation import ExpertChoice, Routing, log_sum_exp, softmax
+from .notation import ExpertChoice, Routing, log_sum_exp, one_hot, softmax, top_k_indices
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
@@ -125,23 +126,26 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     return centred * scale * params["scale"] + params["offset"]
 
 
-def sinusoids(sequence_length: int, d_model: int) -> np.ndarray:
+def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
     """See reference; a NumPy constant, computed in float64 at trace time."""
-    angle = np.arange(sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    angle = np.arange(first, sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def attention(params: dict, x: jax.Array) -> jax.Array:
+def attention(params: dict, x: jax.Array, *, causal: bool = True, mask: jax.Array | None = None) -> jax.Array:
     """See reference."""
     _, length, d_model = x.shape
     q, k, v = (_project(x, params[name]) for name in ("query", "key", "value"))  # [b, S, H, kqv]
-    distances = jnp.asarray(sinusoids(length, d_model)[::-1], x.dtype)  # from S - 1 down to 0
+    first = 0 if causal else 1 - length
+    distances = jnp.asarray(sinusoids(length, d_model, first)[::-1], x.dtype)  # from S - 1 down to `first`
     r = _project(distances, params["relative_key"])
     by_content = jnp.einsum("bihc,bjhc->bhij", q, k)
-    by_distance = _shift(jnp.einsum("bihc,mhc->bhim", q, r))
+    by_distance = (_shift if causal else _shift_both)(jnp.einsum("bihc,mhc->bhim", q, r))
     logits = (by_content + by_distance).astype(jnp.promote_types(x.dtype, jnp.float32)) / math.sqrt(q.shape[-1])
-    causal = np.tril(np.ones((length, length), bool))
-    weights = softmax(jnp.where(causal, logits, -jnp.inf)).astype(x.dtype)
+    seen = np.tril(np.ones((length, length), bool)) if causal else np.ones((length, length), bool)
+    if mask is not None:
+        seen = seen & (jnp.asarray(mask, bool)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
+    weights = softmax(jnp.where(seen, logits, -jnp.inf)).astype(x.dtype)
     mixed = jnp.einsum("bhij,bjhc->bihc", weights, v)
     return _flat_product(mixed.reshape(*x.shape[:2], -1), params["output"].reshape(-1, d_model))
 
@@ -169,6 +173,18 @@ def _shift(logits: jax.Array) -> jax.Array:
     return padded.reshape(b, heads, length + 1, length)[:, :, 1:]
 
 
+def _shift_both(logits: jax.Array) -> jax.Array:
+    """Turn [b, H, S, m] over distances S-1 … 1-S into [b, H, S, S] over keys: entry (i, j) is that of distance i - j.
+
+    With a zero column on the right a row has 2 S entries, and (i, j) is entry i (2 S - 1) + S - 1 + j of all of them:
+    read from entry S - 1 on as rows of 2 S - 1, the first S of row i are wanted.
+    """
+    b, heads, length, _ = logits.shape
+    flat = jnp.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(b, heads, -1)
+    rows = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
+    return rows.reshape(b, heads, length, 2 * length - 1)[..., :length]
+
+
 def apply(
     params: dict,
     tokens: jax.Array,
@@ -178,6 +194,7 @@ def apply(
     noise: jax.Array | None = None,
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
+    mask: jax.Array | None = None,
     compute_dtype=None,
 ) -> Output:
     """See reference. A token out of range cannot raise under jit; it is clamped.
@@ -190,33 +207,37 @@ def apply(
         noise: see reference.
         table: see reference.
         held: see reference.
+        mask: see reference.
         compute_dtype: dtype of the matrix products, such as `jnp.bfloat16`; that of the parameters if None.
     """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
+    seen = {"causal": config.objective == "causal", "mask": mask}
     if config.num_routed:
+        options = {"training": training, "table": table, "mask": mask}
 
         def run(ffn, x, noise, held):
-            return routed_block(ffn, x, tokens, config, training=training, noise=noise, table=table, held=held)
+            return routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
 
-        h, rest = _run_groups(run, h, params, params["routed_ffn"], noise, held)
+        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, noise, held)
     else:
         if config.num_wide:
-            h = _run_groups(_wide_block, h, params, params["wide_ffn"])[0]
+            h = _run_groups(_wide_block, h, params, params["wide_ffn"], seen)[0]
         else:
-            h = _run_dense(h, params["blocks"], params["dense_ffn"])
+            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen)
         rest = (None, jnp.zeros(0), jnp.zeros(0), None, None)
     x = layer_norm(_cast(params["final_norm"], dtype), h)
     return Output(_flat_product(x, embedding.T), *rest)
 
 
-def _run_dense(h: jax.Array, blocks: dict, ffns: dict) -> jax.Array:
-    """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common."""
+def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict) -> jax.Array:
+    """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common; `seen`
+    are options of `attention`."""
 
     def block(h, layer):
         block, ffn = _cast(layer, h.dtype)
-        h, x = _attend(block, h)
+        h, x = _attend(block, h, seen)
         return h + _dense_ffn(ffn, x), None
 
     return _scan(block, h, (blocks, ffns))[0]
@@ -238,7 +259,7 @@ def _scan(step, h: jax.Array, layers):
     return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
 
 
-def _run_groups(run, h, params, ffns, noise=None, held=None) -> tuple:
+def _run_groups(run, h, params, ffns, seen, noise=None, held=None) -> tuple:
     """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
 
     Args:
@@ -246,6 +267,7 @@ def _run_groups(run, h, params, ffns, noise=None, held=None) -> tuple:
         h: [b, S, d].
         params: the whole tree.
         ffns: the part of it that `run` takes, stacked.
+        seen: options of `attention`.
         noise: stacked, or None.
         held: stacked, or None.
     """
@@ -257,9 +279,9 @@ def _run_groups(run, h, params, ffns, noise=None, held=None) -> tuple:
     def group(h, layers):
         blocks, dense, ffn, noise, held = layers
         if dense is not None:
-            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense)
+            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
-        h, x = _attend(_cast(last, h.dtype), h)
+        h, x = _attend(_cast(last, h.dtype), h, seen)
         output, *rest = run(ffn, x, noise, held)
         return h + output, tuple(rest)
 
@@ -270,9 +292,9 @@ def _cast(tree, dtype):
     return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
 
 
-def _attend(block: dict, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _attend(block: dict, h: jax.Array, seen: dict) -> tuple[jax.Array, jax.Array]:
     """Return the residual stream after attention, and its norm for the FFN."""
-    h = h + attention(block["attention"], layer_norm(block["attention_norm"], h))
+    h = h + attention(block["attention"], layer_norm(block["attention_norm"], h), **seen)
     return h, layer_norm(block["ffn_norm"], h)
 
 
@@ -281,6 +303,14 @@ def carry_bias(params: dict, output: Output) -> dict:
     if output.bias is None:
         return params
     return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
+
+
+def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
+    """See reference."""
+    if not 0 < mask_rate <= 1:
+        raise InputError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
+    number = max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5))
+    return one_hot(top_k_indices(-uniforms, number), uniforms.shape[1]).sum(axis=1) > 0
 
 
 def loss(
@@ -293,29 +323,49 @@ def loss(
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
     held_credit: Credit | None = None,
+    hidden: jax.Array | None = None,
+    mask: jax.Array | None = None,
     compute_dtype=None,
 ) -> Loss:
-    """See reference; `compute_dtype` as in `apply`."""
-    options = {"training": training, "noise": noise, "table": table, "held": held}
-    output = apply(params, tokens[:, :-1], config, compute_dtype=compute_dtype, **options)
-    targets = tokens[:, 1:]
+    """See reference; `compute_dtype` as in `apply`. Without any target the loss is not a number."""
+    inputs, targets, counted = _task(tokens, config, hidden, mask)
+    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
+    output = apply(params, inputs, config, compute_dtype=compute_dtype, **options)
     logits = output.logits.astype(jnp.promote_types(output.logits.dtype, jnp.float32))
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    cross_entropy, credit = (log_z - of_target).mean(), None
+    log_probability = of_target - log_z
+    if counted is None:
+        cross_entropy = -log_probability.mean()
+    else:
+        log_probability = jnp.where(counted, log_probability, 0)
+        cross_entropy = -log_probability.sum() / counted.sum(dtype=logits.dtype)
+    credit = None
     if config.router == "reinforce" and training:
-        auxiliary, credit = _policy_loss(output, of_target - log_z, config, held_credit)
+        auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask)
         output = output._replace(auxiliary=auxiliary)
     return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output, credit)
 
 
-def _policy_loss(output, log_probability, config, held_credit):
+def _task(tokens, config, hidden, mask):
+    """See reference; None for where it counts if that is everywhere."""
+    if (hidden is None) == (config.objective == "masked"):
+        given = "missing" if hidden is None else "given"
+        raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
+    counted = None if mask is None else jnp.asarray(mask, bool)
+    if hidden is None:
+        return tokens[:, :-1], tokens[:, 1:], counted
+    hidden = jnp.asarray(hidden, bool)
+    return jnp.where(hidden, config.mask_token, tokens), tokens, hidden if mask is None else hidden & counted
+
+
+def _policy_loss(output, log_probability, config, held_credit, mask):
     """See reference."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward  # a constant: `policy_terms` sees to that
     advantage = None if held_credit is None else held_credit.advantage
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
-    weights = {name: getattr(config, name) for name in options}
+    weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}
 
     def of_block(logits, expert, value, advantage):
         return policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights)

@@ -98,8 +98,8 @@ def draw(config, seed: int):
     return weights(reference.parameter_shapes(config)), tokens, noise, table
 
 
-def total_loss(params, tokens, noise, table, loss, config, training=True):
-    found = loss(params, tokens, config, training=training, noise=noise, table=table)
+def total_loss(params, tokens, noise, table, more, loss, config, training=True):
+    found = loss(params, tokens, config, training=training, noise=noise, table=table, **more)
     return found.total, found
 
 
@@ -118,18 +118,22 @@ def assert_tree(name: str, found, wanted, unit: float, *, what: str) -> None:
             assert_close_bounded(name, ours, theirs, scale, what=f"{what}: {field}")
 
 
-def check_model(backend, name: str, seed: int, **changes) -> None:
+def check_model(backend, name: str, seed: int, *, hidden=None, mask=None, **changes) -> None:
     """Loss and everything in it, by the backend's own routing; gradient against differences with all of it held."""
     config = build(reference, name, **changes)
     params, tokens, noise, table = draw(config, seed)
+    tokens = tokens[:, :-1] if config.objective == "masked" else tokens
+    more = {key: value for key, value in (("hidden", hidden), ("mask", mask)) if value is not None}
     options = dict(loss=backend.transformer.loss, config=build(backend.transformer, name, **changes))
-    found, gradient = value_and_gradient(total_loss, params, tokens, noise, table, **options)
-    wanted = reference.loss(params, tokens, config, noise=noise, table=table)
+    found, gradient = value_and_gradient(total_loss, params, tokens, noise, table, more, **options)
+    wanted = reference.loss(params, tokens, config, noise=noise, table=table, **more)
+    if mask is not None:  # what stands in the padding may differ
+        found, wanted = (without_padding(one, mask) for one in (found, wanted))
     assert_tree("transformer.model", found, wanted, UNIT["float64"], what=f"loss of {name}, seed {seed}")
 
     def value(params):
         held = dict(held=wanted.output.routing, held_credit=wanted.credit)
-        return reference.loss(params, tokens, config, noise=noise, table=table, **held).total
+        return reference.loss(params, tokens, config, noise=noise, table=table, **held, **more).total
 
     assert abs(value(params) - wanted.total) <= 4 * UNIT["float64"] * abs(wanted.total), (
         "another loss with all of it held"
@@ -142,6 +146,17 @@ def check_model(backend, name: str, seed: int, **changes) -> None:
         difference = central_difference(value, params, direction, 2.0**-16)
         assert_close_bounded("transformer.gradient", inner(gradient, direction), difference, scale,
                              what=f"gradient of the training loss of {name}, seed {seed}")  # fmt: skip
+
+
+def without_padding(found, mask):
+    """Return a loss with zeros for the logits, and RL-R's logits and values, of padded tokens."""
+    flat, output = mask.reshape(-1), found.output
+    output = output._replace(logits=np.where(mask[..., None], output.logits, 0))
+    if output.policy is not None:
+        logits, value = output.policy
+        policy = output.policy._replace(logits=np.where(flat[:, None], logits, 0), value=np.where(flat, value, 0))
+        output = output._replace(policy=policy)
+    return found._replace(output=output)
 
 
 def only_baseline(direction: dict) -> dict:
@@ -363,6 +378,14 @@ def test_bias(backend, name):
     check_bias(backend, name)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_parameter_shapes(backend, name):
+    """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
+    for fields in ({}, dict(d_model=48, num_blocks=4)):
+        found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
+        assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
+
+
 @pytest.mark.twin
 def test_noise(backend):
     """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half."""
@@ -440,7 +463,12 @@ BAD = {
     "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
     "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
     "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
-    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "not of mixture_of_tokens"),
+    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "the objective 'masked' only"),
+    "objective": (dict(objective="both"), "objective is 'both'; allowed: causal, masked"),
+    "masked policy": (dict(router="reinforce", objective="masked"), "not of reinforce"),
+    "rate of another": (dict(mask_rate=0.2), "mask_rate is 0.2; it is an option of the masked objective"),
+    "rate of 0": (dict(objective="masked", mask_rate=0.0), "mask_rate is 0.0"),
+    "mask token": (dict(objective="masked", mask_token=8), "mask_token is 8; allowed: 0 to 7"),
     "gate of a policy": (dict(router="reinforce", gate="sigmoid"), "not of reinforce"),
     "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
     "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
@@ -477,7 +505,7 @@ def test_the_baseline_does_not_change_the_model(backend):
         params, tokens, noise, table = draw(config, 9)
         theirs = build(backend.transformer, "reinforce", baseline_weight=weight)
         options = dict(loss=backend.transformer.loss, config=theirs)
-        found = value_and_gradient(total_loss, params, tokens, noise, table, **options)[1]
+        found = value_and_gradient(total_loss, params, tokens, noise, table, {}, **options)[1]
         gradients.append(found | {"routed_ffn": {k: v for k, v in found["routed_ffn"].items() if k != "baseline"}})
         assert bool(np.any(found["routed_ffn"]["baseline"]["out"])) == (weight > 0)
     scale = math.sqrt(inner(gradients[0], gradients[0]))

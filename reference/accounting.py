@@ -15,7 +15,8 @@ tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
 
 Not in N and P: the embedding, the final norm, and the bias of routers that balance by one. In F: attention as if it
 were not causal (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and the
-output layer 2Vd. N does not grow with k.
+output layer 2Vd. N does not grow with k. The masked objective is counted like the causal one, though it projects the
+relative-position keys of 2S − 1 distances and not of S.
 
 Conventions of the released table, kept here:
 - Hash has no router weights, yet the table counts d·E of them (and their FLOPs).

@@ -15,7 +15,8 @@ experts follow from two numbers, the expansion E and the granularity G: a routed
     expert_choice       the experts                     groups of g tokens                    groups by position
     mixture_of_tokens   nobody: experts see mixtures    groups of g tokens, by position       the same
 
-Evaluation is causal for all of them, and independent of the rest of the batch for all but the last two.
+Evaluation is causal for all of them, and independent of the rest of the batch for all but the last two. With the
+masked objective nothing is causal, and the last two may take their groups within one sequence.
 """
 
 import dataclasses
@@ -41,8 +42,12 @@ balanced needs counts of the tokens, clustered and dispersed their embeddings, a
 see `routed_block.hash_table`.
 """
 
+OBJECTIVES = ("causal", "masked")
+"""What the model predicts: the next token from those before it, or hidden tokens from all the others."""
+
 GROUPINGS = ("position", "sequence")
-"""Which tokens are a group: one position of g sequences, or a sequence."""
+"""Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
+(mixture_of_tokens)."""
 
 DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
 """Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
@@ -68,10 +73,11 @@ OPTIONS_OF = {
     **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
     **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
     "hash": ("hash",),
-    "grouping": ("expert_choice",),
+    "grouping": GROUPED,
     "group_size": GROUPED,
     "temperature": ("mixture_of_tokens",),
     "one_hot": ("mixture_of_tokens",),
+    "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
 """Which routers an option is for. Elsewhere it has to keep its default; dense models ignore the first three, so that
 a grid can give them once for all of its runs."""
@@ -140,13 +146,21 @@ class ModelConfig:
     hash: str = "modulo"
     """Which hash, one of `HASHES`."""
     grouping: str = "position"
-    """How expert_choice groups tokens in training: "position" across sequences; "sequence" is not causal."""
+    """How expert_choice and mixture_of_tokens group tokens, one of `GROUPINGS`; "sequence" is not causal, and where the
+    objective is causal expert_choice uses it in training alone and mixture_of_tokens not at all."""
     group_size: int | None = None
-    """g, sequences in a group of expert_choice and mixture_of_tokens; divides the batch; E if None."""
+    """g, tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch, or the sequence
+    for neighbours of one; E if None."""
     temperature: float = 1.0
     """Of the mixing weights of mixture_of_tokens."""
     one_hot: bool = False
     """Mixtures of one token each: the limit of temperature 0, for evaluation; it has no gradient."""
+    objective: str = "causal"
+    """One of `OBJECTIVES`; reinforce has no masked one, since only a token with a prediction has a reward."""
+    mask_rate: float = 0.15
+    """Of the masked objective: the share of each sequence that is hidden."""
+    mask_token: int = 0
+    """Of the masked objective: the id in [0, V) that the model reads where a token is hidden."""
 
     def __post_init__(self):
         for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
@@ -155,7 +169,7 @@ class ModelConfig:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
         for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
-                              ("drop_order", DROP_ORDERS)):  # fmt: skip
+                              ("drop_order", DROP_ORDERS), ("objective", OBJECTIVES)):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         self._check_options()
@@ -225,6 +239,16 @@ class ModelConfig:
             raise ValueError(f"temperature is {self.temperature}; it has to be above 0 and finite")
         if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
             raise ValueError(f"group_size is {self.group_size}; it has to be a whole number of at least 1")
+        self._check_objective()
+
+    def _check_objective(self):
+        if not 0 < self.mask_rate <= 1:
+            raise ValueError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
+        if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
+            raise ValueError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
+        for name in ("mask_rate", "mask_token"):
+            if self.objective == "causal" and getattr(self, name) != getattr(ModelConfig, name):
+                raise ValueError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
@@ -260,13 +284,15 @@ class ModelConfig:
         if self.router == "mixture_of_tokens":
             if self.k != 1:
                 raise ValueError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
+            if self.grouping == "sequence" and self.objective == "causal":
+                raise ValueError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
             return
-        if self.k * self.group_size % self.num_experts:
+        if self.groups_by_position(training=False) and self.k * self.group_size % self.num_experts:
             raise ValueError(
                 f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
                 "tokens of an expert; it has to be whole"
             )
-        if self.grouping == "sequence":
+        if self.grouping == "sequence" and self.objective == "causal":
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
                 "earlier one has; evaluation groups by position",
@@ -298,6 +324,10 @@ class ModelConfig:
     def choices(self) -> int:
         """k G, the number of experts of a token."""
         return self.k * self.granularity
+
+    def groups_by_position(self, training: bool) -> bool:
+        """Whether a group is one position of g sequences; always so where a group within a sequence would leak."""
+        return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property
     def has_bias(self) -> bool:

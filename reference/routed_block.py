@@ -9,7 +9,10 @@ Three kinds of routers share this frame. Where tokens have experts (hash to rein
 one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a Mixture of Tokens
 the experts of a group work on mixtures; there a group is one position of g sequences, so that no token sees a later
 position of any sequence. What it does see is the other sequences of its group: put sequences there that have nothing
-to do with each other, not neighbouring windows of one text.
+to do with each other, not neighbouring windows of one text. Where the objective is masked, a group can also be a whole
+sequence (expert choice) or g neighbours of one (Mixture of Tokens).
+
+Padding: with a `mask` real tokens get what they would get without the others, which count in no load, capacity or loss.
 
 A router with a bias per expert (quantile; top_k with a bias rate) keeps it among the parameters, where no gradient
 reaches it. `BlockOutput.bias` is the bias that this batch leaves for the next one.
@@ -24,12 +27,12 @@ import numpy as np
 
 from . import balance
 from .configuration import ModelConfig
-from .experts import routed_ffn
+from .experts import expert_capacity, routed_ffn
 from .notation import ExpertChoice, Routing
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
-from .routers.mixture_of_tokens import mixture_of_tokens
+from .routers.mixture_of_tokens import group_within_sequence, mixture_of_tokens, ungroup_within_sequence
 from .routers.quantile import quantile_bias, quantile_router
 from .routers.reinforce import reinforce_router, state_value
 from .routers.sinkhorn import sinkhorn_router
@@ -73,6 +76,7 @@ def routed_block(
     noise: np.ndarray | None = None,
     table: np.ndarray | None = None,
     held: Routing | ExpertChoice | None = None,
+    mask: np.ndarray | None = None,
 ) -> BlockOutput:
     """Run a routed block.
 
@@ -86,50 +90,77 @@ def routed_block(
         noise: one block's part of what `transformer.draw_noise` returns.
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
+        mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
 
     Returns:
         `BlockOutput`.
 
     Raises:
-        ValueError: the group size does not divide b, or noise or table is missing.
+        ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or no token is
+            real.
     """
     if config.router == "mixture_of_tokens":
-        return _mixture_block(params, x, config)
+        return _mixture_block(params, x, config, training, mask)
     if config.router == "expert_choice":
-        return _expert_choice_block(params, x, config, training, held)
+        return _expert_choice_block(params, x, config, training, held, mask)
     group = x.reshape(-1, config.d_model)  # [T, d]
-    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held)
+    asks = mask if mask is None else mask.reshape(-1)
+    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held, mask=asks)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
-    # A second expert that GShard's draw left out has gate 0 and asks for no slot.
-    asks = routing.gate != 0 if config.sample_second else None
+    if config.sample_second:
+        # A second expert that GShard's draw left out has gate 0 and asks for no slot; nor does padding.
+        asks = routing.gate != 0
     output, dropped = routed_ffn(
         params, group, routing.expert, routing.gate, capacity_factor, order=config.drop_order, mask=asks
     )
     return BlockOutput(output.reshape(x.shape), routing, dropped, *decided[1:])
 
 
-def _mixture_block(params, x, config):
-    groups = group_by_position(x, config.group_size)  # [b S / g, g, d]
-    outputs = [mixture_of_tokens(params, group, config.temperature, one_hot=config.one_hot).output for group in groups]
-    return BlockOutput(ungroup_by_position(np.stack(outputs), x.shape[1]), None, 0.0, 0.0, None, None)
+def _mixture_block(params, x, config, training, mask):
+    groups, real, ungroup = _groups(x, mask, config, training)
+    output = np.zeros(groups.shape)
+    for i in np.flatnonzero(real.any(axis=1)):  # a group of padding alone keeps its zeros
+        options = {"one_hot": config.one_hot, "mask": real[i]}
+        output[i] = mixture_of_tokens(params, groups[i], config.temperature, **options).output
+    return BlockOutput(ungroup(output), None, 0.0, 0.0, None, None)
 
 
-def _expert_choice_block(params, x, config, training, held):
+def _groups(x, mask, config, training):
+    """Return the groups [n, T, d], which of their tokens are real [n, T], and the function that undoes the grouping."""
+    real = np.ones(x.shape[:2], bool) if mask is None else np.asarray(mask, bool)
+    length = x.shape[1]
+    if config.groups_by_position(training):
+        group, undo, size = group_by_position, ungroup_by_position, config.group_size
+    else:
+        group, undo = group_within_sequence, ungroup_within_sequence
+        size = length if config.router == "expert_choice" else config.group_size
+    return group(x, size), group(real, size), lambda grouped: undo(grouped, length)
+
+
+def _expert_choice_block(params, x, config, training, held, mask):
     """Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
     whole, a token has more than k experts in the mean."""
-    by_position = config.grouping == "position" or not training
-    groups = group_by_position(x, config.group_size) if by_position else x  # [groups, T, d]
-    outputs, choices = [], []
+    groups, real, ungroup = _groups(x, mask, config, training)
+    output, choices = np.zeros(groups.shape), []
     for i, group in enumerate(groups):
         held_here = None if held is None else ExpertChoice(*(field[i] for field in held))
-        logits = group @ params["router"]
-        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held_here)
-        outputs.append(expert_choice_ffn(params, group, choice))
-        choices.append(choice)
-    output = ungroup_by_position(np.stack(outputs), x.shape[1]) if by_position else np.stack(outputs)
+        choices.append(_choose(group @ params["router"], config, held_here, real[i]))
+        output[i] = expert_choice_ffn(params, group, choices[i])
     choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))
-    return BlockOutput(output, choice, (choice.experts_per_token == 0).mean(), 0.0, None, None)
+    unchosen = (choice.experts_per_token == 0)[real].mean()
+    return BlockOutput(ungroup(output), choice, unchosen, 0.0, None, None)
+
+
+def _choose(logits, config, held, real):
+    """Return the choice of the experts of one group; where it is padding alone they take its first token with gate 0,
+    as they do in all columns beyond their capacity."""
+    if real.any():
+        mask = None if real.all() else real
+        return expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=mask)
+    columns = expert_capacity(*logits.shape, 1, config.choices)
+    token = np.zeros((logits.shape[1], columns), np.int64)
+    return ExpertChoice(token, np.zeros(token.shape), np.zeros(len(logits), np.int64))
 
 
 def decide(
@@ -142,6 +173,7 @@ def decide(
     noise: np.ndarray | None = None,
     table: np.ndarray | None = None,
     held: Routing | None = None,
+    mask: np.ndarray | None = None,
 ) -> Decision:
     """Let a router that gives experts to tokens decide for a group.
 
@@ -154,14 +186,15 @@ def decide(
         noise: see `routed_block`.
         table: see `routed_block`.
         held: see `routed_block`.
+        mask: [T] bool, see `routed_block`.
 
     Returns:
         `Decision`.
     """
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held))
+        return Decision(_hash_routing(tokens, config, table, held, mask))
     logits = group @ params["router"]  # SCORE
-    options = {"gate": config.gate, "held": held}
+    options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
     if config.router == "base":
@@ -169,37 +202,37 @@ def decide(
     if config.router == "quantile":
         bias = params["bias"]
         routing = quantile_router(logits, bias, config.choices, **options)
-        return Decision(routing, bias=quantile_bias(logits, bias, config.choices) if training else bias)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, mask=mask) if training else bias)
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held)
-    return _decide_top_k(params, logits, config, training, noise, held)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
+    return _decide_top_k(params, logits, config, training, noise, held, mask)
 
 
-def _decide_top_k(params, logits, config, training, noise, held):
+def _decide_top_k(params, logits, config, training, noise, held, mask):
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held)
+        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
     else:
-        routing = top_k_router(
-            logits, config.choices, score=config.gate, normalisation=config.normalisation, bias=bias, held=held
-        )
+        options = {"score": config.gate, "normalisation": config.normalisation, "bias": bias}
+        routing = top_k_router(logits, config.choices, **options, held=held, mask=mask)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count)
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
         bias = balance.update_bias(bias, counts, rate=config.bias_rate)
     dialect = "first_choice" if config.sample_second else "assignments"
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect).loss
-    return Decision(routing, config.balance_weight * uneven + config.z_weight * balance.z_loss(logits), bias)
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, mask=mask).loss
+    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
+    return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held):
+def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config), policy=policy)
+    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
 
 
 def _check_noise(training, noise, held):
@@ -207,12 +240,13 @@ def _check_noise(training, noise, held):
         raise ValueError("this router draws at random in training: give noise, see transformer.draw_noise")
 
 
-def _mean_of_choices(routing, config):
-    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged."""
-    return routing._replace(gate=np.full(routing.expert.shape, 1 / config.k))
+def _mean_of_choices(routing, config, mask):
+    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
+    gate = np.full(routing.expert.shape, 1 / config.k)
+    return routing._replace(gate=gate if mask is None else np.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held):
+def _hash_routing(tokens, config, table, held, mask):
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)
@@ -223,10 +257,10 @@ def _hash_routing(tokens, config, table, held):
         table = _default_table(config, tokens.shape[1])
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count)
+        routing = hashes.fixed_router(expert, config.expert_count, mask=mask)
     else:
-        routing = hashes.table_router(ids, table, config.expert_count)
-    routing = _mean_of_choices(routing, config)
+        routing = hashes.table_router(ids, table, config.expert_count, mask=mask)
+    routing = _mean_of_choices(routing, config, mask)
     return routing if held is None else held._replace(gate=routing.gate)
 
 

@@ -13,6 +13,14 @@ Attention has relative positions in the manner of Transformer-XL, with a key pro
 vectors: token i attends to j ≤ i with logit (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √kqv, where r_m is the projection of a sinusoid
 of the distance m.
 
+With the masked objective (`ModelConfig.objective`) some tokens of each sequence are hidden: the model reads a mask
+token in their place, attends in both directions, m from 1 − S to S − 1, and predicts what was hidden:
+loss = mean over hidden tokens of −log softmax(logits)[the token itself]. Its losses and those of the causal objective
+are losses of different tasks. (Our choice: a fixed number of tokens of each sequence, all of them replaced.)
+
+Padding on either side is left out by a `mask` of the real tokens: nobody attends to the others, they take no part in
+any router, and they are in no loss. The hashes of the position and of the token before count from the row's start.
+
 Block i is routed iff (i + 1) mod 1/R = 0; what it does with which router is in `routed_block`. RL-R is told how well
 its choices did: its terms of the loss, which need the predictions, are added in `loss`.
 
@@ -176,30 +184,37 @@ def layer_norm(params: dict, x: np.ndarray) -> np.ndarray:
     return centred / deviation * params["scale"] + params["offset"]
 
 
-def sinusoids(sequence_length: int, d_model: int) -> np.ndarray:
-    """Return [S, d]: row m encodes the distance m as sin and cos of m / 10000^(2j/d) for j = 0 … d/2 − 1."""
-    angle = np.arange(sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
+    """Return [S − first, d]: a row for each distance m from `first` to S − 1, as sin and cos of m / 10000^(2j/d) for
+    j = 0 … d/2 − 1."""
+    angle = np.arange(first, sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def attention(params: dict, x: np.ndarray) -> np.ndarray:
-    """Causal self-attention with relative positions.
+def attention(params: dict, x: np.ndarray, *, causal: bool = True, mask: np.ndarray | None = None) -> np.ndarray:
+    """Self-attention with relative positions.
 
     Args:
         params: query, key, value and relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
+        causal: position i depends on positions up to i only; otherwise on all.
+        mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
 
     Returns:
-        [b, S, d]. Position i depends on positions up to i only.
+        [b, S, d].
     """
     _, length, d_model = x.shape
+    first = 0 if causal else 1 - length
     q, k, v = (np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value"))
-    r = np.einsum("md,dhc->hmc", sinusoids(length, d_model), params["relative_key"])
+    r = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]  # [S, S], i - j
     by_content = np.einsum("bhic,bhjc->bhij", q, k)
-    by_distance = np.einsum("bhic,hijc->bhij", q, r[:, np.maximum(distance, 0)])
+    by_distance = np.einsum("bhic,hijc->bhij", q, r[:, np.maximum(distance, first) - first])
     logits = (by_content + by_distance) / math.sqrt(q.shape[-1])
-    weights = softmax(np.where(distance >= 0, logits, -np.inf))
+    seen = distance >= first
+    if mask is not None:
+        seen = seen & (mask[:, None, None, :] | (distance == 0))  # [b, 1, S, S]
+    weights = softmax(np.where(seen, logits, -np.inf))
     return np.einsum("bhij,bhjc,hcd->bid", weights, v, params["output"])
 
 
@@ -212,6 +227,7 @@ def apply(
     noise: np.ndarray | None = None,
     table: np.ndarray | None = None,
     held: Routing | ExpertChoice | None = None,
+    mask: np.ndarray | None = None,
 ) -> Output:
     """Run the model.
 
@@ -225,9 +241,10 @@ def apply(
         noise: from `draw_noise`, for routers that draw at random in training.
         table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
         held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
+        mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
 
     Returns:
-        `Output`.
+        `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
 
     Raises:
         ValueError: a token is out of range, or see `routed_block`.
@@ -238,10 +255,11 @@ def apply(
     routed, special = [], 0
     for i in range(config.num_blocks):
         block = _at(params["blocks"], i)
-        h = h + attention(block["attention"], layer_norm(block["attention_norm"], h))
+        seen = {"causal": config.objective == "causal", "mask": mask}
+        h = h + attention(block["attention"], layer_norm(block["attention_norm"], h), **seen)
         x = layer_norm(block["ffn_norm"], h)
         if config.is_routed(i):
-            here = {"noise": _at(noise, special), "held": _at(held, special), "table": table}
+            here = {"noise": _at(noise, special), "held": _at(held, special), "table": table, "mask": mask}
             done = routed_block(_at(params["routed_ffn"], special), x, tokens, config, training=training, **here)
             routed.append(done)
             output = done.output
@@ -286,6 +304,32 @@ def carry_bias(params: dict, output: Output) -> dict:
     return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
 
 
+def hidden_positions(uniforms: np.ndarray, mask_rate: float) -> np.ndarray:
+    """Return which tokens the masked objective hides: in each sequence those with the smallest uniforms.
+
+    Args:
+        uniforms: [b, S], in [0, 1).
+        mask_rate: the share of a sequence to hide, in (0, 1].
+
+    Returns:
+        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), and at least 1: our choice,
+        so that every batch has the same number of predictions. Ties go to the lower index.
+
+    Raises:
+        ValueError: the rate is outside (0, 1].
+
+    Example:
+        >>> hidden_positions(np.array([[0.5, 0.1, 0.9, 0.3]]), 0.5).tolist()
+        [[False, True, False, True]]
+    """
+    if not 0 < mask_rate <= 1:
+        raise ValueError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
+    hidden = np.zeros(uniforms.shape, bool)
+    number = max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5))
+    np.put_along_axis(hidden, np.argsort(uniforms, axis=1, kind="stable")[:, :number], True, axis=1)
+    return hidden
+
+
 def loss(
     params: dict,
     tokens: np.ndarray,
@@ -296,42 +340,67 @@ def loss(
     table: np.ndarray | None = None,
     held: Routing | ExpertChoice | None = None,
     held_credit: Credit | None = None,
+    hidden: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
 ) -> Loss:
-    """Return the mean next-token cross-entropy and, in training, whatever the router adds to it.
+    """Return the mean cross-entropy and, in training, whatever the router adds to it.
 
     With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`. Without it, it is not:
     a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
 
     Args:
         params: the tree of the module docstring.
-        tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets.
+        tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
+            [b, S], inputs where they are not hidden and targets where they are.
         config: the model.
         training: see `apply`.
         noise: see `apply`.
         table: see `apply`.
         held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
+        hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
+        mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
 
     Returns:
         `Loss`, in nats per token.
+
+    Raises:
+        ValueError: see `apply`; `hidden` is missing, or given and the objective is causal; or there is no target.
     """
-    output = apply(params, tokens[:, :-1], config, training=training, noise=noise, table=table, held=held)
-    targets = tokens[:, 1:]
+    inputs, targets, counted = _task(tokens, config, hidden, mask)
+    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
+    output = apply(params, inputs, config, **options)
     log_z = log_sum_exp(output.logits, axis=-1)
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
-    cross_entropy, credit = float((log_z - of_target).mean()), None
+    log_probability = np.where(counted, of_target - log_z, 0)
+    cross_entropy, credit = float(-log_probability.sum() / counted.sum()), None
     if config.router == "reinforce" and training:
-        auxiliary, credit = _policy_loss(output, of_target - log_z, config, held_credit)
+        auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask)
         output = output._replace(auxiliary=auxiliary)
     return Loss(cross_entropy + float(output.auxiliary.sum()), cross_entropy, output, credit)
 
 
-def _policy_loss(output, log_probability, config, held_credit):
+def _task(tokens, config, hidden, mask):
+    """Return what the model reads, what it is to say, and where that counts: [b, S] each."""
+    if (hidden is None) == (config.objective == "masked"):
+        given = "missing" if hidden is None else "given"
+        raise ValueError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    if hidden is not None:
+        inputs, targets = np.where(hidden, config.mask_token, tokens), tokens
+    counted = np.ones(inputs.shape, bool) if hidden is None else np.asarray(hidden, bool)
+    counted = counted if mask is None else counted & mask
+    if not counted.any():
+        raise ValueError("no token has a target: all are padding, or none of the real ones is hidden")
+    return inputs, targets, counted
+
+
+def _policy_loss(output, log_probability, config, held_credit, mask):
     """Return what each block's policy and baseline add [n_r], and the credit they were given."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
-    weights = {name: getattr(config, name) for name in options}
+    weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}
     terms = []
     for r, (logits, value) in enumerate(zip(*output.policy, strict=True)):
         advantage = None if held_credit is None else held_credit.advantage[r]

@@ -5,6 +5,7 @@ import gzip
 import pandas
 import pytest
 
+from routelaws.accelerated import configuration, table_schema
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 
@@ -38,7 +39,7 @@ def save(tmp_path):
 def test_columns_are_the_released_ones_in_order():
     assert len(RELEASED_COLUMNS) == 22 and RELEASED_COLUMNS[0] == "hyper_id" and RELEASED_COLUMNS[-2:] == (
         "flops_per_step", "model_size_label")  # fmt: skip
-    assert len(OWN_COLUMNS) == 13 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
+    assert len(OWN_COLUMNS) == 14 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
@@ -164,6 +165,23 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     assert "granularity is not the commonest, 1" in reasons[10]
     assert "k is not 1" in reasons[3] and "the commonest, 0.5" in reasons[4] and "flop_increase" in reasons[8]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
+
+
+def test_objectives_are_not_mixed():
+    """The commoner one is fitted, blank is causal; a query can ask for the other one, or for both."""
+    assert table_schema.OBJECTIVES == configuration.OBJECTIVES
+    frame = make_frame()
+    frame["objective"] = ""
+    frame.loc[frame["hyper_id"] == 3, "objective"] = "causal"
+    frame.loc[frame["hyper_id"] >= 5, "objective"] = "masked"
+    for rows in (None, "clark"):
+        (selection,) = select_rows(frame, rows)
+        assert set(selection.frame["hyper_id"]) == set(range(5, 16))
+        assert {run["reason"] for run in selection.left_out} == {"objective is not the commonest, masked"}
+    (selection,) = select_rows(frame, "objective != 'masked'")
+    assert set(selection.frame["hyper_id"]) == set(range(5)) and selection.left_out == []
+    (selection,) = select_rows(frame, "step >= 0")
+    assert len(selection.frame) == 16
 
 
 def test_dense_runs_join_every_router():

@@ -232,6 +232,19 @@ def test_rows_that_contradict_each_other(folder, row, cells, message):
     assert f"row {row + 1}, column {next(iter(cells))}: {message}" in lines
 
 
+def test_an_unknown_objective(folder):
+    """Blank is causal; within a run it does not change."""
+    objectives = {0: "causal", 1: "masked", 2: "both"}
+    rows = [[*row, objectives.get(int(row[0]), "")] for row in make_rows()]
+    rows[1][-1] = ""
+    lines = problems(write(folder / "objective.csv", rows, [*HEADER, "objective"]))
+    assert lines[:3] == [
+        "row 2, column objective: ''; needed: 'causal' as in row 1, which has the same hyper_id 0",
+        "row 5, column objective: 'both'; needed: causal or masked, or nothing",
+        "row 6, column objective: 'both'; needed: causal or masked, or nothing",
+    ]
+
+
 def test_two_losses_of_one_evaluation(folder):
     rows = changed(5, step="1000")
     (line,) = problems(write(folder / "contradiction.csv", rows))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import hashing, loop
+from routelaws.accelerated.training import hashing, loop, step
 from routelaws.accelerated.training.batches import validation_batches
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -51,6 +51,7 @@ ROUTERS = {
     "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
     "bias": {"router": "top_k", "experts": 4, "bias_rate": 0.01, "drop_order": "priority"},
     "hash": {"router": "hash", "experts": 4, "k": 2, "hash": "balanced"},
+    "masked mixture": {"router": "mixture_of_tokens", "experts": 4, "grouping": "sequence", "objective": "masked"},
 }
 
 
@@ -71,6 +72,7 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
     last = whole[-1]
     model = TrainConfig(**{**fields, "corpus": ()}).model()
     assert (last["granularity"], float(last["flop_increase"])) == (str(model.granularity), model.flop_increase)
+    assert last["objective"] == model.objective
     if name == "wide":
         assert last["max_load"] == last["idle_experts"] == ""
     else:
@@ -187,6 +189,38 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
         evaluate_run(tmp_path / "mixture", group_size=3)
 
 
+@pytest.mark.slow
+def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_path):
+    """Its groups are of neighbours, so they divide the sequence and not the batch; its weights suit token choice."""
+    fields = {**small_fields, **SHORT, **ROUTERS["masked mixture"], "batch_size": 3}
+    last = make_run(fields, tmp_path / "run").train()[-1]
+    losses = [
+        evaluate_run(tmp_path / "run", tell=lambda line: None, **changes)["loss_validation"]
+        for changes in ({}, {"group_size": 8}, {"one_hot": True})
+    ]
+    assert losses[0] == float(last["loss_validation"]), "the same tokens are hidden in every evaluation"
+    assert len(set(losses)) == 3 and np.isfinite(losses).all()
+    with pytest.raises(InputError, match="--group-size 3 has to divide the run's sequence length 16"):
+        evaluate_run(tmp_path / "run", group_size=3)
+    with pytest.raises(InputError, match="predicts hidden tokens from both sides and cannot continue a text"):
+        generate(tmp_path / "run", "ba")
+    tuned = {**small_fields, **SHORT, "router": "top_k", "experts": 4, "objective": "masked"}
+    rows = make_run(tuned, tmp_path / "tuned", init_from=str(tmp_path / "run")).train()
+    assert math.isfinite(float(rows[-1]["loss_validation"]))
+
+
+def test_each_step_hides_other_tokens():
+    """A fixed number in each sequence; every token in its turn; a causal run hides nothing."""
+    model = TrainConfig(sequence_length=8, objective="masked", mask_rate=0.25).model()
+    windows = np.arange(4 * 9).reshape(4, 9)
+    drawn = [step._task(windows, model, jax.random.key(number)) for number in range(40)]
+    assert all(np.array_equal(tokens, windows[:, :-1]) for tokens, _ in drawn)
+    hidden = np.array([hidden for _, hidden in drawn])
+    assert (hidden.sum(axis=-1) == 2).all() and hidden.any(axis=0).all()
+    tokens, hidden = step._task(windows, TrainConfig().model(), jax.random.key(0))
+    assert tokens is windows and hidden is None
+
+
 def test_evaluation_keeps_neighbours_apart(small_fields):
     """Windows that follow each other in the text are in different batches: a router that groups sequences would
     otherwise see what comes next."""
@@ -238,6 +272,10 @@ BAD = {
     "tokens of an expert": (
         {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
         "k 1 times sequence_length 16 over experts 3",
+    ),
+    "neighbours": (
+        {"router": "mixture_of_tokens", "experts": 3, "grouping": "sequence", "objective": "masked"},
+        "sequence_length is 16; mixture_of_tokens groups 3 neighbours",
     ),
     "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; bool is needed"),
 }

@@ -92,11 +92,15 @@ class TrainConfig:
     hash_embeddings: str | None = None
     """Token embeddings for the hashes clustered and dispersed: a .npy file [V, d], or a run with the same tokens."""
     grouping: str = "position"
-    """How expert_choice groups tokens in training: by position across sequences, or by sequence (not causal)."""
+    """How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective)."""  # noqa: E501
     group_size: int | None = None
-    """Sequences in a group of expert_choice and mixture_of_tokens; divides the batch size. Default: E."""
+    """Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or the sequence length where neighbours are grouped. Default: E."""  # noqa: E501
     temperature: float = 1.0
     """Of the mixing weights of mixture_of_tokens."""
+    objective: str = "causal"
+    """What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for reinforce)."""
+    mask_rate: float = 0.15
+    """Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn at random."""
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
@@ -162,16 +166,14 @@ class TrainConfig:
                                      ("R", self.routing_frequency, 0.5)):  # fmt: skip
             if value != usual:
                 parts.append(f"{letter}{value:.3g}")
+        if self.objective != "causal":
+            parts.append(self.objective)
         return "-".join([*parts, f"d{self.d_model}", f"L{self.blocks}", f"s{self.seed}"])
 
     def check(self) -> None:
         """Raise `InputError` where a field, or a combination of fields, cannot be used."""
         model = self.model()
-        if model.router in GROUPED and self.batch_size % model.group_size:
-            raise InputError(
-                f"batch_size is {self.batch_size}; {self.router} groups {model.group_size} sequences, so it has to be "
-                "a multiple of that, or give group_size"
-            )
+        self._check_groups(model)
         by_sequence = model.router == "expert_choice" and model.grouping == "sequence"
         if by_sequence and model.k * self.sequence_length % self.experts:
             raise InputError(
@@ -199,6 +201,22 @@ class TrainConfig:
         if self.dtype not in DTYPES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
         self.evaluation_sets()
+
+    def _check_groups(self, model: ModelConfig) -> None:
+        """Raise `InputError` where the groups of the router do not make up a batch, in training or in evaluation."""
+        if model.router not in GROUPED:
+            return
+        if model.groups_by_position(training=False) and self.batch_size % model.group_size:
+            raise InputError(
+                f"batch_size is {self.batch_size}; {self.router} groups {model.group_size} sequences, so it has to be "
+                "a multiple of that, or give group_size"
+            )
+        neighbours = model.router == "mixture_of_tokens" and model.grouping == "sequence"
+        if neighbours and self.sequence_length % model.group_size:
+            raise InputError(
+                f"sequence_length is {self.sequence_length}; {self.router} groups {model.group_size} neighbours, so it "
+                "has to be a multiple of that, or give group_size"
+            )
 
     def evaluation_sets(self) -> dict[str, str]:
         """Return {name: path} of the texts given by `--eval`.

@@ -61,6 +61,8 @@ def _changed(config, group_size, one_hot):
         raise InputError(f"--one-hot is for mixture_of_tokens; this run's router is {config.router}")
     changes = {"one_hot": one_hot} | ({} if group_size is None else {"group_size": group_size})
     model = dataclasses.replace(config.model(), **changes)
-    if config.batch_size % model.group_size:
-        raise InputError(f"--group-size {model.group_size} has to divide the run's batch size {config.batch_size}")
+    by_position = model.groups_by_position(training=False)
+    length, what = (config.batch_size, "batch size") if by_position else (config.sequence_length, "sequence length")
+    if model.router in GROUPED and length % model.group_size:
+        raise InputError(f"--group-size {model.group_size} has to divide the run's {what} {length}")
     return model

@@ -40,6 +40,8 @@ def generate(
         raise InputError(f"tokens {tokens} has to be at least 1 and temperature {temperature} at least 0 and finite")
     config = read_config(Path(folder))
     model = config.model()
+    if model.objective != "causal":
+        raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
     if model.router == "expert_choice":
         raise InputError(f"{folder}: experts choose among {model.group_size} different texts here, and there is one")
     like = jax.tree.map(

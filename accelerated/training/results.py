@@ -53,7 +53,7 @@ def result_row(
         "model_size_label": size_label(counted.dense_parameters),
         "granularity": model.granularity, "capacity_factor": model.capacity_factor,
         "tokens": step * config.batch_size * config.sequence_length, "sequence_length": config.sequence_length,
-        "batch_size": config.batch_size, "vocab_size": config.vocab_size,
+        "batch_size": config.batch_size, "vocab_size": config.vocab_size, "objective": model.objective,
         "learning_rate": config.peak_learning_rate(), "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
         "idle_experts": float((load == 0).mean()) if load.size else "",

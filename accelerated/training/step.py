@@ -10,7 +10,7 @@ import optax
 
 from ..configuration import ModelConfig
 from ..notation import ExpertChoice
-from ..transformer import carry_bias, draw_noise, init, loss
+from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .config import TrainConfig
 
 FINAL_RATE = 0.1
@@ -23,8 +23,11 @@ BETAS = (0.9, 0.95)
 NOT_DECAYED = ("scale", "offset", "bias", "out")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
 
-NOISE_STREAM = 1
-"""Folded into the seed for what routers draw at random."""
+NOISE_STREAM, HIDDEN_STREAM = 1, 2
+"""Folded into the seed for what routers draw at random, and for which tokens the masked objective hides."""
+
+EVALUATION_SEED = 0
+"""Of the tokens that are hidden in evaluation: the same ones in every evaluation of every run."""
 
 
 class TrainState(NamedTuple):
@@ -46,7 +49,7 @@ class StepMetrics(NamedTuple):
 class Evaluation(NamedTuple):
     """Means over the evaluation tokens."""
 
-    loss: jax.Array  # cross-entropy, nats per token, with routing as in evaluation
+    loss: jax.Array  # cross-entropy, nats per (hidden) token, with routing as in evaluation
     load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
 
 
@@ -109,17 +112,23 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
     """
     model, transformation = config.model(), optimizer(config)
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    # Another stream than that of the initial weights, which are drawn from the seed itself.
-    noise_key = jax.random.fold_in(jax.random.key(config.seed), NOISE_STREAM)
+    # Other streams than that of the initial weights, which are drawn from the seed itself.
+    noise_key, hidden_key = (
+        jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM)
+    )
 
-    def objective(params, tokens, noise):
-        result = loss(params, tokens, model, training=True, noise=noise, table=table, compute_dtype=dtype)
+    def objective(params, tokens, noise, hidden):
+        options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
+        result = loss(params, tokens, model, training=True, **options)
         return result.total, (result.cross_entropy, result.output)
 
     def step(state, now):
-        tokens, number = now
+        windows, number = now
+        tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
         noise = draw_noise(jax.random.fold_in(noise_key, number), model, config.batch_size, config.sequence_length)
-        (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens, noise)
+        (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(
+            state.params, tokens, noise, hidden
+        )
         updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
         params = carry_bias(optax.apply_updates(state.params, updates), output)
         dropped = output.dropped_fraction
@@ -145,16 +154,29 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
     model = model or config.model()
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
+    hidden_key = jax.random.key(EVALUATION_SEED)
+
     @jax.jit
     def evaluate(params, batches):
-        def one(_, tokens):
-            result = loss(params, tokens, model, training=False, table=table, compute_dtype=dtype)
+        def one(_, now):
+            windows, number = now
+            tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
+            options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
+            result = loss(params, tokens, model, training=False, **options)
             return None, Evaluation(result.cross_entropy, _load(result.output.routing, model))
 
-        _, parts = jax.lax.scan(one, None, batches)
+        _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
         return jax.tree.map(lambda leaf: leaf.mean(axis=0), parts)
 
     return evaluate
+
+
+def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):
+    """Return (tokens, hidden) for `loss` from windows [b, S + 1]: a masked model reads and predicts the first S."""
+    if model.objective == "causal":
+        return windows, None
+    tokens = windows[:, :-1]
+    return tokens, hidden_positions(jax.random.uniform(key, tokens.shape), model.mask_rate)
 
 
 def _load(routing, model) -> jax.Array:

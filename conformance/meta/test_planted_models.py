@@ -10,7 +10,7 @@ import pytest
 
 from routelaws.accelerated import routed_block, transformer
 from routelaws.accelerated.routers import hash_layer
-from routelaws.conformance import test_accounting, test_models
+from routelaws.conformance import test_accounting, test_models, test_objectives
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
 
 HASH, POLICY = "hash of the token before, k = 2, G = 2", "reinforce with everything"
@@ -43,12 +43,12 @@ def bias_forgotten(params, output):
     return params
 
 
-def gate_over_all_choices(routing, config):
+def gate_over_all_choices(routing, config, mask):
     return routing._replace(gate=jnp.full_like(routing.gate, 1 / config.choices))
 
 
-def in_sequences_always(params, x, config, training, held, block=routed_block._expert_choice_block):
-    return block(params, x, config, True, held)
+def in_sequences_always(params, x, config, training, held, mask, block=routed_block._expert_choice_block):
+    return block(params, x, config, True, held, mask)
 
 
 def bias_with_the_wrong_sign(logits, bias, *arguments, router=routed_block.quantile_router, **options):
@@ -68,7 +68,59 @@ def value_in_place_of_advantage(*arguments, terms=transformer.policy_terms, **op
     return found._replace(advantage=-found.advantage)
 
 
+def largest_hidden(uniforms, mask_rate):
+    return transformer.hidden_positions(1 - uniforms, mask_rate)
+
+
+def halves_to_even(uniforms, mask_rate):
+    length = uniforms.shape[1]
+    return transformer.hidden_positions(uniforms, max(1, round(mask_rate * length)) / length)
+
+
+def distances_without_sign(params, x, *, causal=True, mask=None, attention=transformer.attention):
+    """Attention in both directions that knows how far a token is, but not on which side."""
+    even = params["relative_key"].at[: x.shape[-1] // 2].set(0) if not causal else params["relative_key"]
+    return attention(params | {"relative_key": even}, x, causal=causal, mask=mask)
+
+
+def shifted_by_one(logits, shift=transformer._shift_both):
+    return jnp.roll(shift(logits), 1, axis=-1)
+
+
+def what_is_hidden_is_read(tokens, config, hidden, mask, task=transformer._task):
+    _, targets, counted = task(tokens, config, hidden, mask)
+    return tokens, targets, counted
+
+
+def every_token_predicted(tokens, config, hidden, mask, task=transformer._task):
+    inputs, targets, _ = task(tokens, config, hidden, mask)
+    return inputs, targets, mask
+
+
+def padding_is_seen(params, x, *, causal=True, mask=None, attention=transformer.attention):
+    return attention(params, x, causal=causal)
+
+
+def by_position_always(x, mask, config, training, groups=routed_block._groups):
+    return groups(x, mask, proxy(config, groups_by_position=lambda training: True), training)
+
+
+def padding_takes_slots(*arguments, mask=None, ffn=routed_block.routed_ffn, **options):
+    return ffn(*arguments, **options)
+
+
+UNIFORMS = np.array([[0.5, 0.1, 0.9, 0.3, 0.7]])
+PADDED = "top_k with a bias, token order"
+
 PUBLIC = {
+    "the largest uniforms hidden": (
+        "transformer.hidden_positions", largest_hidden,
+        lambda b: test_objectives.check_hidden_positions(b, UNIFORMS, 0.5)),
+    "halves rounded to even": (
+        "transformer.hidden_positions", halves_to_even,
+        lambda b: test_objectives.check_hidden_positions(b, UNIFORMS, 0.5)),
+    "distances without a sign": (
+        "transformer.attention", distances_without_sign, lambda b: test_objectives.check_both_directions(b, 5)),
     "experts counted without granularity": (
         "transformer.ModelConfig", CoarseExperts,
         lambda b: test_accounting.check_built_model(b, "15M", "top_k", 8, Fraction(1, 2), k=2, granularity=4)),
@@ -80,6 +132,23 @@ PUBLIC = {
 }  # fmt: skip
 
 PRIVATE = {
+    "distances shifted by one": (
+        transformer, "_shift_both", shifted_by_one, lambda b: test_objectives.check_both_directions(b, 5)),
+    "hidden tokens are read": (
+        transformer, "_task", what_is_hidden_is_read,
+        lambda b: test_objectives.check_hidden_is_not_seen(b, "mixture of neighbours")),
+    "a loss on every token": (
+        transformer, "_task", every_token_predicted,
+        lambda b: test_objectives.check_masked(b, "mixture of neighbours", 11)),
+    "groups by position always": (
+        routed_block, "_groups", by_position_always,
+        lambda b: test_objectives.check_masked(b, "expert_choice in sequences", 11)),
+    "padding is seen": (
+        transformer, "attention", padding_is_seen,
+        lambda b: test_objectives.check_padding_changes_nothing(b, "dense", True, True)),
+    "padding takes slots": (
+        routed_block, "routed_ffn", padding_takes_slots,
+        lambda b: test_objectives.check_padding_changes_nothing(b, PADDED, True, True)),
     "narrow experts averaged": (
         routed_block, "_mean_of_choices", gate_over_all_choices, lambda b: test_models.check_model(b, HASH, 1)),
     "the token itself for the one before": (
