@@ -132,6 +132,7 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
     """See reference."""
     if gate not in GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
+    logits = _at_least_float32(logits)
     activated = softmax(logits) if gate == "softmax" else jax.nn.sigmoid(logits)
     return jnp.take_along_axis(activated, expert, axis=1)
 
