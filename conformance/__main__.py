@@ -23,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
     add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
+    add("--export-failing", metavar="FOLDER", help="write the failing calls there, to be run again by --replay")
+    add("--replay", action="append", metavar="PATH", default=[],
+        help="run only the calls of this file, or of all files in this folder, again; repeatable")
+    add("--known-failures", metavar="FILE", help="functions that may fail: a text with `path: reason` in each line")
+    add("--strict", action="store_true", help="fail where a known failure is right")
     add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
     add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
     add("--list", action="store_true", help="print the names of the functions and stop")
@@ -48,6 +53,8 @@ def _run(options) -> int:
             print("\n".join(backends.public_functions()))
             return 0
         runner.check_version(options.suite_version)
+        if options.replay:
+            return _replay(options)
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or backends.OURS]
         more = [f"--routelaws-{kind}={os.path.abspath(path)}" for kind, path in
                 (("json", options.json), ("html", options.html)) if path]  # fmt: skip
@@ -55,11 +62,26 @@ def _run(options) -> int:
         only, require = ([name for group in groups for name in group.split(",")]
                          for groups in (options.only, options.require))  # fmt: skip
         code, _ = runner.run_suite(names, profile=options.profile, require=require, only=only,
-                                   time_limit=options.time_limit, options=more, verbose=options.verbose)  # fmt: skip
+                                   time_limit=options.time_limit, export_failing=options.export_failing,
+                                   known_failures=options.known_failures, strict=options.strict, options=more,
+                                   verbose=options.verbose)  # fmt: skip
         return code
     except backends.BackendError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _replay(options) -> int:
+    """Run files of failing calls again; what belongs to a whole run is refused."""
+    from routelaws.conformance import backends, replay_run
+
+    others = ("only", "require", "html", "processes", "export_failing", "known_failures", "strict")
+    given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name)]
+    if given:
+        raise backends.BackendError(f"{', '.join(given)}: not with --replay, which runs the calls of its files and no "
+                                    "tests; allowed: --backend, --time-limit, --json, --suite-version")  # fmt: skip
+    names = options.backend or list(filter(None, [os.environ.get("ROUTELAWS_BACKEND")]))
+    return replay_run.main(options.replay, names, time_limit=options.time_limit, json_file=options.json)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ GROUP = "routelaws.backends"
 """The group of entry points in which an installed library can name its backend."""
 
 DTYPES = ("float64", "float32")
-DTYPES_OF = {"routelaws.reference": ("float64",)}
-"""The reference computes in float64 whatever it is given."""
+DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
+"""The reference computes in float64 whatever it is given. Only who names bfloat16 is asked for it."""
 TIME_LIMIT = 60.0
 """Seconds that one call may take where nothing else is asked."""
 
@@ -101,6 +101,23 @@ def _path_of_class() -> dict:
 def _record_called(name: str):
     """Return the reference's record of this name, None if there is none."""
     return next((one for one in _path_of_class() if one.__name__ == name and hasattr(one, "_replace")), None)
+
+
+@functools.cache
+def _optional(function) -> frozenset:
+    """Return the names of the parameters that have a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(one.name for one in parameters if one.default is not one.empty)
+
+
+def _taken(function) -> frozenset | None:
+    """Return the names that a function takes as keywords; None where that cannot be known, or is any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    by_name = frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else by_name
 
 
 @functools.cache
@@ -304,6 +321,22 @@ class Backend:
             hypothesis.reject()
         pytest.skip(reason)
 
+    def leave_out_precision(self, precision: str):
+        """End this example, since the backend has not this precision."""
+        self._leave_out(f"{precision} is not among the dtypes of {self.name}")
+
+    def _check_options(self, path: str, function, keywords) -> None:
+        """Leave the example out where it names an option of the reference that the function does not take."""
+        optional = _optional(public_functions()[path]) & set(keywords)
+        lacking = sorted(optional - _taken(function)) if optional and _taken(function) is not None else ()
+        if lacking:
+            self._not_offered(path, f"option {', '.join(lacking)}")
+
+    def _not_offered(self, path: str, reason: str):
+        """Leave out what a function says that it has not: a call that raised NotImplementedError."""
+        self.ledger.declined(self.name, path, reason or "it gives no reason")
+        self._leave_out(f"{path}: {reason}")
+
     def _wrap(self, path: str, function):
         """Return the guarded function; always the same one, since it is the key of compiled functions."""
         if path in self._wrapped:
@@ -318,8 +351,13 @@ class Backend:
                 if not self.capabilities:
                     pytest.skip(f"{path} is traced by JAX here; {self.name} names no capability for that")
                 self.ledger.called(self.name, path)
+                self._check_options(path, function, keywords)
                 own = self._given(arguments, None), self._given(keywords, None)
-                return self._returned(path, function(*own[0], **own[1]))
+                try:
+                    return self._returned(path, function(*own[0], **own[1]))
+                except NotImplementedError as error:
+                    reason = str(error)
+                self._not_offered(path, reason)
             return guarded(arguments, keywords)
 
         call = functools.update_wrapper(call, function) if hasattr(function, "__name__") else call
@@ -343,10 +381,13 @@ class Backend:
         if array.dtype.kind in "fV":
             dtype = precision or array.dtype.name
             if dtype not in self.dtypes:
-                self._leave_out(f"{dtype} is not among the dtypes of {self.name}")
+                self.leave_out_precision(dtype)
             array = array.astype(dtype)
         convert = getattr(self.namespace, "from_numpy", None)
-        return array if convert is None else convert(array, array.dtype.name)
+        if convert is None:
+            return array
+        # NumPy has no bfloat16 of its own; float32 holds what was rounded to it.
+        return convert(array.astype(np.float32) if array.dtype.kind == "V" else array, array.dtype.name)
 
     def _returned(self, path: str, value, hint=None):
         """Return a result as the reference's record of NumPy arrays (of JAX arrays, where the backend has those)."""
@@ -386,6 +427,7 @@ class Backend:
     def _break(self, path: str, kind: str, detail: str):
         """Fail now and at every later call, so that a search for a smaller example ends at once."""
         self._broken[path] = kind, detail
+        self.ledger.broke(self.name, path)
         self._fail_again(path)
 
     def _fail_again(self, path: str):
@@ -397,6 +439,8 @@ class Backend:
         """Call once, or twice where this function has not been called with these constants before."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
+        self._check_options(path, function, keywords | static)
+        kept = self.ledger.keep(path, arguments, keywords | static, precision, static if through else None)
 
         def once():
             own = (arguments, keywords) if through else (self._given(arguments, precision),
@@ -410,6 +454,8 @@ class Backend:
             return self._returned(path, value)
 
         result, everything = once(), keywords | static
+        if kept:
+            kept.returned, kept.result = True, result
         constants = repr({key: value for key, value in everything.items() if not arrays_of(value)})
         if (path, constants, precision) not in self._seen:
             if path not in {seen[0] for seen in self._seen}:
@@ -459,6 +505,8 @@ class Backend:
             trouble = "hangs", f"did not return within {self.time_limit:g} s"
         except (SystemExit, GeneratorExit) as error:
             trouble = "raises", f"raised {type(error).__name__}"
+        except NotImplementedError as error:
+            trouble = "not offered", str(error)
         except Exception as error:
             self.ledger.raised = error, path
             raise
@@ -466,6 +514,8 @@ class Backend:
             if on:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, previous)
+        if trouble[0] == "not offered":
+            self._not_offered(path, trouble[1])
         self._break(path, *trouble)  # outside, so that it has no context that a later failure would lack
 
 

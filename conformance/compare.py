@@ -36,7 +36,7 @@ def assert_close_bounded(name: str, found, expected, scale=1.0, *, what: str) ->
         where = tuple(int(i) for i in bad[0])
         message = (
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
-            f"expected {expected[where]!r}, found {found[where]!r}"
+            f"expected {expected[where].item()!r}, found {found[where].item()!r}"
         )
     check(name, float(used.max()), message=message)
 
@@ -50,7 +50,7 @@ def assert_same(found, expected, *, what: str) -> None:
         where = tuple(int(i) for i in bad[0])
         raise AssertionError(
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} differ; first at {where}: "
-            f"expected {expected[where]!r}, found {found[where]!r}"
+            f"expected {expected[where].item()!r}, found {found[where].item()!r}"
         )
 
 

@@ -5,15 +5,17 @@ repository conftest.py registers it, and with neither an option nor ROUTELAWS_BA
 `routelaws.accelerated`.
 """
 
+import functools
 import os
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 import routelaws
-from routelaws.conformance import backends, bounds, report
+from routelaws.conformance import backends, bounds, harness, replay_write, report
 
 NAME = "routelaws.conformance.plugin"
 
@@ -26,6 +28,50 @@ PROFILES = ("quick", "default", "nightly")
 
 EXPECTED: dict[str, str] = {}
 """Reasons by path of functions that may fail; `runner.check_backend` fills it."""
+
+
+def known_failures(file: str) -> dict[str, str]:
+    """Return the reasons by path of the functions that a text file says may fail.
+
+    One function in each line, `path: reason`; what follows a # is a comment, and empty lines are nothing.
+
+    Raises:
+        BackendError: the file cannot be read, or a line has no reason, no name of a function, or one that was there.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise backends.BackendError(f"known failures {file}: it cannot be read ({error})") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        name, _, reason = line.partition("#")[0].partition(":")
+        name, reason = name.strip(), reason.strip()
+        if not name and not reason:
+            continue
+        where = f"known failures {file}, line {number}"
+        if not name or not reason:
+            raise backends.BackendError(f"{where}: {line.strip()!r}; a line is `path: reason`")
+        try:
+            (path,) = backends.full_names([name])
+        except backends.BackendError as error:
+            raise backends.BackendError(f"{where}: {error}") from error
+        if path in found:
+            raise backends.BackendError(f"{where}: {path} stands there twice")
+        found[path] = reason
+    return found
+
+
+def folder_for(path) -> str:
+    """Return a folder for the failing calls as an absolute path, made where it is not there; "" without one."""
+    if not path:
+        return ""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise backends.BackendError(f"--export-failing {path}: no folder can be made ({error.strerror})") from error
+    if not os.access(path, os.W_OK):
+        raise backends.BackendError(f"--export-failing {path}: nothing can be written there")
+    return os.path.abspath(path)
 
 
 class Suite:
@@ -41,7 +87,12 @@ class Suite:
         self.json, self.html = option("--routelaws-json", default=None), option("--routelaws-html", default=None)
         self.only = backends.full_names(option("--routelaws-only", default=None) or ())
         self.require = backends.full_names(option("--routelaws-require", default=None) or ())
-        self.expected, self.ledger, self.started = dict(EXPECTED), report.Ledger(), time.time()
+        known = option("--routelaws-known-failures", default=None)
+        self.expected = (known_failures(known) if known else {}) | EXPECTED
+        self.strict = bool(option("--routelaws-strict", default=False))
+        self.shown = option("--routelaws-export-failing", default=None) or ""
+        self.folder, self.ledger, self.started = folder_for(self.shown), report.Ledger(), time.time()
+        self.ledger.keeps = bool(self.folder)
         limit = option("--routelaws-time-limit", default=None) or backends.TIME_LIMIT
         self.backends = {name: backends.Backend(name, backends.load(name), self.ledger, require=self.require,
                                                 time_limit=limit) for name in names}  # fmt: skip
@@ -63,8 +114,13 @@ class Suite:
 
     def reports(self) -> list[report.Report]:
         functions = self.only + self.require if self.only else tuple(backends.public_functions())
-        return [report.build(backend, self.ledger, self.header(backend), functions, self.expected)
-                for backend in self.backends.values()]  # fmt: skip
+        return [report.build(backend, self.ledger, self.header(backend), functions, self.expected, strict=self.strict,
+                             slack=self.slack(name, getattr(backend.namespace, "__name__", "")))
+                for name, backend in self.backends.items()]  # fmt: skip
+
+    def slack(self, name: str, module: str) -> tuple[report.Slack, ...]:
+        """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
+        return self.ledger.slack(name) if module == backends.OURS and self.profile != "quick" else ()
 
 
 SUITE = pytest.StashKey[Suite]()
@@ -80,6 +136,9 @@ def pytest_addoption(parser):
     add("--routelaws-profile", choices=PROFILES, help="how many examples")
     add("--routelaws-json", metavar="FILE", help="write the report as JSON")
     add("--routelaws-html", metavar="FILE", help="write the report as a page")
+    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, to be run again")
+    add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
+    add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
 
 
 def pytest_configure(config):
@@ -89,10 +148,10 @@ def pytest_configure(config):
     try:
         suite = config.stash[SUITE] = Suite(config)
         settings.load_profile(suite.profile)
+        harness.compile_quickly(suite.profile == "quick")
     except backends.BackendError as error:
         raise pytest.UsageError(str(error)) from error
-    if suite.backends:
-        bounds.listeners.append(suite.ledger.share)
+    bounds.listeners.append(suite.ledger.share)
 
 
 def pytest_unconfigure(config):
@@ -150,6 +209,8 @@ def asks_for(item, paths) -> bool:
     function = getattr(item, "function", None)
     inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
     names, texts = _words(inner, set())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    texts |= {value for value in parameters.values() if isinstance(value, str)}
     lasts = {path.rpartition(".")[2] for path in paths}
     # A text without "_", such as "softmax", is more often an option than a function.
     return bool(set(paths) & texts or lasts & names or {last for last in lasts if "_" in last} & texts)
@@ -177,7 +238,32 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    item.config.stash[SUITE].ledger.begin()
+    suite = item.config.stash[SUITE]
+    suite.ledger.begin("" if suite.backends or "backend" not in getattr(item, "fixturenames", ()) else backends.OURS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Let the ledger know where each example of a property begins, and keep the calls of one that fails."""
+    ledger, property_ = pyfuncitem.config.stash[SUITE].ledger, getattr(pyfuncitem.obj, "hypothesis", None)
+    if not ledger.keeps or property_ is None:
+        return (yield)
+    inner = property_.inner_test
+
+    @functools.wraps(inner)
+    def example(*arguments, **keywords):
+        ledger.begin_example()
+        try:
+            return inner(*arguments, **keywords)
+        except Exception as error:
+            ledger.failed.append((error, list(ledger.calls)))
+            raise
+
+    property_.inner_test = example
+    try:
+        return (yield)
+    finally:
+        property_.inner_test = inner
 
 
 @pytest.hookimpl(wrapper=True)
@@ -191,6 +277,9 @@ def pytest_runtest_makereport(item, call):
         result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
         return result
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
+    if suite.folder and trouble.function in backends.public_functions() and trouble.kind != "missing":
+        file = replay_write.export(suite.folder, suite.shown, suite.ledger, trouble, backend, suite.profile)
+        suite.ledger.troubles[-1] = trouble._replace(replay=file)
     if trouble.function in suite.expected:
         result.outcome, result.wasxfail = "skipped", suite.expected[trouble.function]
     return result
@@ -234,3 +323,5 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.section("share of each bound used (1 = the limit)")
         for name, share in sorted(bounds.worst_share.items()):
             terminalreporter.write_line(f"{name:48} {share:9.2e}   {bounds.BOUNDS[name].reason}")
+        for line in report.slack_lines(suite.slack(backends.OURS, backends.OURS)):
+            terminalreporter.write_line(line)

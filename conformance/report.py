@@ -2,23 +2,31 @@
 
 Verdicts: right (asked, and nothing failed), wrong, raises, hangs, mutates, not deterministic, dialect (it differs, as a
 known library does), missing, not asked (it is there, and no test of this run called it), expected (it fails as was said
-beforehand).
+beforehand), unexpectedly right (it does not).
 
 Which function a failed test blames: the one that broke a rule of the guard or raised; else the one whose name comes
 first in the message; else the one called last. A share of a bound is that of the function called last.
 """
 
+import collections
+import copy
+import dataclasses
 import html
 import json
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from routelaws.conformance.bounds import SLACK_CHECKS, SLACK_SHARE
 
 VERDICTS = (
     "right", "wrong", "dialect", "raises", "hangs", "mutates", "not deterministic", "missing", "not asked", "expected",
+    "unexpectedly right",
 )  # fmt: skip
 BAD = ("hangs", "raises", "mutates", "not deterministic", "wrong", "dialect")
 """From the one that explains most to the one that explains least."""
+STRICT = ("missing", "unexpectedly right")
+"""Wrong only where that was asked for, which `Row.failed` then says."""
 
 
 class Trouble(NamedTuple):
@@ -29,20 +37,74 @@ class Trouble(NamedTuple):
     kind: str
     detail: str
     test: str
+    replay: str = ""  # the file that holds the failing call, where they are exported
+
+
+@dataclasses.dataclass
+class Call:
+    """One guarded call: what it was given, and what came of it."""
+
+    function: str
+    arguments: tuple
+    keywords: dict[str, Any]
+    precision: str | None
+    static: tuple[str, ...] | None  # keywords that were constants of a compiled function; None if it was not compiled
+    returned: bool = False
+    result: Any = None
+
+
+KEPT = 200
+"""Calls of one example that are kept; a test that makes more is a loop, and its last calls are as good as any."""
+
+
+class Slack(NamedTuple):
+    """A bound that is looser than what it judges needs."""
+
+    bound: str
+    share: float  # the worst that was used of it
+    checks: int
 
 
 class Ledger:
-    """What one process has seen: calls, shares of bounds and troubles."""
+    """What one process has seen: calls, shares of bounds and troubles.
+
+    Where `keeps` is true, it holds the calls of the example that runs, for `replay_write.export`.
+    """
 
     def __init__(self):
         self.examples: dict[tuple[str, str], int] = {}
         self.shares: dict[tuple[str, str], float] = {}
         self.troubles: list[Trouble] = []
+        self.bounds: dict[tuple[str, str], tuple[int, float]] = {}  # checks and worst share, by backend and bound
+        self.keeps, self.broken = False, {}
+        self.not_offered: dict[tuple[str, str, str], int] = {}
         self.begin()
 
-    def begin(self) -> None:
-        """Forget what belongs to one test."""
-        self.recent, self.raised, self.left_out = [], None, ""
+    def begin(self, plain: str = "") -> None:
+        """Forget what belongs to one test; `plain` is the backend of a test that calls it without a guard."""
+        self.recent, self.raised, self.left_out, self.plain = [], None, "", plain
+        self.blamed, self.failed = None, collections.deque(maxlen=16)
+        self.begin_example()
+
+    def begin_example(self) -> None:
+        self.calls = collections.deque(maxlen=KEPT)
+
+    def keep(self, function: str, arguments, keywords: dict, precision: str | None, static=None) -> Call | None:
+        """Hold what a call is given, and return that; a generator of random numbers as it is before the call."""
+        if not self.keeps:
+            return None
+
+        def now(value):
+            return copy.deepcopy(value) if type(value).__name__ == "Generator" else value
+
+        given = tuple(map(now, arguments)), {name: now(value) for name, value in keywords.items()}
+        self.calls.append(Call(function, *given, precision, None if static is None else tuple(static)))
+        return self.calls[-1]
+
+    def broke(self, backend: str, function: str) -> None:
+        """Hold the call in which a function first broke a rule of the guard: no later one gets so far."""
+        if self.calls and self.calls[-1].function == function:
+            self.broken.setdefault((backend, function), self.calls[-1])
 
     def called(self, backend: str, function: str) -> None:
         self.examples[backend, function] = self.examples.get((backend, function), 0) + 1
@@ -50,10 +112,19 @@ class Ledger:
             self.recent.remove((backend, function))
         self.recent.append((backend, function))
 
+    def declined(self, backend: str, function: str, reason: str) -> None:
+        """Take back a call of `called` that asked for what the function does not offer."""
+        self.examples[backend, function] -= 1
+        self.not_offered[backend, function, reason] = self.not_offered.get((backend, function, reason), 0) + 1
+
     def share(self, name: str, share: float) -> None:
         """Listen to `bounds.check`."""
+        backend = self.recent[-1][0] if self.recent else self.plain
         if self.recent:
             self.shares[self.recent[-1]] = max(self.shares.get(self.recent[-1], 0.0), float(share))
+        if backend:
+            checks, worst = self.bounds.get((backend, name), (0, 0.0))
+            self.bounds[backend, name] = checks + 1, max(worst, float(share))
 
     def blame(self, error: BaseException, backend: str, test: str) -> Trouble:
         """Write down which function a failed test blames, and for what."""
@@ -62,6 +133,7 @@ class Ledger:
             if "Flaky" in type(error).__name__ and not named:
                 break
             error = (named or error.exceptions)[0]
+        self.blamed = error
         text = " ".join(str(error).split()) or type(error).__name__
         places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for _, path in self.recent}
         named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
@@ -80,6 +152,8 @@ class Ledger:
         """Return plain lists, for another process."""
         return {"examples": [[*key, value] for key, value in self.examples.items()],
                 "shares": [[*key, value] for key, value in self.shares.items()],
+                "not_offered": [[*key, value] for key, value in self.not_offered.items()],
+                "bounds": [[*key, *value] for key, value in self.bounds.items()],
                 "troubles": [list(trouble) for trouble in self.troubles]}  # fmt: skip
 
     def add(self, lists: dict) -> None:
@@ -88,7 +162,26 @@ class Ledger:
             self.examples[backend, function] = self.examples.get((backend, function), 0) + count
         for backend, function, share in lists["shares"]:
             self.shares[backend, function] = max(self.shares.get((backend, function), 0.0), share)
+        for *key, count in lists["not_offered"]:
+            self.not_offered[tuple(key)] = self.not_offered.get(tuple(key), 0) + count
+        for backend, name, more, share in lists["bounds"]:
+            checks, worst = self.bounds.get((backend, name), (0, 0.0))
+            self.bounds[backend, name] = checks + more, max(worst, share)
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
+
+    def slack(self, backend: str) -> tuple[Slack, ...]:
+        """Return the bounds of which a backend never used much, the loosest first; those never used at all apart."""
+        found = [Slack(name, worst, checks) for (whose, name), (checks, worst) in self.bounds.items()
+                 if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS]  # fmt: skip
+        return tuple(sorted(found, key=lambda one: (one.share, one.bound)))
+
+
+def slack_lines(slack) -> list[str]:
+    """Return what to say of bounds that are too slack to find anything."""
+    if not slack:
+        return []
+    head = f"slack bounds: {len(slack)}, none of which was used by more than {SLACK_SHARE:g} of it"
+    return [head, *(f"    {one.bound:40} worst share {one.share:.1e} in {one.checks} checks" for one in slack)]
 
 
 class Row(NamedTuple):
@@ -101,6 +194,9 @@ class Row(NamedTuple):
     failed: int  # tests that blame it
     detail: str  # the first of what they say
     test: str  # the first of these tests
+    left_out: str = ""  # which calls it declined, if any
+    besides: tuple[str, ...] = ()  # what else fails in a dialect; some of it may follow from that
+    replay: str = ""  # the file that holds the call of that test, where failures are exported
 
 
 class Report(NamedTuple):
@@ -117,11 +213,12 @@ class Report(NamedTuple):
     header: dict[str, str]
     rows: tuple[Row, ...]
     outside: tuple[Trouble, ...]  # failed tests that called no function
+    slack: tuple[Slack, ...] = ()  # bounds that it shows to be too slack; of our own twin only
 
     @property
     def exit_code(self) -> int:
         """0 when nothing is wrong, 1 when something is."""
-        bad = any(row.verdict in BAD or row.verdict == "missing" and row.failed for row in self.rows)
+        bad = any(row.verdict in BAD or row.verdict in STRICT and row.failed for row in self.rows)
         return int(bad or bool(self.outside))
 
     @property
@@ -139,24 +236,38 @@ class Report(NamedTuple):
         found = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
         return {verdict: count for verdict, count in found.items() if count}
 
+    def rooms(self) -> list[str]:
+        """Return how many functions of each file or folder are there, those apart of which there is none."""
+        counts = {}
+        for row in self.rows:
+            there, of = counts.get(row.function.partition(".")[0], (0, 0))
+            counts[row.function.partition(".")[0]] = there + (row.verdict != "missing"), of + 1
+        some = [f"{room} {there} of {of}" for room, (there, of) in counts.items() if there]
+        none = [room for room, (there, _) in counts.items() if not there]
+        return [*some, *([f"none of {', '.join(none)}"] if none else [])]
+
     def lines(self) -> list[str]:
         """Return the lines of the table for a terminal."""
-        summary = f"{self.implemented} of {len(self.rows)} functions implemented"
+        summary = f"{self.implemented} of {len(self.rows)} functions implemented: {', '.join(self.rooms())}"
         lines = [f"{key:14} {value}" for key, value in self.header.items()] + ["", summary, ""]
         lines.append(f"{'function':46} {'calls':>7} {'worst share':>11}  verdict")
         for row in self.rows:
-            if row.verdict in ("missing", "not asked") and not row.failed:
+            if row.verdict in ("missing", "not asked") and not row.failed and not row.left_out:
                 continue
             lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {row.verdict}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
                 lines += [f"    {row.detail[:300]}", f"    {tests}" if row.test else ""]
+            lines += [f"    besides {other[:300]}" for other in row.besides[:3]]
+            lines += [f"    {row.left_out[:300]}"] if row.left_out else []
+            lines += [f"    replay: {row.replay}"] if row.replay else []
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:300]}" for trouble in self.outside]
         for verdict in ("not asked", "missing"):
             names = [row.function for row in self.rows if row.verdict == verdict]
             if names:
                 some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
                 lines += [f"{verdict}: {len(names)}: {some}"]
+        lines += slack_lines(self.slack)
         return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
 
     def as_dict(self) -> dict:
@@ -164,7 +275,8 @@ class Report(NamedTuple):
         rows = [row._asdict() | {"share": _finite(row.share)} for row in self.rows]
         return {"backend": self.backend, "header": self.header, "implemented": self.implemented, "of": len(self.rows),
                 "counts": self.counts(), "exit_code": self.exit_code, "functions": rows,
-                "outside": [trouble._asdict() for trouble in self.outside]}  # fmt: skip
+                "outside": [trouble._asdict() for trouble in self.outside],
+                "slack_bounds": [slack._asdict() for slack in self.slack]}  # fmt: skip
 
 
 def _finite(share: float | None):
@@ -175,7 +287,8 @@ def _share(share: float | None) -> str:
     return "-" if share is None else "0" if share == 0 else f"{share:.2g}" if share < 1e4 else f"{share:.0e}"
 
 
-def build(backend, ledger: Ledger, header: dict, functions, expected: dict[str, str]) -> Report:
+def build(backend, ledger: Ledger, header: dict, functions, expected: dict[str, str], *,
+          strict: bool = False, slack: tuple[Slack, ...] = ()) -> Report:  # fmt: skip
     """Return the report of one backend.
 
     Args:
@@ -184,18 +297,22 @@ def build(backend, ledger: Ledger, header: dict, functions, expected: dict[str, 
         header: what to say first.
         functions: paths of the reference's functions that belong in the report.
         expected: reasons by path of functions that may fail.
+        strict: one of these that is right counts as a failure.
+        slack: bounds to warn of.
     """
     own = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
     functions = list(dict.fromkeys([*functions, *(trouble.function for trouble in own if trouble.function)]))
     rows = [_row(path, backend, ledger, [t for t in own if t.function == path], expected) for path in functions]
-    return Report(backend.name, header, tuple(rows), tuple(t for t in own if not t.function))
+    if strict:
+        rows = [row._replace(failed=1) if row.verdict == "unexpectedly right" else row for row in rows]
+    return Report(backend.name, header, tuple(rows), tuple(t for t in own if not t.function), slack)
 
 
 def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
     examples = ledger.examples.get((backend.name, path), 0)
     share = ledger.shares.get((backend.name, path))
     there = path in backend.functions
-    verdict, detail, test = "right" if examples else "not asked", "", ""
+    verdict, detail, test, file, besides = "right" if examples else "not asked", "", "", "", ()
     if not there:
         verdict = "missing"
         if path in backend.require:
@@ -207,14 +324,25 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
             spoken = spoken._replace(detail=spoken.detail.partition(" assert ")[0])
         if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
             first = spoken._replace(kind="dialect")
+            besides = tuple(f"{one.test}: {one.detail}" for one in troubles if not names_a_dialect(one))
         verdict, detail, test = first.kind, first.detail, first.test
+        file = first.replay or next((trouble.replay for trouble in troubles if trouble.replay), "")
         if spoken and verdict != "dialect":
             detail = f"{detail}; apart from that {spoken.detail}"
         if path in expected:
             verdict, detail = "expected", f"{expected[path]} ({first.kind}: {first.detail})"
-    elif path in expected and there:
-        detail = f"was expected to fail ({expected[path]}), and nothing failed"
-    return Row(path, verdict, examples, share, len(troubles), detail, test)
+    elif path in expected and examples:
+        verdict, detail = "unexpectedly right", f"was expected to fail ({expected[path]}), and nothing failed"
+    left_out = _left_out(ledger, backend.name, path)
+    return Row(path, verdict, examples, share, len(troubles), detail, test, left_out, besides, file)
+
+
+def _left_out(ledger: Ledger, backend: str, path: str) -> str:
+    """Return which calls a function declined and how many, "" if none."""
+    counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
+    reasons = sorted(counts, key=lambda reason: -counts[reason])
+    many = sum(counts.values())
+    return f"not offered, {many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""
 
 
 def names_a_dialect(trouble: Trouble) -> bool:
@@ -249,7 +377,8 @@ def _section(report: Report) -> str:
         return f'<td class="{kind}">{html.escape(str(value))}</td>'
 
     def row(row: Row) -> str:
-        small = "".join(f"<small>{html.escape(text)}</small>" for text in (row.detail, row.test) if text)
+        texts = (row.detail, row.test, *row.besides, row.left_out, row.replay and f"replay: {row.replay}")
+        small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)
         kind = "bad" if row.verdict in BAD or row.failed else "right" if row.verdict == "right" else ""
         numbers = cell(row.examples, "number") + cell(_share(row.share), "number")
         verdict = f'<td><span class="{kind}">{row.verdict}</span>{small}</td>'
@@ -258,11 +387,12 @@ def _section(report: Report) -> str:
     head = "".join(f"<tr>{cell(key)}{cell(value)}</tr>" for key, value in report.header.items())
     outside = "".join(f"<p class=bad>{html.escape(f'{t.test}: {t.detail}')}</p>" for t in report.outside)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts().items())
+    slack = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in slack_lines(report.slack))
     return "\n".join([
         f"<h2>{html.escape(report.backend)}</h2><table>{head}</table>",
         f"<p>{report.implemented} of {len(report.rows)} functions implemented: {counts}.</p>{outside}",
         "<table><tr><th>function<th class=number>calls<th class=number>worst share<th>verdict</tr>",
-        *map(row, report.rows), "</table>"])  # fmt: skip
+        *map(row, report.rows), "</table>", slack])  # fmt: skip
 
 
 def write_html(reports, path: str) -> None:

@@ -38,6 +38,7 @@ class _Keep:
 
 
 def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit: float | None = None,
+              export_failing: str | None = None, known_failures: str | None = None, strict: bool = False,
               options=(), verbose: bool = False) -> tuple[int, list[Report]]:  # fmt: skip
     """Run the suite in this process and return (exit code, reports).
 
@@ -47,6 +48,9 @@ def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit:
         require: functions that have to be there.
         only: the only functions to test.
         time_limit: seconds for one call.
+        export_failing: folder for the failing calls, as files that `replay` runs again.
+        known_failures: text file of functions that may fail.
+        strict: one of these that does not fail counts as a failure.
         options: further options of pytest.
         verbose: show the failed tests as pytest does.
 
@@ -63,7 +67,9 @@ def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit:
     arguments += [f"--routelaws-backend={name}" for name in names]
     arguments += [f"--routelaws-require={name}" for name in require]
     arguments += [f"--routelaws-only={name}" for name in only]
-    arguments += [f"--routelaws-time-limit={time_limit}"] if time_limit else []
+    arguments += [f"--routelaws-{name}={value}" for name, value in (
+        ("time-limit", time_limit), ("export-failing", export_failing), ("known-failures", known_failures)) if value]
+    arguments += ["--routelaws-strict"] if strict else []
     keep = _Keep()
     code = int(pytest.main([*arguments, *options, *suite_files(only)], plugins=[keep]))
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and keep.reports:
@@ -72,6 +78,7 @@ def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit:
 
 
 def check_backend(namespace, *, profile: str = "quick", require=(), only=(), expected_failures=None,
+                  known_failures=None, strict: bool = False, export_failing=None,
                   time_limit: float | None = None, suite_version: str | None = None) -> Report:  # fmt: skip
     """Run the suite on a namespace and return what it says of each function.
 
@@ -81,14 +88,20 @@ def check_backend(namespace, *, profile: str = "quick", require=(), only=(), exp
         require: functions that have to be there.
         only: the only functions to test; all without it.
         expected_failures: reasons by name of functions that may be wrong.
+        known_failures: path of a text file with more of these, `path: reason` in each line.
+        strict: one of these that does not fail counts as a failure.
+        export_failing: folder for the failing calls, as files for `replay.load`; made where it is not there.
         time_limit: seconds for one call.
         suite_version: fail where another version is installed.
 
     Raises:
         BackendError: a name is not of the reference, the backend cannot be found, has none of the functions or cannot
-            be run, or another version is installed.
+            be run, a file cannot be read or a folder written, or another version is installed.
     """
     check_version(suite_version)
+    if known_failures:
+        plugin.known_failures(str(known_failures))
+    plugin.folder_for(export_failing)
     expected = dict(expected_failures or {})
     paths = dict(zip(backends.full_names(expected), expected.values(), strict=True))
     name = namespace if isinstance(namespace, str) else getattr(namespace, "__name__", type(namespace).__name__)
@@ -96,7 +109,8 @@ def check_backend(namespace, *, profile: str = "quick", require=(), only=(), exp
     if name is not namespace:
         backends.OBJECTS[name] = namespace
     try:
-        _, reports = run_suite([name], profile=profile, require=require, only=only, time_limit=time_limit)
+        _, reports = run_suite([name], profile=profile, require=require, only=only, time_limit=time_limit,
+                               export_failing=export_failing, known_failures=known_failures, strict=strict)
     finally:
         plugin.EXPECTED.clear()
         backends.OBJECTS.pop(name, None)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import routelaws
-from routelaws.conformance import backends, plugin, report, runner
+from routelaws.conformance import backends, plugin, replay, replay_run, report, runner
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k
 
@@ -71,11 +71,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_each_stranger_is_named_as_what_it_is(tmp_path):
+def test_each_stranger_is_named_as_what_it_is(tmp_path, monkeypatch):
     (tmp_path / "strangers.py").write_text(STRANGERS, encoding="utf-8")
     chosen = [word for name in FOUND for word in ("--backend", f"strangers:{name}")]
     done = run(tmp_path, *chosen, "--only", "softmax,one_hot", "--require", "one_hot", "--time-limit", "0.5",
-               "--json", "found.json", "--html", "found.html")  # fmt: skip
+               "--json", "found.json", "--html", "found.html", "--export-failing", "failing")  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     reports = {one["backend"]: one for one in json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]}
     page = (tmp_path / "found.html").read_text("utf-8")
@@ -87,8 +87,27 @@ def test_each_stranger_is_named_as_what_it_is(tmp_path):
         assert one["exit_code"] == (verdict != "right") and row["failed"] == (verdict != "right"), (name, one)
         assert rows["notation.one_hot"]["verdict"] == "right", f"{name}: the rest goes on"
         assert f"strangers:{name}" in page and f"conformance of strangers:{name}" in done.stdout
+        assert bool(row["replay"]) == (verdict != "right"), (name, row)
+        if row["replay"]:
+            case, text = replay.load(tmp_path / row["replay"]), f"replay: {row['replay']}"
+            assert text in page and text in done.stdout and case.verdict == verdict, (name, row)
+            assert len(case.calls) <= 2, f"{name}: the calls of one example, no more"
     assert reports["strangers:right"]["functions"][0]["share"] < 1 and ">not deterministic<" in page
-    assert {path.name for path in tmp_path.iterdir()} <= {"strangers.py", "found.json", "found.html", "__pycache__"}
+    written = {"strangers.py", "found.json", "found.html", "failing", "__pycache__"}
+    assert {path.name for path in tmp_path.iterdir()} <= written
+    assert len(list((tmp_path / "failing").iterdir())) == len(FOUND) - 1
+    check_replays(tmp_path, monkeypatch)
+
+
+def check_replays(folder: Path, monkeypatch) -> None:
+    """Each on the backend that its file names, with the verdict that it has there; and on one that is right."""
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "strangers", raising=False)
+    for name, (verdict, detail) in FOUND.items():
+        for file in (folder / "failing").glob(f"strangers.{name}--*.json"):
+            found = replay_run.replay(file, f"strangers:{name}")
+            assert found.verdict == verdict and re.search(detail, found.detail), found
+            assert replay_run.replay(file, "strangers:right").verdict == "right"
 
 
 def example() -> str:
