@@ -2,7 +2,8 @@
 
 A backend is a namespace with the public names of the reference: our own module, or whatever stands behind a
 `backends.Backend`. Where its `capabilities` (all, if it has none) hold "jit", a function is compiled once for each set
-of static arguments and shapes; where they hold "grad", derivatives are tested.
+of static arguments and shapes; where they hold "grad", derivatives are tested. A precision that is not among its
+`dtypes` is left out.
 """
 
 import functools
@@ -20,6 +21,22 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 PRECISIONS = ("float64", "float32")
 
 CAPABILITIES = ("jit", "grad")
+
+
+def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ...]:
+    """Return the precisions of `among` that a backend has; skip the test where it has none."""
+    found = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))
+    if not found:
+        pytest.skip(f"none of {', '.join(among)} is among the dtypes of {backend.name}")
+    return found
+
+
+def _has_precision(precision: str, function, *trees) -> None:
+    """Leave out an example with floats where its precision is not among the dtypes of the function's backend."""
+    backend = getattr(function, "routelaws_backend", None)
+    if backend is not None and precision not in backend.dtypes:
+        if any(np.asarray(leaf).dtype.kind in "fV" for tree in trees for leaf in jax.tree.leaves(tree)):
+            backend.leave_out_precision(precision)
 
 
 def rounded(tree, precision: str):
@@ -42,9 +59,30 @@ def cast(tree, precision: str):
     return jax.tree.map(leaf, tree)
 
 
+_quickly = False
+"""Whether LLVM is to optimise nothing; see `compile_quickly`."""
+
+
+def compile_quickly(quickly: bool) -> None:
+    """Say whether what `run` and the derivatives compile for a CPU is left unoptimised by LLVM, from now on.
+
+    The plugin does so in the profile "quick". What changes a result, XLA's own folding, fusing and reordering, stays;
+    LLVM's work on the loops takes two fifths of a compilation, for a function that then runs for microseconds, and
+    moves no more than last bits. The other profiles compile as users do.
+    """
+    global _quickly
+    _quickly = quickly
+
+
+def _jit(function):
+    """Return the compiled function. Its options are refused inside another `jit`, where no test calls `run`."""
+    options = {"xla_backend_optimization_level": 0} if _quickly and jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=options)
+
+
 @functools.cache
 def _compiled(function, static):
-    return jax.jit(functools.partial(function, **dict(static)))
+    return _jit(functools.partial(function, **dict(static)))
 
 
 def run(backend, path: str, precision: str, *arrays, traced: dict | None = None, jit: bool = True, **static):
@@ -53,7 +91,7 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
     Args:
         backend: the namespace under test.
         path: such as "routers.sinkhorn.sinkhorn_plan".
-        precision: "float64" or "float32".
+        precision: "float64", "float32" or "bfloat16".
         arrays: positional arguments; trees of arrays.
         traced: keyword arguments that are trees of arrays.
         jit: compile, where the backend can.
@@ -64,8 +102,9 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
     capabilities = getattr(backend, "capabilities", CAPABILITIES)
     if guarded and not capabilities:
         return guarded(arrays, (traced or {}) | static, precision)
-    if "jit" not in capabilities and not guarded:
+    if not capabilities and not guarded:
         return function(*arrays, **(traced or {}), **static)
+    _has_precision(precision, function, arrays, traced)
     with jax.enable_x64(precision == "float64"):
         arguments, keywords = cast(arrays, precision), cast(traced or {}, precision)
         if jit and "jit" in capabilities:
@@ -76,17 +115,23 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
         return function(*arguments, **keywords, **static)
 
 
-def _has_gradients(*functions) -> None:
-    """Skip the test where one of these is of a backend without gradients."""
+def _compiles(precision: str, *functions) -> bool:
+    """Say whether derivatives through these functions are to be compiled; skip the test where a backend has none."""
+    compiles = True
     for function in functions:
         backend = getattr(function, "routelaws_backend", None)
-        if backend is not None and "grad" not in backend.capabilities:
-            pytest.skip(f"'grad' is not among the capabilities of {backend.name}")
+        if backend is not None:
+            if "grad" not in backend.capabilities:
+                pytest.skip(f"'grad' is not among the capabilities of {backend.name}")
+            _has_precision(precision, function, 1.0)
+            compiles &= "jit" in backend.capabilities
+    return compiles
 
 
 @functools.cache
-def _gradient(scalar, static):
-    return jax.jit(jax.grad(functools.partial(scalar, **dict(static))))
+def _gradient(scalar, static, compiles=True):
+    found = jax.grad(functools.partial(scalar, **dict(static)))
+    return _jit(found) if compiles else found
 
 
 def gradient(scalar, point, *arrays, precision: str = "float64", **static):
@@ -94,23 +139,25 @@ def gradient(scalar, point, *arrays, precision: str = "float64", **static):
 
     `scalar` has to be a module-level function (it is the key of the compilation cache).
     """
-    _has_gradients(scalar, *static.values())
+    compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
-        found = _gradient(scalar, tuple(sorted(static.items())))(cast(point, precision), *cast(arrays, precision))
+        function = _gradient(scalar, tuple(sorted(static.items())), compiles)
+        found = function(cast(point, precision), *cast(arrays, precision))
         return jax.tree.map(np.asarray, found)
 
 
 @functools.cache
-def _value_and_gradient(scalar, static):
-    return jax.jit(jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True))
+def _value_and_gradient(scalar, static, compiles=True):
+    found = jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True)
+    return _jit(found) if compiles else found
 
 
 def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
-    """Return (aux, gradient) of scalar(point, *arrays, **static) -> (value, aux), compiled once for both."""
-    _has_gradients(scalar, *static.values())
+    """Return (aux, gradient) of scalar(point, *arrays, **static) -> (value, aux), in one pass."""
+    compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
-        compiled = _value_and_gradient(scalar, tuple(sorted(static.items())))
-        (_, aux), found = compiled(cast(point, precision), *cast(arrays, precision))
+        function = _value_and_gradient(scalar, tuple(sorted(static.items())), compiles)
+        (_, aux), found = function(cast(point, precision), *cast(arrays, precision))
         return aux, jax.tree.map(np.asarray, found)
 
 

@@ -1,0 +1,178 @@
+"""bfloat16, where a backend names it: what is raised to float32, and what is computed in 16 bits.
+
+Every number given here is one that bfloat16 has, so both twins compute from the same ones.
+
+    raised     routers, policies, losses    logits in bfloat16 give what the same logits in float32 give: choices, ties,
+                                            and gates, plans and losses within the bounds of float32, in float32
+    16 bits    experts, norm, attention     results within bounds in units of 2⁻⁸, which are narrower than those of the
+                                            other precisions where few roundings are made
+    exact      indices, placement           to the last bit, as everywhere
+
+The whole model in bfloat16 is in `test_transformer`, the layer of the mixture in `test_mixture_of_tokens`. Gradients
+are not asked for: a difference quotient says nothing at this precision.
+"""
+
+import functools
+import inspect
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance import (
+    test_balance,
+    test_base,
+    test_expert_choice,
+    test_experts,
+    test_mixture_of_tokens,
+    test_notation,
+    test_quantile,
+    test_reinforce,
+    test_sinkhorn,
+    test_top_k,
+    test_transformer,
+)
+from routelaws.conformance.bounds import bound_in
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.harness import CAPABILITIES, UNIT, precisions_of, rounded, run
+from routelaws.conformance.strategies import Logits, cases, logits, selections
+from routelaws.reference import notation
+
+BFLOAT16 = "bfloat16"
+SHAPE = (7, 4)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Lowered:
+    """A backend whose functions get their first array in bfloat16, and have to answer in float32."""
+
+    def __init__(self, backend, room=None):
+        self._backend, self._room = backend, backend if room is None else room
+        self.capabilities = getattr(backend, "capabilities", CAPABILITIES)
+
+    def __getattr__(self, name: str):
+        found = getattr(self._room, name)
+        if inspect.isclass(found):
+            return found
+        return lowered_function(found) if callable(found) else Lowered(self._backend, found)
+
+
+@functools.cache
+def lowered_function(function):
+    """Return a function that hands its first array over in bfloat16; the same one every time, as it is compiled."""
+    backend = getattr(function, "routelaws_backend", None)
+
+    def lowered(first, *arrays, **keywords):
+        if backend is not None and not backend.capabilities:
+            first = backend._given(np.asarray(first), BFLOAT16)
+            return function.guarded((first, *arrays), keywords, "float32")
+        found = function(jnp.asarray(first, BFLOAT16), *arrays, **keywords)
+        fields = found if isinstance(found, tuple) else (found,)
+        low = {str(leaf.dtype) for leaf in fields if jnp.issubdtype(leaf.dtype, jnp.floating)} - {"float32"}
+        assert not low, f"{function.__name__}: logits in bfloat16 give {', '.join(low)}; they are raised to float32"
+        return found
+
+    return lowered
+
+
+def lowered(backend) -> Lowered:
+    """Return the backend in bfloat16; skip the test where it has none."""
+    precisions_of(backend, (BFLOAT16,))
+    return Lowered(backend)
+
+
+def low(drawn):
+    """Return what was drawn with its values rounded to bfloat16."""
+    return drawn._replace(values=rounded(drawn.values, BFLOAT16))
+
+
+@given(drawn=logits(shapes=(SHAPE,)), form=test_top_k.forms)
+def test_top_k_router(backend, drawn, form):
+    test_top_k.check_top_k(lowered(backend), low(drawn), "float32", drawn.k, *form)
+    test_top_k.check_switch(lowered(backend), low(drawn), "float32")
+
+
+def test_sinkhorn_routing(backend):
+    for seed in range(3):
+        z = test_base.draw_scores("random", (12, 3), 4.0, seed).values
+        test_sinkhorn.check_plan(lowered(backend), low(Logits(z, "random", 1)), "float32", 30)
+        test_sinkhorn.check_router(lowered(backend), low(Logits(z, "random", 2)), "float32", "softmax", seed < 2)
+
+
+@pytest.mark.parametrize("family", ["random", "tied", "lattice"])
+def test_base_layers(backend, family):
+    drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 1))
+    test_base.check_assignment(lowered(backend), drawn, "float32", 2)
+    test_base.check_router(lowered(backend), drawn, "float32", "sigmoid", True)
+
+
+@pytest.mark.parametrize("family", ["random", "anisotropic"])
+def test_quantile_router(backend, family):
+    drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 2))
+    test_quantile.check_bias(lowered(backend), drawn, 2, 3, "float32", 2)
+    test_quantile.check_router(lowered(backend), drawn, 2, 3, "float32", "softmax")
+
+
+@given(drawn=logits(shapes=(SHAPE,)), score=st.sampled_from(("softmax", "sigmoid")))
+def test_expert_choice_router(backend, drawn, score):
+    test_expert_choice.check_choice(lowered(backend), low(drawn), "float32", 2.0, score)
+
+
+@given(drawn=logits(shapes=(SHAPE,)), seed=seeds)
+def test_reinforce_router(backend, drawn, seed):
+    test_reinforce.check_policy(lowered(backend), low(drawn), "float32", 0.8)
+    test_reinforce.check_router(lowered(backend), low(drawn), "float32", 0.8, seed)
+
+
+@given(drawn=logits(shapes=(SHAPE,)))
+def test_losses(backend, drawn):
+    test_balance.check_auxiliary_loss(lowered(backend), low(drawn), "float32", "assignments", "softmax")
+    test_balance.check_z_loss(lowered(backend), low(drawn), "float32")
+
+
+@given(drawn=logits(shapes=(test_mixture_of_tokens.SHAPE,)))
+def test_mixing_weights(backend, drawn):
+    test_mixture_of_tokens.check_weights(lowered(backend), low(drawn), 1.0, "float32", False)
+
+
+def check_softmax(backend, z: np.ndarray) -> None:
+    """In 16 bits; the sum of a row is as far from 1 as its entries are off."""
+    found = np.asarray(run(backend, "notation.softmax", BFLOAT16, z), float)
+    wanted, size = notation.softmax(z), 1 + np.abs(z - z.max(axis=1, keepdims=True))
+    scale = UNIT[BFLOAT16] * size * wanted + np.finfo("float32").tiny
+    assert_close_bounded(bound_in("notation.softmax", BFLOAT16), found, wanted, scale, what="softmax in bfloat16")
+    found = run(backend, "notation.log_sum_exp", BFLOAT16, z, axis=1)
+    scale = UNIT[BFLOAT16] * (1 + np.abs(z).max(axis=1))
+    name, wanted = bound_in("notation.log_sum_exp", BFLOAT16), notation.log_sum_exp(z, 1)
+    assert_close_bounded(name, found, wanted, scale, what="log_sum_exp in bfloat16")
+
+
+@given(drawn=logits(shapes=(SHAPE,)))
+def test_notation_in_16_bits(backend, drawn):
+    precisions_of(backend, (BFLOAT16,))
+    test_notation.check_top_k_indices(backend, low(drawn), BFLOAT16, jit=False)
+    check_softmax(backend, low(drawn).values)
+
+
+@given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([float("inf"), 0.6]))
+def test_experts_in_16_bits(backend, selection, factor):
+    precisions_of(backend, (BFLOAT16,))
+    test_experts.check_gelu(backend, selection, BFLOAT16)
+    test_experts.check_expert_ffn(backend, selection, BFLOAT16)
+    test_experts.check_combine(backend, selection, 3, BFLOAT16)
+    test_experts.check_routed_ffn(backend, selection, factor, BFLOAT16)
+
+
+@given(seed=st.integers(0, 99))
+def test_expert_choice_ffn_in_16_bits(backend, seed):
+    precisions_of(backend, (BFLOAT16,))
+    test_expert_choice.check_ffn(backend, 2.0, BFLOAT16, seed)
+
+
+@given(drawn=cases(("dense",)))
+def test_parts_of_the_model_in_16_bits(backend, drawn):
+    precisions_of(backend, (BFLOAT16,))
+    test_transformer.check_parts(backend, drawn, BFLOAT16)
