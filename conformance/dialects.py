@@ -63,8 +63,8 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
 
     Args:
         subject: one of `SUBJECTS`.
-        function: of the signature in the module docstring, positional arguments; its inputs are copies. What it raises
-            counts as an answer that no dialect gives.
+        function: of the signature in the module docstring, positional arguments; its inputs are copies. Inputs for
+            which it raises NotImplementedError are left out; what else it raises is an answer that no dialect gives.
         seed: of the part of the inputs that is random.
 
     Returns:
@@ -79,6 +79,10 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     inputs = make_inputs(seed)
     given = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
     answers = [(_call(function, values[:given]), _call(function, values[:given])) for values in inputs]
+    offered = [place for place, (first, _) in enumerate(answers) if first is not None]
+    if not offered:
+        return Verdict(subject, (), 0, None)
+    inputs, answers = [inputs[place] for place in offered], [answers[place] for place in offered]
     definite = [dialect.name for dialect in dialects if not dialect.accepts and _speaks(dialect, inputs, answers)]
     loose = [dialect.name for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
     difference = _difference(parameters, dialects[0], inputs, answers)
@@ -156,9 +160,11 @@ def _takes(function: Callable, count: int) -> bool:
 
 
 def _call(function: Callable, values: Sequence) -> Any:
-    """Return what a function gives for copies of its arguments, as an array; or words, where it raises."""
+    """Return what a function gives for copies of its arguments, as an array; words, where it raises; None for none."""
     try:
         return np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+    except NotImplementedError:
+        return None
     except Exception as problem:  # whatever a stranger's function does is an answer
         return f"raised {type(problem).__name__}: {problem}"
 
