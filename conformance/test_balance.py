@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
 from routelaws.conformance.strategies import Logits, logits
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
@@ -103,7 +103,7 @@ def check_tiny_sigmoids(backend) -> None:
     z = np.full((12, 4), -100.0)
     z[:, 0] += 20
     expert = np.zeros((12, 1), int)
-    for precision in PRECISIONS:
+    for precision in precisions_of(backend):
         found = eager(backend, AUXILIARY, precision, z, expert, score="sigmoid")
         wanted = 4 / (1 + 3 * math.exp(-20))
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, precision) * 4, what="tiny sigmoids")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routelaws.conformance.bounds import bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.harness import (
     PRECISIONS,
@@ -111,13 +112,22 @@ def test_order_of_dispatch(backend):
     check_order_of_dispatch(backend)
 
 
+def check_gelu(backend, selection: Selection, precision: str) -> None:
+    x = layer(selection, precision)["x"] * 3
+    found, scale = run(backend, "experts.gelu", precision, x), UNIT[precision] * (np.abs(x) + np.abs(x) ** 3)
+    assert_close_bounded(bound_in("experts.gelu", precision), found, reference.gelu(x), scale, what="gelu")
+
+
+@given(selection=selections(), precision=precisions)
+def test_gelu(backend, selection, precision):
+    check_gelu(backend, selection, precision)
+
+
 def check_expert_ffn(backend, selection: Selection, precision: str) -> None:
     inputs = layer(selection, precision)
     x, up, down = inputs["x"] * 3, inputs["params"]["up"][0], inputs["params"]["down"][0]
-    assert_close_bounded("experts.gelu", run(backend, "experts.gelu", precision, x), reference.gelu(x),
-                         UNIT[precision] * (np.abs(x) + np.abs(x) ** 3), what="gelu")  # fmt: skip
     found = run(backend, "experts.expert_ffn", precision, up, down, x)
-    assert_close_bounded("experts.ffn", found, reference.expert_ffn(up, down, x),
+    assert_close_bounded(bound_in("experts.ffn", precision), found, reference.expert_ffn(up, down, x),
                          UNIT[precision] * (np.abs(x) @ np.abs(up) @ np.abs(down)), what="expert_ffn")  # fmt: skip
 
 
@@ -126,8 +136,7 @@ def test_expert_ffn(backend, selection, precision):
     check_expert_ffn(backend, selection, precision)
 
 
-@given(selection=selections(), capacity=st.sampled_from([1, 3, 16]), precision=precisions)
-def test_combine(backend, selection, capacity, precision):
+def check_combine(backend, selection: Selection, capacity: int, precision: str) -> None:
     """With the reference's placement, so that only the sum over choices can differ."""
     capacity = min(capacity, len(selection.expert))
     gate = layer(selection, precision)["gate"]
@@ -138,7 +147,13 @@ def test_combine(backend, selection, capacity, precision):
                 backend.experts.Placement(*placement), gate)  # fmt: skip
     wanted = reference.combine(outputs, selection.expert, placement, gate)
     scale = UNIT[precision] * reference.combine(np.abs(outputs), selection.expert, placement, np.abs(gate))
-    assert_close_bounded("experts.combine", found, wanted, scale, what=f"combine, C {capacity}, {selection.loads}")
+    name = bound_in("experts.combine", precision)
+    assert_close_bounded(name, found, wanted, scale, what=f"combine, C {capacity}, {selection.loads}")
+
+
+@given(selection=selections(), capacity=st.sampled_from([1, 3, 16]), precision=precisions)
+def test_combine(backend, selection, capacity, precision):
+    check_combine(backend, selection, capacity, precision)
 
 
 def ffn_scale(inputs: dict, expert: np.ndarray) -> np.ndarray:
@@ -154,7 +169,7 @@ def check_routed_ffn(backend, selection: Selection, factor: float, precision: st
     wanted = reference.routed_ffn(*arrays, factor)
     what = f"routed_ffn, {selection.expert.shape}, E {selection.num_experts}, {selection.loads}, c {factor}"
     scale = UNIT[precision] * ffn_scale(inputs, selection.expert)
-    assert_close_bounded("experts.routed_ffn", found.output, wanted.output, scale, what=what)
+    assert_close_bounded(bound_in("experts.routed_ffn", precision), found.output, wanted.output, scale, what=what)
     nothing = np.all(wanted.output == 0, axis=1)
     assert np.all(np.asarray(found.output)[nothing] == 0), f"{what}: a token without a slot gets exactly 0"
     fraction = wanted.dropped_fraction

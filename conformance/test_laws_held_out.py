@@ -61,6 +61,17 @@ def test_closed_forms_are_refits(backend, name, runs, by_size):
     agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
 
 
+@pytest.mark.parametrize("name", LINEAR)
+def test_folds_of_two_rows_are_refits(backend, name):
+    runs = table()
+    columns, groups = columns_of(name, runs), np.arange(runs.loss.size) // 2
+    found, wanted = (
+        module.leave_one_group_out(laws[name], columns, runs.loss, groups)
+        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+    )
+    agree(found, wanted, "laws.held_out.closed", f"{name} in pairs")
+
+
 @settings(phases=NO_SHRINKING, max_examples=4)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
 def test_bounded_laws_are_refits(backend, runs, name):
@@ -142,6 +153,18 @@ def test_lines_without_a_row_to_spare_predict_nothing(backend):
         assert module.leave_one_out(laws["per-size"], columns, np.append(loss, 2.6)).predicted == 4
 
 
+@pytest.mark.parametrize("step", [1e-2, 1e-4])
+def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
+    """Exact lines: what a row at 64 should be follows from three near 4, by a ratio of squares of the step."""
+    experts = np.array([4.0, 4 * (1 + step), 4 * (1 + 2 * step), 64.0, 1.0, 4.0, 16.0])
+    size = np.array([1e7] * 4 + [1e8] * 3)
+    loss = 10.0 ** (0.6 - 0.1 * np.log10(experts) * (1 + (size > 1e7)))
+    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["per-size"], [size, experts], loss)
+    assert found.predicted == 7
+    for error in found.errors:
+        check("laws.held_out.closed", abs(float(error)), 1 / step**2, message=f"an exact line, E {step:g} apart")
+
+
 def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
     """With one of two sizes left out, no law has a slope in N."""
     runs = table(sizes=SIZES[:2])
@@ -179,6 +202,19 @@ def test_comparison_of_forms(backend):
     assert found.leave_one_group_out[0].verdict == "predicts nothing"
     check("laws.held_out.paired", abs(found.leave_one_out[1].standard_error - standard_error_of_a_mean(found)),
           found.leave_one_out[3].held_out.rmsle ** 2)  # fmt: skip
+
+
+def test_two_groups_are_enough_for_a_standard_error(backend):
+    runs = table(1e-3, SIZES)
+    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
+    found, wanted = (
+        module.compare_forms([laws["separable"], laws["bilinear"]], columns, runs.loss, np.arange(runs.loss.size) % 2)
+        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+    )
+    for ours, theirs in zip(found.leave_one_group_out, wanted.leave_one_group_out, strict=True):
+        error = abs(ours.standard_error - theirs.standard_error)
+        check("laws.held_out.paired", error, theirs.held_out.rmsle**2, message=ours.name)
+    assert wanted.leave_one_group_out[0].standard_error > 0
 
 
 def standard_error_of_a_mean(found) -> float:

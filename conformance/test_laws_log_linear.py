@@ -120,6 +120,7 @@ def test_what_no_number_of_experts_reaches(backend):
         assert module.cutoff(module.SeparableCoefficients(-0.08, -0.03, 1.1)) == math.inf
         assert module.cutoff(module.BilinearCoefficients(-0.08, -1.0, 1e-3, 1.1)) == math.inf
         assert math.isnan(module.cutoff(module.BilinearCoefficients(-0.08, math.nan, 0.01, 1.1)))
+        assert math.isnan(module.cutoff(module.BilinearCoefficients(-0.08, math.nan, -0.01, 1.1)))
 
 
 @given(runs=noisy_tables(), kind=st.sampled_from(KINDS))

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, inner, random_direction, run
+from routelaws.conformance.harness import (
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    inner,
+    precisions_of,
+    random_direction,
+    run,
+)
 from routelaws.conformance.strategies import Logits, logits
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import reinforce as reference
@@ -98,7 +107,7 @@ def check_nucleus_of_ties(backend) -> None:
         (1, 1.0, np.ones((3, 4))),
     ):
         wanted = np.array(wanted, bool)[[0, 1, 2, 2, 1, 0, 0]]
-        for precision in PRECISIONS:
+        for precision in precisions_of(backend):
             found = np.asarray(eager(backend, POLICY, precision, z, k=k, nucleus=nucleus)) > -np.inf
             assert_same(found, wanted, what=f"nucleus {nucleus} of ties, k {k}, {precision}")
         assert_same(reference.log_policy(z, k, nucleus) > -np.inf, wanted, what="reference, nucleus of ties")
@@ -451,7 +460,7 @@ def check_state_value(backend, seed: int) -> None:
     scale = np.abs(x) @ np.abs(params["hidden"]) @ np.abs(params["out"])
     assert_close_bounded("reinforce.value", reference.state_value(params, x), wanted, UNIT["float64"] * scale,
                          what="reference, state_value")  # fmt: skip
-    for precision in PRECISIONS:
+    for precision in precisions_of(backend):
         found = run(backend, VALUE, precision, params, x)
         assert_close_bounded("reinforce.value", found, wanted, UNIT[precision] * scale, what="state_value")
     found = gradient(value_sum, {"params": params, "x": x}, weights, state_value=backend.routers.reinforce.state_value)
@@ -473,7 +482,7 @@ def check_reward_to_go(backend) -> None:
     reward = np.array([[[1, 2, 4, 8, 0, -1], [0, 0, 5, 0, 0, 3]]] * 3, float)
     wanted = np.array([[[14, 13, 11, 7, -1, -1], [8, 8, 8, 3, 3, 3]]] * 3, float)
     rough = np.random.default_rng(0).standard_normal(reward.shape)
-    for precision in PRECISIONS:
+    for precision in precisions_of(backend):
         assert_same(run(backend, TO_GO, precision, reward), wanted, what=f"reward_to_go, {precision}")
         given = rough.astype(precision).astype(float)
         scale = UNIT[precision] * np.abs(given).sum(axis=-1, keepdims=True)

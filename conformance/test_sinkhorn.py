@@ -147,9 +147,10 @@ def test_a_hard_plan_says_that_it_did_not_converge(backend):
         values = drawn.values if module is reference else jnp.asarray(drawn.values)
         alone = module.sinkhorn_plan(values, max_newton=0)
         assert not bool(alone.converged) and int(alone.sweeps) == 100 and float(alone.residual) > 1e-3
-        given_up = module.sinkhorn_plan(values, max_newton=2)
-        assert not bool(given_up.converged) and int(given_up.newton_steps) == 2
-        assert 1e-3 < float(given_up.residual) <= float(alone.residual)
+        for most in (1, 2):
+            given_up = module.sinkhorn_plan(values, max_newton=most)
+            assert not bool(given_up.converged) and int(given_up.newton_steps) == most
+            assert 1e-3 < float(given_up.residual) <= float(alone.residual)
         actual = np.abs(4 * np.asarray(given_up.plan, np.float64).sum(axis=0) - 1).max()
         scale = plan_unit(drawn.values, "float32")
         assert_close_bounded("sinkhorn.marginals", float(given_up.residual), actual, scale, what="given up: residual")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
 from routelaws.conformance.strategies import Logits, logits
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import top_k as reference
@@ -115,7 +115,7 @@ def check_bias_ties(backend) -> None:
     z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
     for bias, wanted in (([0, 0, 0, 0], [0, 1]), ([-0.0, 0, 0, 0], [0, 1]), ([-0.5, -0.5, -0.5, -0.5], [0, 1]),
                          ([0, 0.25, 0, 0.25], [1, 3]), ([-0.25, 0, 0.5, 0], [2, 1])):  # fmt: skip
-        for precision in PRECISIONS:
+        for precision in precisions_of(backend):
             found = eager(backend, TOP_K, precision, z, k=2, score="sigmoid", traced={"bias": np.array(bias, float)})
             assert_same(found.expert, [wanted] * 7, what=f"top_k_router of ties, bias {bias}, {precision}")
             assert_same(found.gate, np.full((7, 2), 0.5), what=f"gates of ties, bias {bias}, {precision}")
@@ -261,8 +261,8 @@ def constant_gate_sum(point, router, normalisation, allow):
     return router(point["logits"], normalisation=normalisation, allow_constant_gate=allow).gate.sum()
 
 
-def check_constant_gate(backend) -> None:
-    """A gate that is 1 whatever the logits is refused; where it is asked for it is 1 and has no gradient."""
+def check_constant_gate_is_refused(backend) -> None:
+    """A gate that is 1 whatever the logits gives the router no gradient: nobody gets it without asking for it."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for normalisation in ("sum", "softmax"):
@@ -272,6 +272,18 @@ def check_constant_gate(backend) -> None:
                 assert "allow_constant_gate=True" in str(error), error
             else:
                 raise AssertionError(f"k = 1 with {normalisation!r} was accepted")
+
+
+@pytest.mark.twin
+def test_constant_gate_is_refused(backend):
+    check_constant_gate_is_refused(backend)
+
+
+def check_constant_gate(backend) -> None:
+    """Where a gate that is 1 whatever the logits is asked for, it is 1 and has no gradient."""
+    z = np.random.default_rng(0).standard_normal((7, 4))
+    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+        for normalisation in ("sum", "softmax"):
             found = module.top_k_router(array(z), 1, normalisation=normalisation, allow_constant_gate=True)
             assert_same(found.gate, np.ones((7, 1)), what="constant gate")
     router = backend.routers.top_k.top_k_router

@@ -288,7 +288,7 @@ ROUTERS = {
         "routers.top_k.top_k_router", softmax_first_and_last,
         lambda b: test_top_k.check_top_k(b, SEVEN, "float32", 2, "softmax", "none")),
     "a constant gate without being asked": (
-        "routers.top_k.top_k_router", constant_gate_by_default, test_top_k.check_constant_gate),
+        "routers.top_k.top_k_router", constant_gate_by_default, test_top_k.check_constant_gate_is_refused),
     "a sum of gates that can vanish": (
         "routers.top_k.top_k_router", sum_that_can_vanish,
         lambda b: test_top_k.check_top_k(b, LOW, "float32", 2, "sigmoid", "sum")),
@@ -500,7 +500,7 @@ PUBLIC = {
         "experts.dispatch", later_token_first, lambda b: test_experts.check_dispatch(b, CROWDED, 2)),
     "GELU with erf": (
         "experts.gelu", lambda x: jax.nn.gelu(x, approximate=False),
-        lambda b: test_experts.check_expert_ffn(b, CROWDED, "float32")),
+        lambda b: test_experts.check_gelu(b, CROWDED, "float32")),
     "gate twice": (
         "experts.routed_ffn", gate_twice, lambda b: test_experts.check_routed_ffn(b, CROWDED, 1.0, "float32")),
     "loss in bits": (
