@@ -18,7 +18,7 @@ from .catalogue import LAWS, Law
 from .fitting import fit_weighted, predict_curves
 from .utilisation import FLOOR
 
-_DOUBTFUL = 1e-6  # least eigenvalue of I - H below which a fold is fitted by itself, to see if it determines the law
+_DOUBTFUL = 1e-3  # least eigenvalue of I - H, by which rounding is divided, below which a fold is fitted by itself
 
 
 class HeldOut(NamedTuple):
@@ -149,9 +149,11 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     found = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
     if np.all(np.isfinite(found)):
         return found
-    kept = ~out  # nearly one E left: straight from the points that remain
-    slope = (x[kept] - x[kept].mean()) @ y[kept] / np.sum((x[kept] - x[kept].mean()) ** 2)
-    return y[kept].mean() + slope * (x[out] - x[kept].mean()) - y[out]
+    at, level = x[~out].mean(), y[~out].mean()  # nearly one E left: straight from the points that remain
+    offset = x[~out] - at
+    # The offsets add up to a rounding, which the whole of y would multiply.
+    slope = offset @ (y[~out] - level) / (offset @ offset)
+    return level + slope * (x[out] - at) - y[out]
 
 
 def _by_weights(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:

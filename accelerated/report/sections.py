@@ -7,7 +7,6 @@ import math
 import shlex
 from pathlib import Path
 
-from ..accounting import ROUTER_TYPES
 from ..configuration import GROUPED
 from ..errors import InputError
 from ..laws.routed import RoutedCoefficients, cutoff
@@ -20,7 +19,7 @@ from .identified import open_questions, significant
 from .sweep_data import Sweep, SweepRun
 
 
-def helps_section(findings: Findings) -> str:
+def helps_section(findings: Findings, sweep: Sweep) -> str:
     """Return the table that holds the largest E against dense, and how the spread over seeds was measured."""
     if not findings.comparisons:
         return "## Does routing help?\n\nNo size has both a dense and a routed run yet, so this cannot be said."
@@ -32,16 +31,30 @@ def helps_section(findings: Findings) -> str:
           f"**{c.verdict}**") for c in findings.comparisons],
     )  # fmt: skip
     text = "## Does routing help?\n\nLosses are validation losses in nats per token, means over the seeds of a point."
-    text += " Evaluation routes greedily, sees no later token and drops nothing."
-    grouped = sorted({c.router for c in findings.comparisons} & {ROUTER_TYPES[name] for name in GROUPED})
-    if grouped:
-        text += (
-            f" {' and '.join(grouped)}: experts see one position of a group of sequences, in evaluation too. The loss"
-            " of a sequence then depends on the others of its group, though on no later position of any."
-        )
-    text += f"\n\n{lines}\n\n{_spread_words(findings)}"
+    text += f" {_evaluation_words(sweep)}\n\n{lines}\n\n{_spread_words(findings)}"
     if any(c.borrowed for c in findings.comparisons):
         text += "\n\n\\* This router has one seed at every point; the spread is the largest of the other runs."
+    return text
+
+
+def _evaluation_words(sweep: Sweep) -> str:
+    """Return how losses were measured: what is predicted, what is seen, and which losses depend on other sequences."""
+    masked = [run.config.mask_rate for run in sweep.runs if run.config.objective == "masked"]
+    text = "Evaluation routes greedily, sees no later token and drops nothing."
+    if masked:
+        shares = " or ".join(f"{share:.3g}" for share in sorted({100 * rate for rate in masked}))
+        text = (
+            f"What is predicted are hidden tokens, {shares} % of each sequence, from all the others on both sides: a"
+            " loss of another task than that of the next token. Evaluation routes greedily and drops nothing."
+        )
+    by_position = [run for run in sweep.runs if not masked or run.config.grouping == "position"]
+    in_groups = {run.router for run in by_position if run.config.router in GROUPED}
+    if in_groups:
+        text += (
+            f" {' and '.join(sorted(in_groups))}: experts see one position of a group of sequences, in evaluation too."
+            " The loss of a sequence then depends on the others of its group"
+            + ("." if masked else ", though on no later position of any.")
+        )
     return text
 
 

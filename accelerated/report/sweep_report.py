@@ -63,7 +63,7 @@ def markdown(sweep: Sweep, findings: Findings, seconds: dict[str, float], drawn:
             f"*{_caption(findings)} E = 1 is the dense model; dashes mark single seeds where there are several.*"
         )
     parts += [
-        sections.helps_section(findings), sections.effective_section(drawn), sections.law_section(findings),
+        sections.helps_section(findings, sweep), sections.effective_section(drawn), sections.law_section(findings),
         sections.open_section(sweep, findings), sections.training_section(drawn),
         sections.load_section(findings, drawn), sections.runs_section(sweep), sections.repeat_section(sweep),
     ]  # fmt: skip

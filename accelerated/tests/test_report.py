@@ -4,6 +4,7 @@ import json
 import math
 import re
 import struct
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -13,7 +14,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 from routelaws.accelerated.laws.uncertainty import SlopeInterval, gain_interval, slope_interval
-from routelaws.accelerated.report import sweep_report
+from routelaws.accelerated.report import sections, sweep_report
 from routelaws.accelerated.report.findings import RouterLaw, SeedSpread, effective_size, spread_for
 from routelaws.accelerated.report.sweep_data import read_sweep
 from routelaws.accelerated.report.sweep_report import write_report
@@ -99,6 +100,24 @@ def numbers(folder) -> dict:
 def without_figures(monkeypatch):
     """Leave the figures out where they are not what is tested: they take most of the time."""
     monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
+
+
+def test_it_says_what_is_predicted_and_what_evaluation_sees():
+    def words(**fields):
+        router = {"dense": "Dense", "mixture_of_tokens": "MoT"}[fields.get("router", "dense")]
+        run = SimpleNamespace(config=TrainConfig(**fields), router=router)
+        return sections._evaluation_words(SimpleNamespace(runs=[run]))
+
+    mixture = {"router": "mixture_of_tokens", "experts": 4}
+    assert words() == "Evaluation routes greedily, sees no later token and drops nothing."
+    assert words(**mixture).endswith(
+        "MoT: experts see one position of a group of sequences, in evaluation too. The loss of a sequence then depends"
+        " on the others of its group, though on no later position of any."
+    )
+    masked = words(objective="masked", mask_rate=0.2)
+    assert "hidden tokens, 20 % of each sequence" in masked and "no later token" not in masked
+    assert words(**mixture, objective="masked").endswith("depends on the others of its group.")
+    assert "depends" not in words(**mixture, objective="masked", grouping="sequence")
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,7 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),
         (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
         (('name = "tiny"', "name = "), "not a TOML file"),
+        (("experts = 4", 'experts = 4\nobjective = "masked"'), "run 2 .*the objective masked and run 0 causal"),
     ],
 )
 def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):

@@ -166,8 +166,7 @@ class TrainConfig:
                                      ("R", self.routing_frequency, 0.5)):  # fmt: skip
             if value != usual:
                 parts.append(f"{letter}{value:.3g}")
-        if self.objective != "causal":
-            parts.append(self.objective)
+        parts += [value for value, usual in ((self.grouping, "position"), (self.objective, "causal")) if value != usual]
         return "-".join([*parts, f"d{self.d_model}", f"L{self.blocks}", f"s{self.seed}"])
 
     def check(self) -> None:

@@ -15,7 +15,7 @@
     experts = [4, 16]
     size = ["small", "large"]
 
-Fields in [[runs]] go before those of the size, and those before [base].
+Fields in [[runs]] go before those of the size, and those before [base]. All runs have one objective.
 """
 
 import itertools
@@ -73,6 +73,11 @@ def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
             raise InputError(f"{path}: run {number} ({run.name()}): {error}") from error
         if run in runs[:number]:
             raise InputError(f"{path}: run {number} ({run.name()}) is the same as run {runs.index(run)}")
+        if run.objective != runs[0].objective:
+            raise InputError(
+                f"{path}: run {number} ({run.name()}) has the objective {run.objective} and run 0 {runs[0].objective}; "
+                "their losses cannot be compared, so a sweep has one"
+            )
     return Grid(str(content.get("name", path.stem)), runs)
 
 
