@@ -153,16 +153,27 @@ def test_lines_without_a_row_to_spare_predict_nothing(backend):
         assert module.leave_one_out(laws["per-size"], columns, np.append(loss, 2.6)).predicted == 4
 
 
-@pytest.mark.parametrize("step", [1e-2, 1e-4])
+@pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])
 def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
-    """Exact lines: what a row at 64 should be follows from three near 4, by a ratio of squares of the step."""
+    """Exact lines: what a row at 64 should be follows from three near 4, whose rounding is divided by the step."""
     experts = np.array([4.0, 4 * (1 + step), 4 * (1 + 2 * step), 64.0, 1.0, 4.0, 16.0])
     size = np.array([1e7] * 4 + [1e8] * 3)
     loss = 10.0 ** (0.6 - 0.1 * np.log10(experts) * (1 + (size > 1e7)))
     found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["per-size"], [size, experts], loss)
     assert found.predicted == 7
     for error in found.errors:
-        check("laws.held_out.closed", abs(float(error)), 1 / step**2, message=f"an exact line, E {step:g} apart")
+        check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, E {step:g} apart")
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-4])
+def test_a_plane_whose_other_rows_have_nearly_one_N(backend, step):
+    """The same in N: the row at 1e8 follows from three near 1e7, and no short cut may lose its digits, or the row."""
+    size = np.array([1e7, 1e7 * (1 + step), 1e7 * (1 + 2 * step), 1e8])
+    loss = 10.0 ** (1.2 - 0.08 * np.log10(size))
+    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["dense"], [size], loss)
+    assert found.predicted == 4
+    for error in found.errors:
+        check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, N {step:g} apart")
 
 
 def test_a_fold_that_does_not_determine_the_law_is_nan(backend):

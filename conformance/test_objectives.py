@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from routelaws.conformance import test_models as models
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.harness import UNIT, run
+from routelaws.reference import routed_block
 from routelaws.reference import transformer as reference
 
 MASKED = dict(objective="masked", mask_rate=0.4, mask_token=2)
@@ -154,6 +155,29 @@ def test_padding_of_whole_groups(backend, name):
 @pytest.mark.parametrize("name", ["dense", *IN_GROUPS, *IN_SEQUENCES])
 def test_padding_of_the_masked_objective(backend, name):
     check_padded_model(backend, name, RAGGED, masked=True)
+
+
+@pytest.mark.parametrize("name", ["GShard", "top_k with a bias, token order"])
+def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
+    """Of one routed block: balance and z loss of the real tokens alone, and the bias for the next batch."""
+    more = dict(balance_weight=1.0, z_weight=0.5)
+    config = models.build(reference, name, **more)
+    params, tokens, noise, _ = models.draw(config, 15)
+    random, mask = np.random.default_rng(15), RAGGED.reshape(-1)
+    ffn = {"router": random.standard_normal((config.d_model, config.num_experts))}
+    ffn |= {"bias": random.standard_normal(config.num_experts)} if config.has_bias else {}
+    group = random.standard_normal((mask.size, config.d_model))
+    given = dict(noise=None if noise is None else noise[0], mask=mask)
+    found = run(backend, "routed_block.decide", "float64", ffn, group, tokens[:, :-1], traced=given,
+                config=models.build(backend.transformer, name, **more), training=True)  # fmt: skip
+    wanted = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, **given)
+    whole = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, noise=given["noise"])
+    assert abs(wanted.auxiliary - whole.auxiliary) > 0.01, "the padding has to matter where it is not left out"
+    unit = UNIT["float64"] * max(1.0, abs(wanted.auxiliary))
+    assert_close_bounded("transformer.model", found.auxiliary, wanted.auxiliary, unit, what=f"{name}: auxiliary")
+    assert (found.bias is None) == (wanted.bias is None)
+    if wanted.bias is not None:
+        assert_close_bounded("transformer.model", found.bias, wanted.bias, unit, what=f"{name}: bias")
 
 
 ADDED = 3

@@ -129,6 +129,13 @@ def test_plan(backend, drawn, precision, num_sweeps):
     check_plan(backend, drawn, precision, num_sweeps)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_sweep_where_a_mass_underflows(backend, precision):
+    """An expert far below the others, whose mass is 0 in floats and not in logarithms; rows that add up unlike."""
+    values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
+    check_plan(backend, Logits(values.astype(np.float32).astype(np.float64), "extreme", 1), precision, 1)
+
+
 @given(drawn=logits(shapes=((5, 1), (12, 3), (16, 4))), precision=precisions)
 def test_stopping(backend, drawn, precision):
     check_stopping(backend, drawn, precision)
@@ -154,6 +161,13 @@ def test_a_hard_plan_says_that_it_did_not_converge(backend):
         actual = np.abs(4 * np.asarray(given_up.plan, np.float64).sum(axis=0) - 1).max()
         scale = plan_unit(drawn.values, "float32")
         assert_close_bounded("sinkhorn.marginals", float(given_up.residual), actual, scale, what="given up: residual")
+
+
+def test_a_residual_that_is_the_tolerance_is_converged(backend):
+    """Equal logits and a power of two of tokens and experts: balanced without a rounding, so 0 is enough."""
+    for module, values in ((backend.routers.sinkhorn, jnp.zeros((16, 4))), (reference, np.zeros((16, 4)))):
+        found = module.sinkhorn_plan(values, tolerance=0.0, num_sweeps=0)
+        assert bool(found.converged) and float(found.residual) == 0.0
 
 
 def dual_gap(values: np.ndarray, plan: np.ndarray, potential: np.ndarray) -> float:

@@ -144,33 +144,30 @@ def fill_psi(psi, extra, alpha, ratio, rest):
 
 
 @_jit
-def evaluate(problem, at, work):
+def evaluate(problem, work):
     """Solve the four linear unknowns at the psi in `work`, by Gram-Schmidt.
 
     Args:
         problem: of `reduce_rows`.
-        at: centred log10 size at which the gain is wanted.
         work: [6, 2 levels]; PSI is read; TILT, LEVEL (unit vectors) and RESIDUAL are written.
 
     Returns:
-        The residual sum without its constant, the gain at that size, its variance over the residual variance.
+        The residual sum without its constant.
     """
     psi, tilt, level, residual = work[PSI], work[TILT], work[LEVEL], work[RESIDUAL]
     for i in range(psi.size):
-        tilt[i] = psi[i] * (problem[SIZE, i] - at * problem[ONE, i])
+        tilt[i] = psi[i] * problem[SIZE, i]
         level[i] = psi[i] * problem[ONE, i]
         residual[i] = problem[TARGET, i]
-    _remove(tilt, problem[FIXED_0])
-    _remove(tilt, problem[FIXED_1])
+    for column in (tilt, level):
+        _remove(column, problem[FIXED_0])
+        _remove(column, problem[FIXED_1])
     _normalise(tilt)
-    _remove(level, problem[FIXED_0])
-    _remove(level, problem[FIXED_1])
     _remove(level, tilt)
-    length = _normalise(level)
-    gain = _dot(level, residual) / length
+    _normalise(level)
     _remove(residual, tilt)
     _remove(residual, level)
-    return _dot(residual, residual), gain, 1.0 / (length * length)
+    return _dot(residual, residual)
 
 
 @_jit
@@ -236,7 +233,7 @@ def scan_values(problem, table, values):
 
 @_jit
 def _routed_part(problem, work):
-    """Return gain and interaction at centred size 0 by back-substitution, after `evaluate` at that size."""
+    """Return gain and interaction at centred size 0 by back-substitution, after `evaluate`."""
     tilt, level, psi = work[TILT], work[LEVEL], work[PSI]
     length_tilt = length_level = overlap = 0.0
     for i in range(psi.size):
@@ -274,7 +271,7 @@ def _gradient(problem, extra, alpha, logit, work):
 def _value(problem, extra, log_alpha, logit, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     fill_psi(work[PSI], extra, math.exp(log_alpha), ratio, rest)
-    return evaluate(problem, 0.0, work)[0]
+    return evaluate(problem, work)
 
 
 @_jit
@@ -439,9 +436,10 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
 def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
 
-    The least value along it is estimated by the parabola through the lowest point of the scan and its neighbours. A
-    margin covers what the parabola misses; an edge left out by mistake would cost a fit that is 1e-6 too high, and
-    the bench counts those.
+    The least value along it is estimated by the parabola through the lowest point of the scan and its neighbours, and a
+    margin covers some of what the parabola misses. Where a narrow valley lies between the points of the scan, an edge
+    can be left out by mistake: of resamples from a law with E_max = 3e4 one in five was, for an objective up to 6e-4
+    too high (relative). Nearer to the released tables it was none of 9,000.
     """
     best = 0
     for i in range(line.size):
@@ -523,9 +521,9 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     values = flat.reshape((scan, scan))
     found = np.full((5, 4), np.inf)
     fill_psi(work[PSI], extra, 0.0, 0.0, 1.0)
-    found[LINEAR] = 0.0, 0.0, 1.0, evaluate(problem, 0.0, work)[0]
+    found[LINEAR] = 0.0, 0.0, 1.0, evaluate(problem, work)
     fill_psi(work[PSI], extra, 1.0, 0.0, 1.0)
-    found[CORNER] = 1.0, 0.0, 1.0, evaluate(problem, 0.0, work)[0]
+    found[CORNER] = 1.0, 0.0, 1.0, evaluate(problem, work)
     for piece in (INTERIOR, UNBOUNDED, START_AT_1):
         line = values[:, 0] if piece == UNBOUNDED else values[scan - 1]
         if piece == INTERIOR or careful or _may_win(line, found[INTERIOR, 3], constant):
@@ -540,7 +538,7 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     result[0], result[1:5] = piece, found[piece]
     result[4] += constant
     fill_psi(work[PSI], extra, result[1], result[2], result[3])
-    evaluate(problem, 0.0, work)
+    evaluate(problem, work)
     result[7], result[8] = _routed_part(problem, work)
     result[5], result[6] = _fixed_part(problem, work[PSI], result[7], result[8])
     return result

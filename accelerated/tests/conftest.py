@@ -39,8 +39,8 @@ def own_cache(tmp_path_factory):
 def quickly_compiled():
     """Compile without optimisation, in these tests and the runs that they start: most of their time is the compiler's.
 
-    What they look at is files, rows and lines of a log. Under a longer profile they compile as a user's run does; the
-    numbers of the optimised programs are what `conformance/` checks, under every profile.
+    What they look at is files, rows and lines of a log. Under a longer profile they compile as a user's run does, and
+    so does `conformance/`, which checks the numbers.
     """
     if not quick():
         yield
