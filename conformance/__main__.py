@@ -4,10 +4,12 @@ Exit codes: 0 nothing is wrong, 1 something is, 2 what was asked cannot be done.
 """
 
 import argparse
+import importlib.util
+import inspect
 import os
 import sys
 import tempfile
-
+import typing
 
 QUICK_COMPILE = "--xla_backend_optimization_level=0"
 """For what is compiled outside of `harness`: operations that are not inside a compiled function."""
@@ -35,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
     add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
     add("--list", action="store_true", help="print the names of the functions and stop")
+    add("--show", action="append", metavar="FUNCTION[,...]", default=[],
+        help="print the reference's source of a function, with the record that it returns, and stop")  # fmt: skip
     add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
     return found
 
@@ -56,7 +60,12 @@ def _run(options) -> int:
         if options.list:
             print("\n".join(backends.public_functions()))
             return 0
+        if options.show:
+            print("\n\n".join(map(_source, backends.full_names(_names(options.show)))))
+            return 0
         runner.check_version(options.suite_version)
+        if options.processes and importlib.util.find_spec("xdist") is None:
+            raise backends.BackendError("--processes needs pytest-xdist: pip install pytest-xdist")
         if options.replay:
             return _replay(options)
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or backends.OURS]
@@ -66,9 +75,8 @@ def _run(options) -> int:
         more = [f"--routelaws-{kind}={os.path.abspath(path)}" for kind, path in
                 (("json", options.json), ("html", options.html)) if path]  # fmt: skip
         more += ["-n", options.processes, "--dist", "loadfile"] if options.processes else []
-        only, require = ([name for group in groups for name in group.split(",")]
-                         for groups in (options.only, options.require))  # fmt: skip
-        code, _ = runner.run_suite(names, profile=options.profile, require=require, only=only,
+        code, _ = runner.run_suite(names, profile=options.profile, require=_names(options.require),
+                                   only=_names(options.only),
                                    time_limit=options.time_limit, export_failing=options.export_failing,
                                    known_failures=options.known_failures, strict=options.strict, options=more,
                                    verbose=options.verbose)  # fmt: skip
@@ -76,6 +84,20 @@ def _run(options) -> int:
     except backends.BackendError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _names(groups) -> list[str]:
+    return [name for group in groups for name in group.split(",")]
+
+
+def _source(path: str) -> str:
+    """Return the source of a function of the reference, after that of the record that it returns."""
+    from routelaws.conformance import backends
+
+    function = backends.public_functions()[path]
+    record = typing.get_type_hints(function).get("return")
+    parts = [record, function] if hasattr(record, "_fields") else [function]
+    return "\n\n".join([f"# {path}", *map(inspect.getsource, parts)])
 
 
 def _replay(options) -> int:

@@ -321,6 +321,20 @@ class Backend:
             hypothesis.reject()
         pytest.skip(reason)
 
+    def other_defaults(self, path: str) -> str:
+        """Return which defaults of a function differ from the reference's, "" if none; None leaves a default open."""
+        if path not in public_functions():
+            return ""
+        ours = inspect.signature(public_functions()[path]).parameters
+        try:
+            theirs = inspect.signature(self._find(path)).parameters
+        except (TypeError, ValueError):
+            return ""
+        pairs = [(name, theirs[name].default, ours[name].default) for name in ours if name in theirs]
+        return ", ".join(f"{name} {own!r}, the reference's {wanted!r}" for name, own, wanted in pairs
+                         if wanted is not inspect.Parameter.empty and own not in (wanted, None, inspect.Parameter.empty)
+                         )  # fmt: skip
+
     def leave_out_precision(self, precision: str):
         """End this example, since the backend has not this precision."""
         self._leave_out(f"{precision} is not among the dtypes of {self.name}")
@@ -521,5 +535,6 @@ class Backend:
 
 def versions() -> dict[str, str]:
     """Return the versions that a report has to state."""
-    return {"Python": sys.version.split()[0], "NumPy": np.__version__, "JAX": jax.__version__,
+    others = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
+    return {"Python": sys.version.split()[0], "NumPy": np.__version__, "JAX": jax.__version__, **others,
             "Hypothesis": hypothesis.__version__, "pytest": pytest.__version__}  # fmt: skip

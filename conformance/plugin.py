@@ -18,6 +18,8 @@ import routelaws
 from routelaws.conformance import backends, bounds, harness, replay_write, report
 
 NAME = "routelaws.conformance.plugin"
+TESTS = "routelaws.conformance.test_"
+"""How the names of the files of tests begin."""
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
@@ -184,7 +186,7 @@ def _backend_of(item):
 
 
 def _words(function, seen: set) -> tuple[set[str], set[str]]:
-    """Return the names, and the texts, in a function and in what it calls in its own file."""
+    """Return the names, and the texts, in a function and in what it calls in its own file or other files of tests."""
     code = getattr(function, "__code__", None)
     if code is None or function in seen:
         return set(), set()
@@ -198,9 +200,13 @@ def _words(function, seen: set) -> tuple[set[str], set[str]]:
     for name in names & set(function.__globals__):
         value = function.__globals__[name]
         texts |= {part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, str)}
-        if getattr(value, "__module__", None) == function.__module__:
-            more_names, more_texts = _words(value, seen)
-            names, texts = names | more_names, texts | more_texts
+        of_tests = getattr(value, "__name__", "").startswith(TESTS)  # a module, asked for `check_...`
+        parts = [vars(value).get(part) for part in names] if of_tests else [value]
+        for part in parts:
+            home = getattr(part, "__module__", None) or ""
+            if home == function.__module__ or home.startswith(TESTS):
+                more_names, more_texts = _words(part, seen)
+                names, texts = names | more_names, texts | more_texts
     return names, texts
 
 

@@ -25,6 +25,8 @@ VERDICTS = (
 )  # fmt: skip
 BAD = ("hangs", "raises", "mutates", "not deterministic", "wrong", "dialect")
 """From the one that explains most to the one that explains least."""
+CUT = 500
+"""Characters of a message that the terminal shows; JSON and HTML have all of it."""
 STRICT = ("missing", "unexpectedly right")
 """Wrong only where that was asked for, which `Row.failed` then says."""
 
@@ -197,6 +199,7 @@ class Row(NamedTuple):
     left_out: str = ""  # which calls it declined, if any
     besides: tuple[str, ...] = ()  # what else fails in a dialect; some of it may follow from that
     replay: str = ""  # the file that holds the call of that test, where failures are exported
+    defaults: str = ""  # which differ from the reference's
 
 
 class Report(NamedTuple):
@@ -257,11 +260,12 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {row.verdict}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [f"    {row.detail[:300]}", f"    {tests}" if row.test else ""]
-            lines += [f"    besides {other[:300]}" for other in row.besides[:3]]
-            lines += [f"    {row.left_out[:300]}"] if row.left_out else []
+                lines += [f"    {row.detail[:CUT]}", f"    {tests}" if row.test else ""]
+            lines += [f"    besides {other[:CUT]}" for other in row.besides[:3]]
+            lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
+            lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    replay: {row.replay}"] if row.replay else []
-        lines += [f"outside of any function: {trouble.test}: {trouble.detail[:300]}" for trouble in self.outside]
+        lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
         for verdict in ("not asked", "missing"):
             names = [row.function for row in self.rows if row.verdict == verdict]
             if names:
@@ -334,7 +338,8 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     elif path in expected and examples:
         verdict, detail = "unexpectedly right", f"was expected to fail ({expected[path]}), and nothing failed"
     left_out = _left_out(ledger, backend.name, path)
-    return Row(path, verdict, examples, share, len(troubles), detail, test, left_out, besides, file)
+    defaults = backend.other_defaults(path) if there else ""
+    return Row(path, verdict, examples, share, len(troubles), detail, test, left_out, besides, file, defaults)
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
@@ -377,7 +382,8 @@ def _section(report: Report) -> str:
         return f'<td class="{kind}">{html.escape(str(value))}</td>'
 
     def row(row: Row) -> str:
-        texts = (row.detail, row.test, *row.besides, row.left_out, row.replay and f"replay: {row.replay}")
+        texts = (row.detail, row.test, *row.besides, row.left_out, row.replay and f"replay: {row.replay}",
+                 row.defaults and f"defaults differ: {row.defaults}")  # fmt: skip
         small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)
         kind = "bad" if row.verdict in BAD or row.failed else "right" if row.verdict == "right" else ""
         numbers = cell(row.examples, "number") + cell(_share(row.share), "number")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import routelaws
-from routelaws.conformance import backends, plugin, replay, replay_run, report, runner
+from routelaws.conformance import backends, plugin, replay, replay_run, report, runner, test_bfloat16
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k
 
@@ -127,6 +127,36 @@ def test_the_example_of_the_readme(tmp_path):
     for row in reference["functions"]:
         assert row["verdict"] == "right" and row["examples"] > 0 and not row["share"], row
     assert int(re.search(r"(\d+) skipped", done.stdout)[1]) < 60, "--only leaves the other tests out"
+
+
+def test_show(tmp_path):
+    """The reference's source of a function, with the record that it returns; a wrong name is one line."""
+    done = run(tmp_path, "--show", "switch_router,notation.softmax")
+    assert done.returncode == 0 and not list(tmp_path.iterdir())
+    for part in ("# routers.top_k.switch_router\n", "class Routing(NamedTuple)", "def softmax(logits"):
+        assert part in done.stdout
+    done = run(tmp_path, "--show", "softmix")
+    assert done.returncode == 2 and done.stderr.startswith("softmix is not the name of one public function")
+
+
+def test_tests_that_ask_through_others_are_kept():
+    """With --only: a test in bfloat16 calls the checks of another file of tests, which call the function."""
+    names, texts = plugin._words(test_bfloat16.test_top_k_router.hypothesis.inner_test, set())
+    assert "switch_router" in names or "routers.top_k.switch_router" in texts
+
+
+def test_defaults_that_differ_are_listed():
+    """Whether or not a test found a difference; None leaves the default to the library."""
+    mine = stranger(
+        mean_probability=lambda logits, score="sigmoid", *, mask=None: None,
+        modulo_table=lambda num_tokens, num_experts, k=None: None,
+        top_k_router=lambda logits, k=1.0, **others: None,
+    )
+    found = report.build(mine, mine.ledger, {}, mine.functions, {})
+    assert found["mean_probability"].defaults == "score 'sigmoid', the reference's 'softmax'"
+    assert found["modulo_table"].defaults == found["top_k_router"].defaults == ""
+    assert "    defaults differ: score 'sigmoid', the reference's 'softmax'" in "\n".join(
+        found._replace(rows=tuple(row._replace(verdict="right") for row in found.rows)).lines())  # fmt: skip
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path):
@@ -407,7 +437,7 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
         "experts.expert_capacity",
         "capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is not",
     )
-    backend = SimpleNamespace(name="mine", functions={path}, require=())
+    backend = SimpleNamespace(name="mine", functions={path}, require=(), other_defaults=lambda path: "")
     mismatch = report.Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
     named = report.Trouble("mine", path, "wrong", f"{words} assert None", "test_dialects.py::test_the_backend")
     raised = mismatch._replace(kind="raises", detail="raised OverflowError")
