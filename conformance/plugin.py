@@ -319,7 +319,8 @@ def pytest_terminal_summary(terminalreporter, config):
         found = suite.reports()
         for one in found:
             terminalreporter.section(f"conformance of {one.backend}")
-            for line in one.lines():
+            earlier = (suite.folder, suite.shown, one.backend, suite.ledger.troubles)
+            for line in one.lines() + (replay_write.of_earlier_runs(*earlier) if suite.folder else []):
                 terminalreporter.write_line(line)
         for path, write in ((suite.json, report.write_json), (suite.html, report.write_html)):
             if path:

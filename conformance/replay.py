@@ -16,13 +16,18 @@ hexadecimal), with the dtype of each array, and with records and configurations 
     "verdict", "detail", "test", "example"   what was found, by which test, on which example
     "bound", "share"                         the bound that was exceeded, and by how many times; null where none was
     "calls", "call"                          the calls of the example in their order, and which of them is at fault
+    "precision"                              of a call: that of its floats, but for an array that is bfloat16 by itself
     "expected", "found"                      what was compared, or what that call should have returned and did
     "compared"                               the comparison that failed, where it is of one output of that call
     "call_differs"                           whether the call shows by itself that something is wrong
+    "again"                                  the command with which the suite judges again
 
-With "compared", a replay judges as the test did. Without it ("note" says so) the test asked for more than one call can
-show, such as a gradient or the same result in two ways: a replay then runs the calls, compares each with the
-reference's to half of the digits, and leaves the judgement to the suite.
+With "compared", a replay judges as the test did. What was expected is the reference's answer, computed anew, where it
+was that then ("live"); else it is what stands in the file, which may have come from another function of the backend.
+
+Without it ("note" says so) the test asked for more than one call can show, such as a gradient or the same result in
+two ways: a replay then runs the calls, compares their floats with the reference's to half of the digits, and leaves the
+judgement to the suite. So it does where only whole numbers differ, since near a tie either choice can be right.
 """
 
 import dataclasses
@@ -187,8 +192,11 @@ def call_of(entry: dict, find: Callable[[str], Any] = lambda path: None) -> Call
 
 def precision_of(call: Call) -> str | None:
     """Return the precision of a call: that asked for, or that of the arrays of JAX that it was given."""
+    if call.precision:
+        return call.precision
     arrays = [leaf for leaf in backends.arrays_of((call.arguments, call.keywords)) if not isinstance(leaf, np.ndarray)]
-    return call.precision or next((leaf.dtype.name for leaf in arrays if leaf.dtype.name in UNIT), None)
+    names = {getattr(leaf.dtype, "name", None) for leaf in arrays}
+    return next((name for name in UNIT if name in names), None)  # the widest: an array in bfloat16 stays in it
 
 
 def map_arrays(tree, change):
@@ -202,10 +210,10 @@ def map_arrays(tree, change):
 
 
 def in_precision(tree, precision: str | None):
-    """Return a tree of NumPy's arrays with its floats in a precision; as they are where it is None."""
+    """Return a tree of NumPy's arrays with its floats in a precision; as they are where it is None, or in bfloat16."""
 
     def leaf(value):
-        known = precision and value.dtype.kind in "fV"
+        known = precision and value.dtype.kind == "f"
         return value.astype(backends.jax.numpy.dtype(precision)) if known else value
 
     return map_arrays(tree, leaf)
@@ -238,6 +246,7 @@ class Case:
     share: float | None
     time_limit: float  # seconds for one call
     note: str  # what a replay cannot show; "" where it judges as the test did
+    again: str  # the command with which the suite judges again
     calls: tuple[Call, ...]
     call: int | None  # which of them is at fault; None where the test made none with numbers
     call_differs: bool  # its result is not the reference's in half of the digits

@@ -37,7 +37,8 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, backend, p
         calls = [ledger.broken[backend.name, path]]
     made = [(call, functools.partial(_plain, call, find)) for call in calls]
     compared, index = _what_failed(error, made, path) if trouble.kind == "wrong" and not by_guard else (None, None)
-    document = _head(trouble, backend, "" if index is not None or by_guard else _note(trouble, backend, profile))
+    again = f"python -m routelaws.conformance --backend {backend.name} --only {path} --profile {profile}"
+    document = _head(trouble, backend, "" if index is not None or by_guard else _note(trouble, again), again)
     if index is None:
         index = _at_fault(made, path, trouble.kind)
     first = max(0, (len(made) if index is None else index + 1) - MOST_CALLS)
@@ -47,9 +48,23 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, backend, p
                  "calls": [encode_call(call, find) for call, _ in made[first : first + MOST_CALLS]]}  # fmt: skip
     test = trouble.test.replace(".py::", ".").replace(f"[{backend.name}]", "").replace(f"[{backend.name}-", "[")
     test = trouble.kind if by_guard else test
-    name = "--".join(re.sub(r"[^\w.]+", ".", part).strip(".")[:80] for part in (backend.name, path, test)) + ".json"
+    name = "--".join(map(_part, (backend.name, path, test))) + ".json"
     Path(folder, name).write_text(_text(document), encoding="utf-8", newline="\n")
     return os.path.join(shown, name)
+
+
+def _part(text: str) -> str:
+    """Return a text as part of a file's name."""
+    return re.sub(r"[^\w.]+", ".", text).strip(".")[:80]
+
+
+def of_earlier_runs(folder: str, shown: str, backend: str, troubles) -> list[str]:
+    """Return a line on the files of a backend that no trouble of this run has written, none where there are none."""
+    written = {os.path.basename(trouble.replay) for trouble in troubles}
+    left = [file.name for file in sorted(Path(folder).glob(f"{_part(backend)}--*.json")) if file.name not in written]
+    files = "1 file" if len(left) == 1 else f"{len(left)} files"
+    return [f"{files} of {backend} in {shown} from earlier runs, kept as they are: {', '.join(left[:3])}"
+            f"{', ...' * (len(left) > 3)}"] if left else []  # fmt: skip
 
 
 def _text(document: dict) -> str:
@@ -78,19 +93,18 @@ def _plain(call: Call, find) -> Call:
     return call_of(encode_call(call, find))
 
 
-def _head(trouble: Trouble, backend, note: str) -> dict:
+def _head(trouble: Trouble, backend, note: str, again: str) -> dict:
     kind = "dialect" if names_a_dialect(trouble) else trouble.kind
     return {"format": FORMAT, "suite": routelaws.__version__, "function": trouble.function, "backend": backend.name,
             "verdict": kind, "detail": trouble.detail[:2000], "test": trouble.test, "time_limit": backend.time_limit,
-            "note": note}  # fmt: skip
+            "note": note, "again": again}  # fmt: skip
 
 
-def _note(trouble: Trouble, backend, profile: str) -> str:
+def _note(trouble: Trouble, again: str) -> str:
     """Return what a replay cannot show of a failure that is none of one call."""
     if trouble.kind not in ("wrong", "not deterministic"):
         return ""
-    return (f"replay shows these calls, not what the test asks of them; python -m routelaws.conformance --backend "
-            f"{backend.name} --only {trouble.function} --profile {profile} judges again")  # fmt: skip
+    return f"replay shows these calls, not what the test asks of them; {again} judges again"
 
 
 def _values(made: list, index: int | None, compared: dict | None) -> dict:
@@ -150,11 +164,12 @@ def _same(first, second) -> bool:
 
 
 def _at_fault(made: list, path: str, kind: str) -> int | None:
-    """Return which call a file is about: the first that differs from the reference's, else the last of the function."""
-    own = [i for i, (call, _) in enumerate(made) if call.function == path]
+    """Return which call a file is about: the first with floats that differ, else whole numbers, else the last."""
+    own, whole = [i for i, (call, _) in enumerate(made) if call.function == path], []
     for i in own if kind == "wrong" else ():
         call, plain = made[i][0], made[i][1]()
         wanted = reference_of(plain) if call.returned else None
-        if wanted is not None and differs(call.result, wanted, plain.precision):
+        if wanted is not None and differs(call.result, wanted, plain.precision, whole=False):
             return i
-    return own[-1] if own else None
+        whole += [i] if wanted is not None and differs(call.result, wanted, plain.precision) else []
+    return next(iter(whole), own[-1] if own else None)

@@ -15,6 +15,7 @@ are not asked for: a difference quotient says nothing at this precision.
 import functools
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,9 +35,10 @@ from routelaws.conformance import (
     test_top_k,
     test_transformer,
 )
+from routelaws.conformance.backends import arrays_of
 from routelaws.conformance.bounds import bound_in
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.harness import CAPABILITIES, UNIT, precisions_of, rounded, run
+from routelaws.conformance.harness import CAPABILITIES, UNIT, _compiled, precisions_of, rounded, run
 from routelaws.conformance.strategies import Logits, cases, logits, selections
 from routelaws.reference import notation
 
@@ -44,6 +46,17 @@ BFLOAT16 = "bfloat16"
 SHAPE = (7, 4)
 
 seeds = st.integers(0, 2**32 - 1)
+
+
+class _Raised(str):
+    """float32, of which a message says that the function was given something else."""
+
+    def __format__(self, specification: str) -> str:
+        return BFLOAT16
+
+
+RAISED = _Raised("float32")
+"""The precision in which a check judges a function of `Lowered`."""
 
 
 class Lowered:
@@ -65,16 +78,26 @@ def lowered_function(function):
     """Return a function that hands its first array over in bfloat16; the same one every time, as it is compiled."""
     backend = getattr(function, "routelaws_backend", None)
 
-    def lowered(first, *arrays, **keywords):
-        if backend is not None and not backend.capabilities:
-            first = backend._given(np.asarray(first), BFLOAT16)
-            return function.guarded((first, *arrays), keywords, "float32")
-        found = function(jnp.asarray(first, BFLOAT16), *arrays, **keywords)
-        fields = found if isinstance(found, tuple) else (found,)
-        low = {str(leaf.dtype) for leaf in fields if jnp.issubdtype(leaf.dtype, jnp.floating)} - {"float32"}
+    def raised(found):
+        leaves = [leaf for leaf in arrays_of(found) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        low = {str(leaf.dtype) for leaf in leaves if leaf.dtype.itemsize < np.dtype("float32").itemsize}
         assert not low, f"{function.__name__}: logits in bfloat16 give {', '.join(low)}; they are raised to float32"
         return found
 
+    def guarded(arguments, keywords, precision=None, through=None, static=()):
+        """As that of `backends.Backend`, which is to see, and keep for a replay, what the function is given."""
+        arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
+        compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
+        return raised(function.guarded(arguments, keywords, "float32", compiled, static))
+
+    def lowered(first, *arrays, **keywords):
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays_of((first, arrays, keywords)))
+        if backend is not None and not traced:
+            return guarded((first, *arrays), keywords)
+        return raised(function(jnp.asarray(first, BFLOAT16), *arrays, **keywords))
+
+    if backend is not None:
+        lowered.guarded = guarded
     return lowered
 
 
@@ -91,51 +114,51 @@ def low(drawn):
 
 @given(drawn=logits(shapes=(SHAPE,)), form=test_top_k.forms)
 def test_top_k_router(backend, drawn, form):
-    test_top_k.check_top_k(lowered(backend), low(drawn), "float32", drawn.k, *form)
-    test_top_k.check_switch(lowered(backend), low(drawn), "float32")
+    test_top_k.check_top_k(lowered(backend), low(drawn), RAISED, drawn.k, *form)
+    test_top_k.check_switch(lowered(backend), low(drawn), RAISED)
 
 
 def test_sinkhorn_routing(backend):
     for seed in range(3):
         z = test_base.draw_scores("random", (12, 3), 4.0, seed).values
-        test_sinkhorn.check_plan(lowered(backend), low(Logits(z, "random", 1)), "float32", 30)
-        test_sinkhorn.check_router(lowered(backend), low(Logits(z, "random", 2)), "float32", "softmax", seed < 2)
+        test_sinkhorn.check_plan(lowered(backend), low(Logits(z, "random", 1)), RAISED, 30)
+        test_sinkhorn.check_router(lowered(backend), low(Logits(z, "random", 2)), RAISED, "softmax", seed < 2)
 
 
 @pytest.mark.parametrize("family", ["random", "tied", "lattice"])
 def test_base_layers(backend, family):
     drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 1))
-    test_base.check_assignment(lowered(backend), drawn, "float32", 2)
-    test_base.check_router(lowered(backend), drawn, "float32", "sigmoid", True)
+    test_base.check_assignment(lowered(backend), drawn, RAISED, 2)
+    test_base.check_router(lowered(backend), drawn, RAISED, "sigmoid", True)
 
 
 @pytest.mark.parametrize("family", ["random", "anisotropic"])
 def test_quantile_router(backend, family):
     drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 2))
-    test_quantile.check_bias(lowered(backend), drawn, 2, 3, "float32", 2)
-    test_quantile.check_router(lowered(backend), drawn, 2, 3, "float32", "softmax")
+    test_quantile.check_bias(lowered(backend), drawn, 2, 3, RAISED, 2)
+    test_quantile.check_router(lowered(backend), drawn, 2, 3, RAISED, "softmax")
 
 
 @given(drawn=logits(shapes=(SHAPE,)), score=st.sampled_from(("softmax", "sigmoid")))
 def test_expert_choice_router(backend, drawn, score):
-    test_expert_choice.check_choice(lowered(backend), low(drawn), "float32", 2.0, score)
+    test_expert_choice.check_choice(lowered(backend), low(drawn), RAISED, 2.0, score)
 
 
 @given(drawn=logits(shapes=(SHAPE,)), seed=seeds)
 def test_reinforce_router(backend, drawn, seed):
-    test_reinforce.check_policy(lowered(backend), low(drawn), "float32", 0.8)
-    test_reinforce.check_router(lowered(backend), low(drawn), "float32", 0.8, seed)
+    test_reinforce.check_policy(lowered(backend), low(drawn), RAISED, 0.8)
+    test_reinforce.check_router(lowered(backend), low(drawn), RAISED, 0.8, seed)
 
 
 @given(drawn=logits(shapes=(SHAPE,)))
 def test_losses(backend, drawn):
-    test_balance.check_auxiliary_loss(lowered(backend), low(drawn), "float32", "assignments", "softmax")
-    test_balance.check_z_loss(lowered(backend), low(drawn), "float32")
+    test_balance.check_auxiliary_loss(lowered(backend), low(drawn), RAISED, "assignments", "softmax")
+    test_balance.check_z_loss(lowered(backend), low(drawn), RAISED)
 
 
 @given(drawn=logits(shapes=(test_mixture_of_tokens.SHAPE,)))
 def test_mixing_weights(backend, drawn):
-    test_mixture_of_tokens.check_weights(lowered(backend), low(drawn), 1.0, "float32", False)
+    test_mixture_of_tokens.check_weights(lowered(backend), low(drawn), 1.0, RAISED, False)
 
 
 def check_softmax(backend, z: np.ndarray) -> None:

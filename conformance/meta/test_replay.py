@@ -11,10 +11,22 @@ import numpy as np
 import pytest
 
 from routelaws import accelerated, reference
-from routelaws.conformance import __main__, backends, bounds, plugin, replay, replay_run, replay_write, report
+from routelaws.conformance import (
+    __main__,
+    backends,
+    bounds,
+    plugin,
+    replay,
+    replay_run,
+    replay_write,
+    report,
+    test_balance,
+    test_bfloat16,
+)
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
 from routelaws.conformance.harness import UNIT, altered, run
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
+from routelaws.conformance.strategies import Logits
 from routelaws.conformance.strategies import case as model_case
 from routelaws.reference import notation
 from routelaws.reference.laws import catalogue
@@ -248,6 +260,160 @@ def test_weights_and_configurations(tmp_path, monkeypatch):
     assert all(jax.tree.leaves(same)) and case.compared["output"] == "total"
     mended = SimpleNamespace(transformer=SimpleNamespace(loss=reference.transformer.loss, ModelConfig=own))
     assert [again(monkeypatch, file, one).verdict for one in (wrong, mended)] == ["wrong", "right"]
+
+
+def check_z_loss_in_bfloat16(backend) -> None:
+    test_balance.check_z_loss(test_bfloat16.lowered(backend), test_bfloat16.low(Logits(Z, "random", 1)),
+                              test_bfloat16.RAISED)  # fmt: skip
+
+
+class TestBfloat16:
+    """Functions that are handed bfloat16 and answer in float32: in the file, in the replay and in the message."""
+
+    def stranger(self, seen: list, from_numpy, share=1.0) -> SimpleNamespace:
+        """Off where it is given bfloat16, alone."""
+
+        def z_loss(logits):
+            seen.append(str(logits.dtype))
+            off = share if "bfloat16" in seen[-1] else 0.0
+            return np.float32(reference.balance.z_loss(np.asarray(logits, np.float64)) * (1 + 0.01 * off))
+
+        more = {"from_numpy": lambda array, dtype: seen.append(dtype) or jax.numpy.asarray(array, dtype)}
+        return SimpleNamespace(z_loss=z_loss, dtypes=("float32", "bfloat16"), **(more if from_numpy else {}))
+
+    @pytest.mark.parametrize("from_numpy", [False, True])
+    def test_of_a_stranger(self, from_numpy, tmp_path, monkeypatch):
+        file = export(tmp_path, self.stranger([], from_numpy), check_z_loss_in_bfloat16)
+        case, seen = replay.load(file), []
+        assert case.arguments[0].dtype.name == "bfloat16" and case.main.precision == "float32"
+        assert "bfloat16" in case.detail and "float32" not in case.detail and case.compared["live"]
+        found = again(monkeypatch, file, self.stranger(seen, from_numpy))
+        assert (found.verdict, set(seen)) == ("wrong", {"bfloat16"}) and "bfloat16" in found.detail
+        assert again(monkeypatch, file, self.stranger([], from_numpy, 0.0)).verdict == "right"
+
+    def test_of_a_compiled_backend(self, tmp_path, monkeypatch):
+        def z_loss(logits):
+            return accelerated.balance.z_loss(logits) * (1.01 if logits.dtype == "bfloat16" else 1.0)
+
+        more = {"capabilities": ("jit", "grad"), "dtypes": ("float32", "bfloat16")}
+        wrong, right = (altered(accelerated, "balance.z_loss", function, **more)
+                        for function in (z_loss, accelerated.balance.z_loss))  # fmt: skip
+        file = export(tmp_path, wrong, check_z_loss_in_bfloat16)
+        case = replay.load(file)
+        assert case.main.static == () and case.arguments[0].dtype.name == "bfloat16" and "bfloat16" in case.detail
+        assert [again(monkeypatch, file, one).verdict for one in (wrong, right)] == ["wrong", "right"]
+
+    def test_what_is_not_raised(self, tmp_path):
+        """It is said to be wrong, not to raise."""
+        low = SimpleNamespace(z_loss=lambda logits: np.asarray(reference.balance.z_loss(logits)).astype(logits.dtype),
+                              dtypes=("float32", "bfloat16"))  # fmt: skip
+        case = replay.load(export(tmp_path, low, check_z_loss_in_bfloat16))
+        assert case.verdict == "wrong" and "they are raised to float32" in case.detail
+
+    def test_a_name_of_a_bound_is_that_of_float32(self):
+        assert bounds.bound_in("notation.softmax", test_bfloat16.RAISED) == "notation.softmax"
+        assert bounds.bound_in("notation.softmax", "bfloat16") == "notation.softmax_bfloat16"
+        assert f"{test_bfloat16.RAISED}" == "bfloat16" and test_bfloat16.RAISED == "float32"
+
+
+class TestHalfOfTheDigits:
+    """Where no comparison was kept: what a call shows, and what it cannot."""
+
+    @pytest.mark.parametrize("off, rest, same", [
+        (0, 8e-10, True), (1e-11, 8e-10, True), (0, 9e-10, True), (1e-6, 8e-10, False), (0, 1e-6, False),
+        (0, np.nan, False), (0, np.inf, False),
+    ])  # fmt: skip
+    def test_of_the_largest_number(self, off, rest, same):
+        """A residual is the rest of larger ones."""
+        ours, wanted = {"plan": np.full(3, 0.25 + off), "residual": rest}, {"plan": np.full(3, 0.25), "residual": 8e-10}
+        assert (replay_run.differs(ours, wanted, "float64") == "") == same
+        alone = replay_run.differs({"residual": 9e-10}, {"residual": 8e-10}, "float64")
+        assert "residual: at () found" in alone
+
+    def router(self, order=slice(None), gate=1.0, shape=slice(None)) -> SimpleNamespace:
+        def top_k_router(logits, k=1):
+            found = top_k.top_k_router(logits, k)
+            return found._replace(expert=found.expert[shape, order], gate=found.gate[shape] * gate)
+
+        return SimpleNamespace(top_k_router=top_k_router)
+
+    def test_whole_numbers_that_differ_are_for_the_suite(self, tmp_path, monkeypatch):
+        def check(backend):
+            found = run(backend, "routers.top_k.top_k_router", "float64", Z, k=2)
+            assert (found.expert == top_k.top_k_router(Z, 2).expert).all(), "top_k_router: expert"
+
+        other = slice(None, None, -1)
+        file = export(tmp_path, self.router(other), check)
+        assert replay.load(file).compared is None and replay.load(file).call_differs
+        found = again(monkeypatch, file, self.router(other))
+        assert found.verdict == "not asked" and "only whole numbers differ" in found.detail
+        assert "expert" in found.detail and "judges again" in found.detail
+        assert again(monkeypatch, file, self.router(other, 1.01)).verdict == "wrong"
+        assert again(monkeypatch, file, self.router()).verdict == "right"
+
+    def test_but_not_where_nothing_is_rounded(self, tmp_path, monkeypatch):
+        def off(one):
+            return SimpleNamespace(one_hot=lambda index, size: np.roll(notation.one_hot(index, size), one, 1))
+
+        def check(backend):
+            assert run(backend, "notation.one_hot", "float64", np.arange(2), size=3)[0, 0] == 1, "one_hot"
+
+        file = export(tmp_path, off(1), check)
+        assert [again(monkeypatch, file, off(one)).verdict for one in (1, 0)] == ["wrong", "right"]
+
+    def test_the_call_whose_floats_differ_comes_first(self):
+        wanted = top_k.top_k_router(Z, 2)
+        tie, wrong = wanted._replace(expert=wanted.expert[:, ::-1]), wanted._replace(gate=wanted.gate * 1.01)
+        calls = [report.Call("routers.top_k.top_k_router", (Z, 2), {}, "float64", None, True, found)
+                 for found in (wanted, tie, wrong, wanted)]  # fmt: skip
+        made = [(call, lambda call=call: call) for call in calls]
+        assert replay_write._at_fault(made, "routers.top_k.top_k_router", "wrong") == 2
+        assert replay_write._at_fault(made[:2], "routers.top_k.top_k_router", "wrong") == 1
+
+
+class TestWhatTheTestExpectedThen:
+    """From another function of the backend, which may have been the one that was wrong."""
+
+    def backend(self, softmax=1.0, total=0.0) -> SimpleNamespace:
+        return SimpleNamespace(softmax=lambda z: notation.softmax(z) * softmax,
+                               log_sum_exp=lambda z, axis=-1: notation.log_sum_exp(z, axis) + total)  # fmt: skip
+
+    def check(self, backend) -> None:
+        total = run(backend, "notation.log_sum_exp", "float64", Z, axis=1)
+        found = run(backend, "notation.softmax", "float64", Z)
+        wanted = np.exp(Z - total[:, None])
+        assert_close_bounded("notation.softmax", found, wanted, 32 * UNIT["float64"], what="softmax by its logarithms")
+
+    def test_that_was_wrong(self, tmp_path, monkeypatch):
+        """The softmax is what the reference gives, so that the file cannot say that it is wrong."""
+        file = export(tmp_path, self.backend(total=0.1), self.check)
+        assert replay.load(file).function == "notation.softmax" and not replay.load(file).compared["live"]
+        for total in (0.1, 0.0):
+            found = again(monkeypatch, file, self.backend(total=total))
+            assert found.verdict == "not asked" and "what the reference gives" in found.detail
+            assert "--only notation.softmax --profile quick judges again" in found.detail
+        found = again(monkeypatch, file, self.backend(1.01))
+        assert found.verdict == "wrong" and "the reference gives" in found.detail and "judges again" in found.detail
+
+    def test_that_was_right(self, tmp_path, monkeypatch):
+        """It is held to that, and said so."""
+        file = export(tmp_path, self.backend(1 + 1e-12), self.check)
+        assert not replay.load(file).compared["live"]
+        found = again(monkeypatch, file, self.backend(1 + 1e-12))
+        assert found.verdict == "wrong" and "held to what the test expected then; python -m" in found.detail
+        assert again(monkeypatch, file, self.backend()).verdict == "right"
+
+
+def test_files_of_earlier_runs_are_counted_and_kept(tmp_path):
+    file = export(tmp_path, softmax_of(STRANGERS["wrong"]), check_softmax)
+    trouble = report.Trouble("mine", "notation.softmax", "wrong", "", "", f"shown/{file.name}")
+    assert replay_write.of_earlier_runs(str(tmp_path), "shown", "mine", [trouble]) == []
+    for name in ("mine--notation.one_hot--test.json", "mine_too--notation.one_hot--test.json", "mine--note.txt"):
+        (tmp_path / name).touch()
+    (line,) = replay_write.of_earlier_runs(str(tmp_path), "shown", "mine", [trouble])
+    assert line.startswith("1 file of mine in shown from earlier runs") and line.endswith("notation.one_hot--test.json")
+    (line,) = replay_write.of_earlier_runs(str(tmp_path), "shown", "mine", [])
+    assert line.startswith("2 files of mine") and len(list(tmp_path.iterdir())) == 4
 
 
 def test_values_survive():
