@@ -150,9 +150,11 @@ def test_jackknife_is_that_of_pseudo_values(backend):
 
 
 def test_values_are_those_of_the_profile(backend):
+    """The last table's optimum is at an edge that a search of the inside comes near to, and a quick one leaves out."""
     ours, _ = asked(backend)
-    for law in (LAW, LAW._replace(E_max=math.inf), LAW._replace(c=-0.004), LAW._replace(E_start=1.0)):
-        runs = table(1e-4, SIZES[:4], EXPERTS, law)
+    laws = [(LAW, 8), (LAW._replace(c=-0.004), 8), (LAW._replace(E_start=1.0), 8), (LAW._replace(E_max=math.inf), 8)]
+    for law, seed in (*laws, (LAW._replace(E_start=1.5, E_max=math.inf), 34)):
+        runs = table(1e-4, SIZES[:4], EXPERTS, law, seed)
         profile = backend.laws.uncertainty.profile_intervals(*runs, ours)
         found = backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours).intervals
         for one, other in zip(found, profile, strict=True):

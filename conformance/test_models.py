@@ -65,9 +65,14 @@ QUICK = (
 
 BATCH, LENGTH = 3, 5
 
-names = pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
-)
+SEEING = ("hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "mixture")
+"""Those in `QUICK` that look at other tokens in evaluation, or at what others left."""
+
+
+def each_of(quick):
+    """Return a mark that runs a test for every model, those outside `quick` in `make test-all` alone."""
+    some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    return pytest.mark.parametrize("name", some)
 
 
 def build(module, name: str, **changes):
@@ -166,7 +171,7 @@ def only_baseline(direction: dict) -> dict:
     return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
 
 
-@names
+@each_of(QUICK)
 def test_model(backend, name):
     check_model(backend, name, 1)
 
@@ -265,7 +270,7 @@ def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) 
                          what=what)  # fmt: skip
 
 
-@names
+@each_of(SEEING)
 def test_evaluation_is_causal(backend, name):
     check_future(backend, name, training=False, leaks=False)
 
@@ -306,7 +311,7 @@ def check_batch(backend, name: str, independent: bool, **changes) -> None:
         assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
 
 
-@names
+@each_of(SEEING)
 def test_what_depends_on_the_batch(backend, name):
     check_batch(backend, name, independent=build(reference, name).group_size == 1)
 

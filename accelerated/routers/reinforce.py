@@ -99,8 +99,8 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
 def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
     """See reference."""
     log_pi = log_policy(logits, k, nucleus)
-    finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, in the gradient too
-    return -jnp.where(log_pi == -jnp.inf, 0, jnp.exp(finite) * finite).sum(axis=1)
+    finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, as 1 log 1 is, in the gradient too
+    return -(jnp.exp(finite) * finite).sum(axis=1)
 
 
 def state_value(params: dict, x: jax.Array) -> jax.Array:

@@ -150,9 +150,9 @@ def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
 
 def test_the_prices_of_the_first_step_are_nearly_right():
     """They leave little to the second step: at them, no token could gain more than an increment by another expert."""
-    values = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
-    for k in (1, 2, 3):
-        prices = np.zeros(8, np.float32)
+    plain = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
+    for k, lean in ((1, 0), (2, 0), (3, 0), (1, 2), (2, 2)):  # with a lean all want the last expert, and bid it up
+        values, prices = plain + np.float32(lean) * np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
         auction_of_all.auction(values.copy(), prices, k, 64 * k // 8, np.float32(0.01), 10**6)
         best = bound_of(values.astype(float), prices.astype(float), k)
         lost = best - scipy_optimum(values.astype(float), k)
@@ -177,6 +177,16 @@ def test_scores_of_any_size():
         wanted = assignment.assign(values, k).expert.tolist()
         for scale in (2.0**-1000, 2.0**-100, 2.0**1000):
             assert assignment.assign(values * scale, k).expert.tolist() == wanted, (k, scale)
+
+
+def test_scores_go_to_the_host_in_pieces(monkeypatch):
+    """Whatever the size of a piece, every row goes once."""
+    scores = jnp.asarray(draw_scores("random", (13, 3), 1.0, 3).values, jnp.float32)
+    whole = base.balanced_assignment(scores, 2)
+    for rows in (1, 4, 12):
+        monkeypatch.setattr(base, "_SLICE", rows * 3 * 4)
+        for found, wanted in zip(base.balanced_assignment(scores, 2), whole, strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 ONE_CORE = """

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.kernels import law_fit, law_huber
+from routelaws.accelerated.kernels import law_fit, law_huber, law_intervals
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
 from routelaws.conformance.harness import central_difference
@@ -90,6 +90,22 @@ def test_the_scan_is_least_squares_at_each_point():
             check("laws.fitting.scan", abs(values[i * scan + j] / wanted - 1), message=f"point {i}, {j}")
 
 
+def check_turns(problem, extra, at, work):
+    """Both derivatives of the prediction, less what the four columns of the linear part can follow of them."""
+
+    def psi_of(point):
+        return np.repeat(shape_of(extra, math.exp(point[0]), 1 / (1 + math.exp(-point[1]))), 2)
+
+    one, size, psi = problem[law_fit.ONE], problem[law_fit.SIZE], psi_of(at)
+    design = np.stack([one, size, psi * one, psi * size], axis=1)
+    gain, interaction = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0][2:]
+    for turn, direction in ((law_fit.TURN_0, np.array([1, 0])), (law_fit.TURN_1, np.array([0, 1]))):
+        moved = (gain * one + interaction * size) * central_difference(psi_of, at, direction)
+        wanted = moved - design @ np.linalg.lstsq(design, moved, rcond=None)[0]
+        scale = float(np.abs(wanted).max())
+        check("laws.fitting.turn", float(np.abs(work[turn] - wanted).max()), scale, message=f"turn by {direction}")
+
+
 @pytest.mark.parametrize("alpha, ratio", [(0.5, 0.01), (0.05, 0.2), (0.9, 1e-4)])
 def test_derivatives_of_the_search(alpha, ratio):
     """Of the residual sum, by log alpha and logit ratio: the loops' turn of the prediction, and central differences."""
@@ -102,11 +118,81 @@ def test_derivatives_of_the_search(alpha, ratio):
     whole = law_fit._value(problem, extra, *at, work)
     check("laws.fitting.scan", abs(whole / value(at) - 1), message="the residual sum")
     law_fit._gradient(problem, extra, alpha, at[1], work)
+    check_turns(problem, extra, at, work)
     for turn, direction in ((law_fit.TURN_0, np.array([1, 0])), (law_fit.TURN_1, np.array([0, 1]))):
         found = -2 * float(work[turn] @ work[law_fit.RESIDUAL])
         size = 2 * float(np.linalg.norm(work[turn]) * np.linalg.norm(work[law_fit.RESIDUAL]))
         wanted = central_difference(value, at, direction)
         check("laws.fitting.derivative", abs(found - wanted), size, message=f"by {direction}")
+
+
+@pytest.mark.parametrize("free", [(True, True), (True, False), (False, True)])
+def test_a_step_of_newton(free):
+    """With second differences of the residual sum, half of which the slopes are taken of, in the free variables."""
+    problem, extra = reduced()
+    at, work = np.array([math.log(0.5), math.log(0.01 / 0.99)]), np.empty((6, 2 * extra.size))
+    axes = [axis for axis, kept in zip(np.eye(2), free, strict=True) if kept]
+
+    def value(point):
+        return residual_sum(problem, shape_of(extra, math.exp(point[0]), 1 / (1 + math.exp(-point[1])))) / 2
+
+    def slope(point, axis):
+        return central_difference(value, point, axis)
+
+    bend = [[central_difference(lambda point, one=one: slope(point, one), at, other) for other in axes] for one in axes]
+    wanted = -np.linalg.solve(bend, [slope(at, axis) for axis in axes]) @ np.array(axes)
+    assert np.linalg.eigvalsh(bend).min() > 0, "the sum bends upwards here"
+    _, *fall = law_fit._slopes(problem, extra, *at, work)
+    found = np.array(law_fit._newton(problem, extra, *at, *free, *fall, work))
+    check("laws.fitting.newton", float(np.abs(found - wanted).max() / np.abs(wanted).max()), message=f"free: {free}")
+
+
+def test_newton_stays_where_the_sum_does_not_bend_upwards():
+    """There it has no step, and a search is left where it ended."""
+    problem, extra = reduced()
+    work, flat = np.empty((6, 2 * extra.size)), 0
+    for log_alpha in (-6.0, -4.0, -0.05):
+        for logit in (-12.0, -2.0, 3.0):
+            _, *fall = law_fit._slopes(problem, extra, log_alpha, logit, work)
+            if law_fit._newton(problem, extra, log_alpha, logit, True, True, *fall, work) == (0.0, 0.0):
+                flat += 1
+                found = law_fit.polish(problem, extra, log_alpha, logit, True, True, work)
+                assert found == (log_alpha, logit, law_fit._value(problem, extra, log_alpha, logit, work))
+    assert flat
+
+
+LINES = {
+    "both ends": ([1.0, 2.0, 3.0, 0.5], [3, 0, -1]),
+    "more than there is room for": ([4.0, 1.0, 4.0, 2.0, 4.0, 0.0, 4.0, 3.0, 4.0], [5, 1, 3]),
+    "level": ([1.0, 1.0, 2.0], [0, 1, -1]),
+    "one": ([3.0, 2.0, 1.0], [2, -1, -1]),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_low_points_of_a_scan(name):
+    """Places that no neighbour is below, the lowest first."""
+    line, wanted = LINES[name]
+    found = np.empty(3, np.int64)
+    law_intervals._low_points(np.array(line), found)
+    assert found.tolist() == wanted
+
+
+PLANES = {
+    "a corner, a side and the inside": ([[1.0, 5.0, 5.0, 5.0], [5.0, 5.0, 3.0, 5.0], [2.0, 5.0, 5.0, 5.0]], [0, 8, 6]),
+    "two apart": ([[3.0, 5.0, 1.0, 5.0], [5.0, 5.0, 5.0, 5.0], [2.0, 5.0, 5.0, 5.0]], [2, 8, 0]),
+    "diagonal neighbours": ([[2.0, 5.0, 5.0], [5.0, 1.0, 5.0], [5.0, 5.0, 3.0]], [4, -1, -1]),
+}
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_where_a_search_begins(name):
+    """Flat places that none of the eight neighbours is below, the lowest first; for one start the lowest of all."""
+    plane, wanted = PLANES[name]
+    for starts in (1, 2, 3):
+        assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
+        found = law_huber._lowest(np.array(plane), starts)
+        assert [int(place) for place in found] == [place for place in wanted[:starts] if place >= 0]
 
 
 @pytest.mark.parametrize("delta", [1.0, 3e-3])
@@ -150,16 +236,70 @@ def test_derivatives_of_the_search_under_huber(delta):
         check("laws.fitting.turns", abs(slope[f] - float(turns[f] @ clipped)), scale, message=f"slope {f}, by hand")
 
 
-def test_the_gain_at_a_size_and_its_variance():
-    """The coefficient of psi where log10 N is counted from that size, and its entry of the inverse normal matrix."""
+def test_the_linear_part_is_least_squares():
+    """The residual sum at a shape, and the four coefficients by back-substitution."""
     problem, extra = reduced()
-    psi, at, work = shape_of(extra, 0.4, 0.02), 0.7, np.empty((6, 2 * extra.size))
+    psi, work = shape_of(extra, 0.4, 0.02), np.empty((6, 2 * extra.size))
     work[law_fit.PSI] = np.repeat(psi, 2)
-    residual, gain, variance = law_fit.evaluate(problem, at, work)
-    one, size, both = problem[law_fit.ONE], problem[law_fit.SIZE] - at * problem[law_fit.ONE], np.repeat(psi, 2)
+    residual = law_fit.evaluate(problem, work)
+    gain, interaction = law_fit._routed_part(problem, work)
+    found = (*law_fit._fixed_part(problem, work[law_fit.PSI], gain, interaction), gain, interaction)
+    one, size, both = problem[law_fit.ONE], problem[law_fit.SIZE], np.repeat(psi, 2)
     design = np.stack([one, size, both * one, both * size], axis=1)
-    inverse = np.linalg.inv(design.T @ design)
-    wanted = inverse @ design.T @ problem[law_fit.LOSS]
+    wanted = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0]
     check("laws.fitting.turns", abs(residual / residual_sum(problem, psi) - 1), message="residual sum")
-    check("laws.fitting.turns", abs(gain / wanted[2] - 1), message="gain")
-    check("laws.fitting.turns", abs(variance / inverse[2, 2] - 1), message="variance")
+    for name, ours, theirs in zip(("intercept", "size", "gain", "interaction"), found, wanted, strict=True):
+        check("laws.fitting.turns", abs(ours / theirs - 1), message=name)
+
+
+INFINITE = math.inf
+EDGES = {
+    "below": ([3.0, 2.0, 1.0, 2.0, 3.0], True),
+    "above": ([1.3, 1.2, 1.2, 1.2, 1.3], False),
+    "between the points": ([3.0, 2.0, 1.125, 1.25, 3.0], True),  # the parabola's least is 1.0625
+    "not far enough between them": ([3.0, 2.0, 1.2, 1.25, 3.0], False),  # 1.1178
+    "first point": ([1.125, 3.0, 3.0, 3.0, 1.25], False),  # no parabola: the last point is not its neighbour
+    "last point": ([1.25, 3.0, 3.0, 3.0, 1.125], False),
+    "no neighbour": ([3.0, INFINITE, 1.125, 1.2, 3.0], False),
+    "nothing": ([INFINITE] * 5, False),
+}
+"""Residual sums of an edge, and whether one of at least 1 can be beaten, less 0.1 for what a scan misses."""
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_which_edges_a_quick_fit_searches(name):
+    """By hand; what no shape can change counts on both sides."""
+    line, wanted = EDGES[name]
+    assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
+    if np.isfinite(line).all():
+        assert law_fit._may_win(np.array(line) - 0.5, 0.5, 0.5) == wanted
+
+
+@pytest.mark.parametrize("kind", [law_intervals.SLOPE, law_intervals.PREDICTION, law_intervals.START])
+def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
+    """E_start = 6000 and little noise: all shapes of the scan are rejected, the first, t = 0, by the least."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 6000.0, np.inf)
+    noise = np.random.default_rng(3).normal(0, 1e-6, size.size)
+    table = fitting.level_table(size, experts, routed.predict_loss(size, experts, law) * 10**noise)
+    problem, constant = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(size.size),
+                                            table.extra.size)  # fmt: skip
+    work, top = np.empty((6, 2 * table.extra.size)), math.log1p(table.extra[-1])
+    asked = (problem, table.extra, constant, kind, 0.3, float(table.extra[-1]) / 3)
+
+    def sums_and_ends(sign):
+        """Along t between the scan's first two points, E_max without limit: [residual sum, end]."""
+        for t in np.linspace(0, 1 / (law_intervals.FIRST - 1), 401):
+            alpha, ratio, rest = law_fit._shape(t, 0.0, top)
+            found = law_intervals.ends_at(*asked, alpha, ratio, rest, limit, work)
+            yield found[0], found[2] if sign > 0 else -found[3]
+
+    limit = np.inf
+    first, *sums = (residual for residual, _ in sums_and_ends(1.0))
+    limit = 1.2 * min(sums)
+    assert limit < first < sums[-1], "the scan's first point is rejected, and its second even more"
+    for sign in (1.0, -1.0):
+        ends = [end for residual, end in sums_and_ends(sign) if residual <= limit]
+        found = law_intervals._least_over_t(*asked, True, limit, sign, work)
+        assert len(ends) > 10 and found < max(ends)
+        check("laws.uncertainty.end", max(found - min(ends), 0.0) / (max(ends) - min(ends)), message=f"sign {sign}")
