@@ -329,6 +329,36 @@ def _tie_inputs(seed: int) -> list[tuple]:
     return sorted(inputs, key=lambda values: values[0].size)
 
 
+# Activation: x [n] -> [n].
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.array([math.erf(value) for value in x.tolist()])
+
+
+ACTIVATION = (
+    Dialect("GELU by tanh", "GELU in the form x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))",
+            ("routelaws", "jax.nn.gelu by default", "torch.nn.functional.gelu with approximate='tanh'"),
+            lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    Dialect("GELU by erf", "exact GELU (erf), x/2 (1 + erf(x/√2))",
+            ("torch.nn.functional.gelu by default", "jax.nn.gelu(approximate=False)"),
+            lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)))),
+    Dialect("GELU by sigmoid", "GELU in the form x σ(1.702 x)", ("'quick_gelu' in transformers",),
+            lambda x: x * _sigmoid(1.702 * x)),
+    Dialect("SiLU", "x σ(x)", ("torch.nn.functional.silu", "jax.nn.silu"), lambda x: x * _sigmoid(x)),
+    Dialect("ReLU", "max(x, 0)", ("Switch in transformers",), lambda x: np.maximum(x, 0)),
+)  # fmt: skip
+
+
+def _activation_inputs(seed: int) -> list[tuple]:
+    """With -3 and less, where the forms of GELU are a tenth of their value apart; near 0 they are the same."""
+    random = np.random.default_rng(seed)
+    return [(np.array([-3.0]),), (np.array([-4.0, -2.0, -1.0, -0.0, 0.5, 1.0, 2.0, 4.0]),),
+            (np.round(random.uniform(-3.5, 3.5, 8), 2),)]  # fmt: skip
+
+
+_ACTIVATION = Subject(("x",), ACTIVATION, _activation_inputs)
+
 SUBJECTS = {
     "capacity": Subject(("num_tokens", "num_experts", "k", "capacity_factor"), CAPACITY, _capacity_inputs),
     "drop order": Subject(("expert", "num_experts", "capacity", "priority"), DROP_ORDER, _drop_inputs),
@@ -336,5 +366,8 @@ SUBJECTS = {
     "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs),
     "scope": Subject(("logits", "expert"), SCOPE, _scope_inputs),
     "ties": Subject(("scores", "k"), TIES, _tie_inputs),
+    "activation": _ACTIVATION,
+    "activation of an expert": _ACTIVATION,
+    "activation of a routed layer": _ACTIVATION,
 }
 """What libraries differ in, and how."""

@@ -7,10 +7,12 @@
     "balance loss"  f(logits, expert) -> number                                 1 at balance, whatever k is
     "scope"         f(logits, expert) -> number                                 statistics of all tokens together
     "ties"          f(scores, k) -> [T, k]                                      lower index, -0.0 equals +0.0
+    "activation"    f(x) -> [n]                                                 GELU in the tanh form
 
 Arrays are NumPy's: expert [T, k] integers, logits and scores [T, E], priority [T, k]; for "scope" logits [b, S, E] and
 expert [b, S, 1] of b parts, which are sequences, micro-batches or layers, in a balance loss that is 1 at balance for
-one part. What is returned can be anything that NumPy can read.
+one part; x [n]. "activation of an expert" and "of a routed layer" are the same question to what surrounds it. What is
+returned can be anything that NumPy can read.
 
 `classify` calls a function on inputs that tell all dialects of a subject apart, and says which of them it speaks; or
 that it speaks none, with the smallest input on which it differs from ours. A different answer is thus named before it
@@ -118,6 +120,22 @@ def _field(record, name: str, position: int) -> Any:
     return getattr(record, name) if hasattr(record, name) else record[position]
 
 
+def _one_expert(f: Callable) -> Callable:
+    """Return the activation inside an expert of width 1 whose weights are 1."""
+    return lambda x: f(np.ones((1, 1), x.dtype), np.ones((1, 1), x.dtype), x[:, None])[:, 0]
+
+
+def _one_routed(f: Callable) -> Callable:
+    """Return the activation inside a routed layer of one such expert, for all tokens, with gates of 1."""
+
+    def activation(x):
+        one = np.ones((1, 1, 1), x.dtype)
+        output = f({"up": one, "down": one}, x[:, None], np.zeros((len(x), 1), np.int64), np.ones((len(x), 1), x.dtype))
+        return _field(output, "output", 0)[:, 0]
+
+    return activation
+
+
 FUNCTIONS = {
     "capacity": ("experts.expert_capacity", lambda f: lambda T, E, k, c: f(
         num_tokens=T, num_experts=E, k=k, capacity_factor=c)),
@@ -125,6 +143,9 @@ FUNCTIONS = {
     "gates": ("routers.top_k.top_k_router", lambda f: lambda z, e: _field(f(z, k=e.shape[1]), "gate", 1)),
     "balance loss": ("balance.auxiliary_loss", lambda f: lambda z, e: _field(f(z, e), "loss", 0)),
     "ties": ("notation.top_k_indices", lambda f: lambda scores, k: f(scores, k=k)),
+    "activation": ("experts.gelu", lambda f: f),
+    "activation of an expert": ("experts.expert_ffn", _one_expert),
+    "activation of a routed layer": ("experts.routed_ffn", _one_routed),
 }  # fmt: skip
 """Which function of a backend shows its dialect, and how to call it."""
 

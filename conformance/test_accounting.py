@@ -165,17 +165,18 @@ def test_built_models_of_narrow_experts_and_wide_ffns(backend, router):
     check_built_model(backend, "25M", router, 4, Fraction(1, 8), granularity=16)
 
 
-def test_granularity_and_mixtures_cost_what_they_do():
+def test_granularity_and_mixtures_cost_what_they_do(backend):
     """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
     shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
-    coarse, fine = (reference.count(*shape, "Top-K", 8, 2, granularity=g) for g in (1, 4))
-    assert fine.total_parameters - coarse.total_parameters == 2 * 64 * 8 * 3
-    assert fine.flops_per_token - coarse.flops_per_token == 2 * 2 * 64 * 8 * 3
-    alike, half = (reference.count(*shape, "MoT", 8, group_size=g) for g in (None, 16))
-    one = reference.count(*shape, "Top-K", 8, 1)
-    assert alike.flops_per_token - one.flops_per_token == 2 * 2 * (2 * 64 * 8), "mixing and redistribution"
-    assert alike.flops_per_token - half.flops_per_token == 2 * ffn // 2, "one mixture per 16 tokens for 8 experts"
-    assert reference.count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
+    for count in (backend.accounting.count, reference.count):
+        coarse, fine = (count(*shape, "Top-K", 8, 2, granularity=g) for g in (1, 4))
+        assert fine.total_parameters - coarse.total_parameters == 2 * 64 * 8 * 3
+        assert fine.flops_per_token - coarse.flops_per_token == 2 * 2 * 64 * 8 * 3
+        alike, half = (count(*shape, "MoT", 8, group_size=g) for g in (None, 16))
+        one = count(*shape, "Top-K", 8, 1)
+        assert alike.flops_per_token - one.flops_per_token == 2 * 2 * (2 * 64 * 8), "mixing and redistribution"
+        assert alike.flops_per_token - half.flops_per_token == 2 * ffn // 2, "one mixture per 16 tokens for 8 experts"
+        assert count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
 
 
 BAD = {

@@ -89,6 +89,42 @@ def test_values_at_balance(num_experts, k):
     check_values_at_balance(num_experts, k)
 
 
+def check_activations() -> None:
+    """At 1 and at -3, to six digits of the larger; GELU is x times the normal distribution's share below x."""
+    wanted = {
+        "GELU by tanh": [0.841192, -0.003637], "GELU by erf": [0.841345, -0.004050], "SiLU": [0.731059, -0.142278],
+        "GELU by sigmoid": [0.845796, -0.018071], "ReLU": [1.0, 0.0],
+    }  # fmt: skip
+    for dialect in SUBJECTS["activation"].dialects:
+        assert np.round(dialect.function(np.array([1.0, -3.0])), 6).tolist() == wanted[dialect.name], dialect.name
+
+
+def test_activations_by_hand():
+    check_activations()
+
+
+def check_activation_is_named_wherever_it_is(name: str) -> None:
+    """An activation of its own, in an expert and in a routed layer of a stranger."""
+    activation = speaker("activation", name)
+
+    def expert_ffn(up, down, x):
+        return activation((x @ up).ravel()).reshape(len(x), -1) @ down
+
+    def routed_ffn(params, x, expert, gate):
+        outputs = [g * expert_ffn(params["up"][e], params["down"][e], row[None])[0]
+                   for row, (e,), (g,) in zip(x, expert, gate, strict=True)]  # fmt: skip
+        return {"output": np.array(outputs), "dropped_fraction": 0.0}
+
+    experts = SimpleNamespace(gelu=activation, expert_ffn=expert_ffn, routed_ffn=routed_ffn)
+    found = dialects.classify_backend(SimpleNamespace(experts=experts))
+    assert len(found) == 3 and all(verdict.matches == (name,) for verdict in found.values()), found
+
+
+@pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["activation"].dialects])
+def test_an_activation_is_named_wherever_it_is(name):
+    check_activation_is_named_wherever_it_is(name)
+
+
 def ours(twin) -> dict:
     """Return what one twin of this library says about each subject, and the dialect it is in."""
     experts, balance, routers, notation = twin.experts, twin.balance, twin.routers, twin.notation
@@ -127,6 +163,9 @@ def ours(twin) -> dict:
         ("balance loss", "sigmoid"): loss(score="sigmoid"),
         ("scope", "pooled"): pooled,
         ("ties", "lower index"): notation.top_k_indices,
+        ("activation", "GELU by tanh"): experts.gelu,
+        ("activation of an expert", "GELU by tanh"): dialects._one_expert(experts.expert_ffn),
+        ("activation of a routed layer", "GELU by tanh"): dialects._one_routed(experts.routed_ffn),
     }
 
 

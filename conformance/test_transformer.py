@@ -416,6 +416,9 @@ def test_sinusoids(backend, length, d_model):
     found, wanted = (module.sinusoids(length, d_model) for module in (backend.transformer, reference))
     assert_same(found, wanted, what=f"sinusoids {length, d_model}")
     assert np.all(wanted[0] == [0.0] * (d_model // 2) + [1.0] * (d_model // 2))
+    both, wide = (module.sinusoids(length, d_model, 1 - length) for module in (backend.transformer, reference))
+    assert_same(both, wide, what=f"sinusoids {length, d_model}, on both sides")
+    assert_same(wide[length - 1 :], wanted, what="the side of the past")
 
 
 def test_attention_knows_distances_only(backend):

@@ -79,10 +79,13 @@ class Accounting(NamedTuple):
 
 
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
-    """Return n_r = R L, the number of routed blocks.
+    """Return n_r = R L, the number of routed blocks, a whole number.
+
+    R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. R L is taken for the
+    nearest whole number where the two differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
 
     Raises:
-        ValueError: R is not in (0, 1], or R L is not whole.
+        ValueError: R is not in (0, 1], or R L is further than that from a whole number, or that is 0.
     """
     if not 0 < routing_frequency <= 1:
         raise ValueError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
@@ -121,7 +124,8 @@ def count(
         router_type: one of the values of ROUTER_TYPES; those that the table lacks have a router like that of S-Base.
         num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
-        routing_frequency: R, the share of blocks that are routed; R * L has to be whole.
+        routing_frequency: R, the share of blocks that are routed; R * L has to be whole, but R may be rounded, by a
+            thousandth (`ROUNDING`, see `routed_blocks`): 0.3333 and 0.3333333333333333 are both 1/3.
         flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
         granularity: G >= 1, into how many each expert is cut; 1 for a dense model.
         group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, which costs what a dense FFN costs.

@@ -111,7 +111,7 @@ class ModelConfig:
     k: int = 1
     """Experts per token, in units of a dense FFN: k G of the E G experts; the mean number for expert_choice."""
     routing_frequency: float = 0.5
-    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L whole, 0.167 is 1/6."""
+    """R, the share of blocks that are routed (or wider, see flop_increase); 1/R and R L whole, 0.1667 is 1/6."""
     granularity: int = 1
     """G, into how many narrower ones each expert is cut."""
     flop_increase: int = 1

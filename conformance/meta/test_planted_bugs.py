@@ -536,8 +536,8 @@ def frozen_chosen_gate(*arguments, chosen_gates=top_k.chosen_gates):
     return jax.lax.stop_gradient(chosen_gates(*arguments))
 
 
-def late_distances(length, d_model, sinusoids=transformer.sinusoids):
-    return sinusoids(length + 1, d_model)[1:]
+def late_distances(length, d_model, first=0, *, sinusoids=transformer.sinusoids):
+    return sinusoids(length + 1, d_model, first + 1)
 
 
 def shifted_by_one(logits, shift=transformer._shift):

@@ -57,6 +57,13 @@ FORMULAS = {
         "balance loss", "first_choice", lambda z, e: RIGHT["balance loss", "first_choice"](z, e) / z.shape[1], balance),
     "a mean for the sum": ("scope", "sum of parts", RIGHT["scope", "mean of parts"], balance),
     "zeros alike": ("ties", "lower index, -0.0 below", sorted_zeros, itself("ties", "lower index")),
+    "GELU without the cube": (
+        "activation", "GELU by tanh", lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * x)),
+        ours("activation", "GELU by tanh")),
+    "erf of x itself": (
+        "activation", "GELU by erf", lambda x: x / 2 * (1 + dialect_table._erf(x)), test_dialects.check_activations),
+    "SiLU for the quick GELU": (
+        "activation", "GELU by sigmoid", RIGHT["activation", "SiLU"], itself("activation", "SiLU")),
     "ours ranks zeros": ("ties", "lower index", RIGHT["ties", "lower index, -0.0 below"], ours("ties", "lower index")),
 }  # fmt: skip
 
@@ -97,6 +104,9 @@ INPUTS = {
     "small groups": (
         "capacity", lambda seed: [v for v in dialect_table._capacity_inputs(seed) if v[0] < 10],
         itself("capacity", "grug")),
+    "no GELU far below 0": (
+        "activation", lambda seed: [(np.maximum(x, -1.5),) for x, in dialect_table._activation_inputs(seed)],
+        itself("activation", "GELU by erf")),
     "the largest first": (
         "capacity", lambda seed: dialect_table._capacity_inputs(seed)[::-1],
         test_dialects.check_the_smallest_difference),
@@ -127,6 +137,10 @@ def anybody(subject, name):
     return {subject: table._replace(dialects=tuple(changed))}
 
 
+def with_a_gate_of_2(f):
+    return lambda x: 2 * dialects._one_routed(f)(x)
+
+
 def either_way():
     table = dialects.SUBJECTS["drop order"]
     return {"drop order": table._replace(dialects=tuple(d._replace(repeats=None) for d in table.dialects))}
@@ -138,6 +152,9 @@ ASKING = {
     "only shapes compared": ("_same", close_enough, itself("gates", "1/k")),
     "too few is fine": ("SUBJECTS", anybody("drop order", "0/1 mask"), test_dialects.check_conditions),
     "any index is a tie": ("SUBJECTS", anybody("ties", "no rule"), test_dialects.check_conditions),
+    "a routed layer twice over": (
+        "FUNCTIONS", {"activation of a routed layer": ("experts.routed_ffn", with_a_gate_of_2)},
+        lambda: test_dialects.check_activation_is_named_wherever_it_is("GELU by erf")),
     "a lot is a rule": ("SUBJECTS", either_way(), itself("drop order", "random")),
     "the last difference": (
         "_difference",
@@ -151,6 +168,6 @@ ASKING = {
 def test_asking(bug, monkeypatch):
     name, wrong, check = ASKING[bug]
     check()
-    monkeypatch.setattr(dialects, name, dialects.SUBJECTS | wrong if name == "SUBJECTS" else wrong)
+    monkeypatch.setattr(dialects, name, getattr(dialects, name) | wrong if isinstance(wrong, dict) else wrong)
     with pytest.raises(AssertionError):
         check()

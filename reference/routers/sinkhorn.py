@@ -111,7 +111,9 @@ def sinkhorn_plan(
         mask: [T] bool, True for a real token; T is then the number of real ones.
 
     Returns:
-        `SinkhornPlan`.
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits, because a token's row is shifted by
+        its maximum and divided by its sum last; exp(z + f + g) as it stands keeps the rounding error of terms as large
+        as the logits in each row.
 
     Raises:
         ValueError: a logit of a real token is not finite, or there is no real token.

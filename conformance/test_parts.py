@@ -1,0 +1,146 @@
+"""Parts that other tests only reach through what is built of them: each is called by its name and compared by value.
+
+Whoever has such a part is asked for it here; what it says of wrong input is asked of our own twin, elsewhere.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws import reference
+from routelaws.conformance import test_models as models
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.harness import PRECISIONS, UNIT, precisions_of, rounded, run
+from routelaws.conformance.strategies import Logits, logits
+from routelaws.conformance.test_top_k import FORMS, unit_of
+from routelaws.reference.laws import uncertainty
+
+SHAPES = ((7, 4),)
+
+precisions = st.sampled_from(PRECISIONS)
+
+ROUTED_BLOCKS = {
+    (6, 0.5): 3, (8, 1): 8, (12, 0.25): 3, (6, 1 / 3): 2, (6, 0.3333333333333333): 2, (6, 0.3333): 2, (24, 0.1667): 4,
+    (12, 0.0833): 1, (1, 1.0): 1,
+}  # fmt: skip
+"""By hand: R is 1/2, 1, 1/4, 1/3 (three times, less and less of it), 1/6, 1/12, 1."""
+
+
+def check_routed_blocks(backend) -> None:
+    """A whole number, also where R is rounded."""
+    for (num_blocks, frequency), wanted in ROUTED_BLOCKS.items():
+        found = backend.accounting.routed_blocks(num_blocks, frequency)
+        assert reference.accounting.routed_blocks(num_blocks, frequency) == wanted
+        assert found == wanted, f"routed_blocks({num_blocks}, {frequency}): expected {wanted}, found {found}"
+
+
+def test_routed_blocks(backend):
+    check_routed_blocks(backend)
+
+
+def check_good_quantities(backend) -> None:
+    """One of each name, with N and E where it needs them: it comes back as it is."""
+    module = backend.laws.uncertainty
+    for name, place in uncertainty.PLACE.items():
+        N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
+        found = module.check_quantity(uncertainty.Quantity(name, N, E))
+        assert found.name == name, f"check_quantity of {name}: name {found.name!r}"
+        numbers = np.array([found.N, found.E], np.float64)
+        assert np.array_equal(numbers, [N, E], equal_nan=True), f"check_quantity of {name}: N, E {numbers}"
+
+
+def test_check_quantity(backend):
+    check_good_quantities(backend)
+
+
+def check_finite_values(backend) -> None:
+    """What is finite comes back with its shape: a table, an empty one, a lone number, the largest and smallest."""
+    precision = precisions_of(backend)[0]
+    largest = np.finfo(precision).max
+    for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 2)), np.array(2.5), np.array([-0.0, largest, -largest])):
+        values = values.astype(precision)
+        found = backend.notation.check_finite("values", values)
+        assert_same(found, values, what=f"check_finite of shape {values.shape}")
+
+
+def test_check_finite(backend):
+    check_finite_values(backend)
+
+
+def chosen(drawn: Logits) -> np.ndarray:
+    """Return experts [T, 2], the second choice and the last."""
+    return np.argsort(-drawn.values, axis=1, kind="stable")[:, [1, -1]]
+
+
+def check_gate_values(backend, drawn: Logits, precision: str) -> None:
+    z, expert = drawn.values, chosen(drawn)
+    spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
+    for gate in reference.routers.sinkhorn.GATES:
+        wanted = reference.routers.sinkhorn.gate_values(z, expert, gate)
+        found = run(backend, "routers.sinkhorn.gate_values", precision, z, expert, gate=gate)
+        scale = UNIT[precision] * spread * wanted + np.finfo(precision).tiny
+        what = f"gate_values, {drawn.family} {z.shape}, {gate}, {precision}"
+        assert_close_bounded("sinkhorn.gate", found, wanted, scale, what=what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_gate_values(backend, drawn, precision):
+    check_gate_values(backend, drawn, precision)
+
+
+def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, normalisation: str) -> None:
+    z, expert, options = drawn.values, chosen(drawn), dict(score=score, normalisation=normalisation)
+    wanted = reference.routers.top_k.chosen_gates(z, expert, **options)
+    found = run(backend, "routers.top_k.chosen_gates", precision, z, expert, jit=False, **options)
+    scale = unit_of(z, precision) * wanted + np.finfo(precision).tiny
+    what = f"chosen_gates, {drawn.family} {z.shape}, {options}, {precision}"
+    assert_close_bounded("top_k.gate", found, wanted, scale, what=what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, form=st.sampled_from(FORMS))
+def test_chosen_gates(backend, drawn, precision, form):
+    check_chosen_gates(backend, drawn, precision, *form)
+
+
+def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
+    """Log-probabilities within rounding; for the sigmoid the logits themselves."""
+    z, path = drawn.values, "routers.expert_choice.selection_scores"
+    what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
+    assert_same(run(backend, path, precision, z, score="sigmoid", jit=False), z, what=f"{what}, sigmoid")
+    wanted = reference.routers.expert_choice.selection_scores(z, "softmax")
+    found = run(backend, path, precision, z, score="softmax", jit=False)
+    assert_close_bounded("expert_choice.score", found, wanted, unit_of(z, precision), what=f"{what}, softmax")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_selection_scores(backend, drawn, precision):
+    check_selection_scores(backend, drawn, precision)
+
+
+def check_block(backend, name: str, training: bool) -> None:
+    """One routed block, and its router alone, with the weights of a small model."""
+    precision = precisions_of(backend)[0]
+    config, own = (models.build(module, name) for module in (reference.transformer, backend.transformer))
+    params, tokens, noise, _ = models.draw(config, 16)
+    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items()}
+    x = np.random.default_rng(16).standard_normal((*tokens[:, :-1].shape, config.d_model))
+    ffn, x = rounded((ffn, x), precision)
+    given, options = (ffn, x, tokens[:, :-1]), dict(training=training)
+    wanted = reference.routed_block.routed_block(*given, config, **options)
+    found = run(backend, "routed_block.routed_block", precision, *given, config=own, **options)
+    what = f"routed_block of {name}, training {training}, {precision}"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
+    assert not training or wanted.dropped_fraction > 0, "somebody has to be dropped for the capacity to matter"
+    group = x.reshape(-1, config.d_model)
+    wanted = reference.routed_block.decide(ffn, group, given[2], config, **options)
+    found = run(backend, "routed_block.decide", precision, ffn, group, given[2], config=own, **options)
+    what = f"decide of {name}, training {training}, {precision}"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
+
+
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_block(backend, training):
+    check_block(backend, "top_k with a bias, token order", training)
