@@ -159,6 +159,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, dict, str]:
 LAWS = ("--tests", "test_laws_dense.py", "--jobs", "2")
 
 
+@pytest.mark.slow
 def test_a_run_tells_dead_from_alive(tmp_path):
     """Through the command: a wrong result, a file that does not import, a change that changes nothing; then again."""
     dead = ["laws/dense.py:predict_loss:arithmetic:1", "laws/dense.py:_LOG_10:minus one:0"]
