@@ -342,7 +342,8 @@ class Backend:
     def _check_options(self, path: str, function, keywords) -> None:
         """Leave the example out where it names an option of the reference that the function does not take."""
         optional = _optional(public_functions()[path]) & set(keywords)
-        lacking = sorted(optional - _taken(function)) if optional and _taken(function) is not None else ()
+        taken = _taken(function) if optional else None
+        lacking = () if taken is None else sorted(optional - taken)
         if lacking:
             self._not_offered(path, f"option {', '.join(lacking)}")
 

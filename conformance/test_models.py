@@ -69,9 +69,9 @@ SEEING = ("hash of the token before, k = 2, G = 2", "quantile, drops", "expert_c
 """Those in `QUICK` that look at other tokens in evaluation, or at what others left."""
 
 
-def each_of(quick):
-    """Return a mark that runs a test for every model, those outside `quick` in `make test-all` alone."""
-    some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+def each_of(quick, names=MODELS):
+    """Return a mark that runs a test for every name, those outside `quick` in `make test-all` alone."""
+    some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("name", some)
 
 

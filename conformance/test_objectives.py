@@ -28,12 +28,6 @@ IN_GROUPS = ("expert_choice", "mixture")
 WITH_MASKED = [name for name in MENU if not name.startswith("reinforce")]
 
 
-def each_of(names, quick):
-    """Return a mark that runs a test for every name, those outside `quick` in `make test-all` alone."""
-    some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-    return pytest.mark.parametrize("name", some)
-
-
 def hidden_of(seed: int, length: int = models.LENGTH):
     """Return which tokens of a small batch are hidden: [b, S]."""
     uniforms = np.random.default_rng([seed, 1]).random((models.BATCH, length))
@@ -89,7 +83,7 @@ def check_masked(backend, name: str, seed: int, **changes) -> None:
     models.check_model(backend, base, seed, hidden=hidden_of(seed), **own, **MASKED, **changes)
 
 
-@each_of(WITH_MASKED, quick=("mixture of neighbours",))
+@models.each_of(("mixture of neighbours",), WITH_MASKED)
 def test_the_masked_objective(backend, name):
     check_masked(backend, name, 11)
 
@@ -111,15 +105,16 @@ def check_hidden_is_not_seen(backend, name: str) -> None:
     assert abs(float(after.cross_entropy) - float(before.cross_entropy)) > 1e-6, "the targets did not change"
 
 
-@each_of(
+@models.each_of(
+    ("hash of the token before, k = 2, G = 2",),
     ["hash of the token before, k = 2, G = 2", "bigram hash", "MultiHash", "mixture", "mixture of neighbours",
-     "sinkhorn, k = 4, G = 2"], quick=("hash of the token before, k = 2, G = 2",)
+     "sinkhorn, k = 4, G = 2"],
 )  # fmt: skip
 def test_hidden_tokens_are_not_seen(backend, name):
     check_hidden_is_not_seen(backend, name)
 
 
-@each_of(IN_SEQUENCES, quick=("mixture of neighbours",))
+@models.each_of(("mixture of neighbours",), IN_SEQUENCES)
 def test_groups_within_a_sequence_do_not_depend_on_the_batch(backend, name):
     base, own = MENU[name]
     models.check_batch(backend, base, True, **own, **MASKED)
@@ -140,7 +135,7 @@ def check_padded_model(backend, name: str, mask, masked: bool) -> None:
     models.check_model(backend, base, 13, mask=mask, **own, **more)
 
 
-@each_of(PLAIN, quick=("expert_choice",))
+@models.each_of(("expert_choice",), PLAIN)
 def test_padding(backend, name):
     check_padded_model(backend, name, RAGGED, masked=False)
 
@@ -234,7 +229,7 @@ def test_padding_changes_no_evaluation(backend, name):
     check_padding_changes_nothing(backend, name, False, False)
 
 
-@each_of([name for name in PLAIN if name not in FROM_THE_START], quick=("reinforce with everything",))
+@models.each_of(("reinforce with everything",), [name for name in PLAIN if name not in FROM_THE_START])
 def test_padding_on_the_left_changes_nothing(backend, name):
     check_padding_changes_nothing(backend, name, True, True)
 
