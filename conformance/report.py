@@ -140,7 +140,7 @@ class Ledger:
         places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for _, path in self.recent}
         named = min((found.start(), path) for path, found in places.items() if found) if any(places.values()) else None
         function = named[1] if named else self.recent[-1][1] if self.recent else ""
-        kind, detail = "wrong", text
+        kind, detail = "wrong", _plain(str(error)) or text
         if hasattr(error, "kind"):
             function, kind, detail = error.path, error.kind, error.detail
         elif "Flaky" in type(error).__name__:
@@ -176,6 +176,28 @@ class Ledger:
         found = [Slack(name, worst, checks) for (whose, name), (checks, worst) in self.bounds.items()
                  if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS]  # fmt: skip
         return tuple(sorted(found, key=lambda one: (one.share, one.bound)))
+
+
+def _plain(text: str) -> str:
+    """Return the message of a failed assertion in one line, functions by their names instead of their addresses.
+
+    Where a test says in words what is wrong, of pytest's account, which follows, only a comparison of numbers is kept.
+    """
+    words, _, account = text.partition("\nassert ")
+    compared = account.partition("\n")[0]
+    if compared and re.fullmatch(r"[-\w.+ ()]+ (==|!=|<=?|>=?|is|is not) [-\w.+ ()]+", compared):
+        words = f"{words}: asserted {compared}"
+    names, kept = {}, []
+    for line in words.splitlines():
+        found = re.fullmatch(r"\s*\+\s+where (<.+ at 0x[0-9a-f]+>) = <.+ at 0x[0-9a-f]+>\.(\w+)", line)
+        if found:
+            names[found[1]] = found[2]
+        else:
+            kept.append(line)
+    found = " ".join(" ".join(kept).split())
+    for address, name in names.items():
+        found = found.replace(address, name)
+    return re.sub(r" at 0x[0-9a-f]+", "", found)
 
 
 def slack_lines(slack) -> list[str]:
@@ -324,8 +346,6 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     if troubles:
         first = min(troubles, key=lambda trouble: BAD.index(trouble.kind) if trouble.kind in BAD else len(BAD))
         spoken = next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
-        if spoken:  # pytest adds what was asserted
-            spoken = spoken._replace(detail=spoken.detail.partition(" assert ")[0])
         if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
             first = spoken._replace(kind="dialect")
             besides = tuple(f"{one.test}: {one.detail}" for one in troubles if not names_a_dialect(one))

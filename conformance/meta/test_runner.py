@@ -431,6 +431,29 @@ for expected in ({}, {"softmax": "twice"}):
         assert line in done.stdout, done.stdout + done.stderr
 
 
+MESSAGES = {
+    "plain words": ("expected 5, found 4", "expected 5, found 4"),
+    "words and numbers": ("capacity of (0, 1)\nassert array(1) == 0\n +  where 1 = f(0)",
+                          "capacity of (0, 1): asserted array(1) == 0"),
+    "words and objects": ("capacity: ours is another\nassert Found(inputs={}) is None", "capacity: ours is another"),
+    "no words": (
+        "assert 5 == 4\n +  where 5 = <function room.<lambda> at 0x7f9d>(*(10, 4))\n"
+        " +    where <function room.<lambda> at 0x7f9d> = <backends._Room object at 0x7f9e>.expert_capacity",
+        "assert 5 == 4 + where 5 = expert_capacity(*(10, 4))",
+    ),
+    "an object without a name": ("assert <object object at 0x7f9d> is None", "assert <object object> is None"),
+}  # fmt: skip
+"""What an assertion says, and what a report makes of it."""
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_have_no_addresses(name):
+    """Two runs write the same words."""
+    said, wanted = MESSAGES[name]
+    ledger = report.Ledger()
+    assert ledger.blame(AssertionError(said), "mine", "test_experts.py::test_expert_capacity").detail == wanted
+
+
 def test_a_dialect_is_named_before_it_is_called_wrong():
     """Beside the mismatch that the same function causes elsewhere; what is worse than a difference stays first."""
     path, words = (
@@ -439,7 +462,7 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
     )
     backend = SimpleNamespace(name="mine", functions={path}, require=(), other_defaults=lambda path: "")
     mismatch = report.Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
-    named = report.Trouble("mine", path, "wrong", f"{words} assert None", "test_dialects.py::test_the_backend")
+    named = report.Trouble("mine", path, "wrong", words, "test_dialects.py::test_the_backend")
     raised = mismatch._replace(kind="raises", detail="raised OverflowError")
 
     def row(*troubles):
