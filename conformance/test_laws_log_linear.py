@@ -272,8 +272,24 @@ BAD = {
     "one size": ("bilinear", (np.full(12, 1e8), GRID[1], LOSS), "cannot be told apart.*at more than one size"),
     "one E": ("separable", (GRID[0], np.full(12, 4.0), LOSS), "cannot be told apart.*do not rise in step"),
     "in step": ("separable", (GRID[0], GRID[0] ** 0.5, LOSS), "cannot be told apart.*do not rise in step"),
+    "a cross": ("bilinear", ([1e7, 1e9, 1e8, 1e8, 1e8], [10, 10, 1, 100, 10], [5, 3, 4, 2, 3.5]), "told apart"),
     "one size with two": ("bilinear", ([1e7, 1e7, 1e7, 1e8, 1e8], [1, 2, 4, 1, 1], [5, 4, 3, 2, 1]), "told apart"),
 }  # fmt: skip
+
+
+LEAST = {"bilinear": 5, "separable": 4, "per_size": 5}
+"""Rows that are enough: one more than there are coefficients; two sizes with two E each, and one of them twice."""
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_least_number_of_rows_is_enough(backend, name):
+    rows = tuple(np.array(column)[: LEAST[name]] for column in
+                 ([1e7, 1e8, 1e7, 1e8, 1e8], [1, 1, 4, 4, 4], [3.0, 2.5, 2.75, 2.4, 2.35]))  # fmt: skip
+    found, wanted = (getattr(module, f"fit_{name}")(*rows) for module in (backend.laws.log_linear, reference))
+    assert found.rows == wanted.rows == LEAST[name]
+    for ours, theirs in zip(found.coefficients, wanted.coefficients, strict=True):
+        scale = max(1.0, float(np.abs(theirs).max()))
+        assert_close_bounded("laws.log_linear.exact", ours, theirs, scale, what=f"{name} from {LEAST[name]} rows")
 
 
 @pytest.mark.twin

@@ -445,6 +445,15 @@ def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
     assert found.extrapolated == outside and module.verdict(found).endswith("extrapolated") == outside
 
 
+@pytest.mark.parametrize(("E_max", "outside"), [(EXPERTS[-1] - 0.5, False), (EXPERTS[-1] + 0.5, True)])
+def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
+    module, (size, experts) = backend.laws.uncertainty, (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, E_max)
+    [found] = module.profile_intervals(size, experts, routed.predict_loss(size, experts, law),
+                                       [module.Quantity("E_max")])  # fmt: skip
+    assert found.extrapolated == outside, f"E_max is {found.value}; the largest E of the table is {EXPERTS[-1]}"
+
+
 def test_without_dense_rows_a_gain_is_extrapolated(backend):
     module, runs = backend.laws.uncertainty, open_table("unbounded")
     routed_only = Runs(*(column[runs.num_experts > 1] for column in runs))

@@ -3,6 +3,7 @@
 Whoever has such a part is asked for it here; what it says of wrong input is asked of our own twin, elsewhere.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from routelaws.conformance import test_models as models
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.harness import PRECISIONS, UNIT, precisions_of, rounded, run
 from routelaws.conformance.strategies import Logits, logits
+from routelaws.conformance.test_objectives import RAGGED
 from routelaws.conformance.test_top_k import FORMS, unit_of
 from routelaws.reference.laws import uncertainty
 
@@ -144,3 +146,64 @@ def check_block(backend, name: str, training: bool) -> None:
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_block(backend, training):
     check_block(backend, "top_k with a bias, token order", training)
+
+
+TIGHT = {
+    "GShard": dict(capacity_factor=0.4), "MultiHash": dict(capacity_factor=0.6),
+    "base, k = 2, G = 2": dict(capacity_factor=0.7), "sinkhorn, k = 4, G = 2": dict(capacity_factor=0.7),
+    "quantile, G = 4": dict(capacity_factor=0.7), "reinforce": dict(capacity_factor=0.7),
+}  # fmt: skip
+"""Room for fewer than ask, so that it matters who asks."""
+
+BLOCKS = [name for name in models.MODELS if name != "wide" and "sequences" not in name]
+
+
+def check_padded_block(backend, name: str) -> None:
+    """One routed block in training with padded tokens: all that a real token, or a sum over them, gets of it."""
+    precision, mask = precisions_of(backend)[0], RAGGED
+    rooms, more = (reference.transformer, backend.transformer), TIGHT.get(name, {})
+    config, own = (models.build(room, name, **more) for room in rooms)
+    params, tokens, noise, table = models.draw(config, 16)
+    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key != "baseline"}
+    if "baseline" in params["routed_ffn"]:
+        ffn["baseline"] = {key: np.asarray(value)[0] for key, value in params["routed_ffn"]["baseline"].items()}
+    x = np.random.default_rng(16).standard_normal((*mask.shape, config.d_model))
+    more = {"mask": mask, "noise": None if noise is None else noise[0], "table": table}
+    more = {key: value for key, value in more.items() if value is not None}
+    ffn, x, more = rounded((ffn, x, more), precision)
+    given = (ffn, x, tokens[:, :-1])
+    wanted = reference.routed_block.routed_block(*given, config, training=True, **more)
+    found = run(backend, "routed_block.routed_block", precision, *given, traced=more, config=own, training=True)
+    assert name not in TIGHT or wanted.dropped_fraction > 0, "somebody has to be dropped"
+    pairs = {"output": (np.asarray(found.output)[mask], wanted.output[mask])}
+    pairs |= {field: (getattr(found, field), getattr(wanted, field)) for field in
+              ("dropped_fraction", "auxiliary", "bias") if getattr(wanted, field) is not None}  # fmt: skip
+    for field, (ours, theirs) in pairs.items():
+        scale = UNIT[precision] * max(1.0, float(np.abs(theirs).max(initial=0)))
+        assert_close_bounded("transformer.block", ours, theirs, scale, what=f"routed_block of {name}, padded: {field}")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_padded_block(backend, name):
+    check_padded_block(backend, name)
+
+
+FILLED = [
+    {}, *(fields for fields in models.MODELS.values() if "grouping" not in fields), dict(router="top_k", num_experts=4),
+    dict(router="top_k", num_experts=4, bias_rate=0.1), dict(router="hash", num_experts=4, granularity=2),
+]  # fmt: skip
+
+
+def check_filled_in(backend, fields: dict) -> None:
+    """What a configuration makes of the fields that are not given."""
+    given = dict(vocab_size=13, d_model=24, num_heads=2, num_blocks=4) | fields
+    wanted, found = (room.configuration.ModelConfig(**given) for room in (reference, backend))
+    for field in dataclasses.fields(wanted):
+        ours, theirs = getattr(found, field.name), getattr(wanted, field.name)
+        assert ours == theirs, f"ModelConfig({fields}): {field.name}: expected {theirs!r}, found {ours!r}"
+
+
+def test_what_a_configuration_fills_in(backend):
+    """The width of a head, capacity, gate, normalisation, the weight of balancing and the size of a group."""
+    for fields in FILLED:
+        check_filled_in(backend, fields)

@@ -54,7 +54,8 @@ RENAMED = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 ONE_WAY = ("log", "exp")
 """Names that are put in place of others and stay what they are."""
 
-SYMMETRIC = ("maximum", "minimum", "max", "min", "hypot", "isinstance", "getattr", "add", "dot", "_dot", "_times")
+SYMMETRIC = ("maximum", "minimum", "max", "min", "hypot", "isinstance", "getattr", "add", "dot", "_dot", "_times",
+             "result_type")  # fmt: skip
 """Calls that are the same, or no call at all, with their arguments swapped."""
 
 UNTOUCHED = ("InputError", "ValueError", "errstate", "empty")
