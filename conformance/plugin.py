@@ -210,13 +210,17 @@ def _words(function, seen: set) -> tuple[set[str], set[str]]:
     return names, texts
 
 
+def words_of(item) -> tuple[set[str], set[str]]:
+    """Return the names that a test speaks of, and its texts, with those among its parameters."""
+    function = getattr(item, "function", None)
+    names, texts = _words(getattr(getattr(function, "hypothesis", None), "inner_test", function), set())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return names, texts | {value for value in parameters.values() if isinstance(value, str)}
+
+
 def asks_for(item, paths) -> bool:
     """Say whether a test speaks of one of these functions: by its name, or in the path of a constant."""
-    function = getattr(item, "function", None)
-    inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
-    names, texts = _words(inner, set())
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    texts |= {value for value in parameters.values() if isinstance(value, str)}
+    names, texts = words_of(item)
     lasts = {path.rpartition(".")[2] for path in paths}
     # A text without "_", such as "softmax", is more often an option than a function.
     return bool(set(paths) & texts or lasts & names or {last for last in lasts if "_" in last} & texts)

@@ -209,12 +209,12 @@ def test_a_size_with_one_count_has_no_line(backend):
         assert np.isnan(predicted).tolist() == [False] * 8 + [True]
 
 
-@pytest.mark.parametrize("kind", PLANES)
-def test_covariance_is_that_of_repeated_noise(backend, kind):
+@pytest.mark.parametrize("name", ["fit_separable", "fit_bilinear"])
+def test_covariance_is_that_of_repeated_noise(backend, name):
     size, count = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS[::2]))
-    law = reference.BilinearCoefficients(-0.08, -0.1, 0.008 * (kind == "Bilinear"), 1.1)
+    law = reference.BilinearCoefficients(-0.08, -0.1, 0.008 * (name == "fit_bilinear"), 1.1)
     exact, random = reference.predict_loss(size, count, law), np.random.default_rng(5)
-    fit = getattr(backend.laws.log_linear, f"fit_{kind.lower()}")
+    fit = getattr(backend.laws.log_linear, name)
     fits = [fit(size, count, exact * 10 ** random.normal(0, 1e-3, size.size)) for _ in range(400)]
     spread = np.cov(np.array([each.coefficients for each in fits]).T)
     stated = np.mean([each.covariance for each in fits], axis=0)
@@ -260,24 +260,24 @@ def test_released_runs(backend, router):
 GRID = tuple(v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:4]))
 LOSS = np.linspace(3.0, 2.0, 12)
 BAD = {
-    "NaN loss": ("bilinear", (*GRID, np.where(LOSS == 2.0, np.nan, LOSS)), r"loss: entry \(11,\) is nan"),
-    "loss below 0": ("separable", (*GRID, -LOSS), r"loss: entry \(0,\) is -3.0.*above 0"),
-    "E below 1": ("per_size", (GRID[0], GRID[1] / 2, LOSS), r"num_experts: entry \(0,\) is 0.5.*at least 1"),
-    "size of 0": ("per_size", (GRID[0] * 0, GRID[1], LOSS), r"dense_parameters: entry \(0,\) is 0.0.*above 0"),
-    "lengths": ("bilinear", (*GRID, LOSS[:5]), r"num_experts and loss have shapes \(12,\), \(12,\) and \(5,\)"),
-    "few rows, bilinear": ("bilinear", tuple(v[:4] for v in (*GRID, LOSS)), "4 rows; the bilinear law .* at least 5"),
-    "few rows, separable": ("separable", tuple(v[:3] for v in (*GRID, LOSS)), "3 rows; the separable .* at least 4"),
-    "no row to spare": ("per_size", ([1e7, 1e7, 1e8], [1, 2, 1], [3, 2, 1]), "2 rows; the per-size law .* at least 3"),
-    "one E each": ("per_size", (GRID[0], GRID[0], LOSS), "no size has two different num_experts"),
-    "one size": ("bilinear", (np.full(12, 1e8), GRID[1], LOSS), "cannot be told apart.*at more than one size"),
-    "one E": ("separable", (GRID[0], np.full(12, 4.0), LOSS), "cannot be told apart.*do not rise in step"),
-    "in step": ("separable", (GRID[0], GRID[0] ** 0.5, LOSS), "cannot be told apart.*do not rise in step"),
-    "a cross": ("bilinear", ([1e7, 1e9, 1e8, 1e8, 1e8], [10, 10, 1, 100, 10], [5, 3, 4, 2, 3.5]), "told apart"),
-    "one size with two": ("bilinear", ([1e7, 1e7, 1e7, 1e8, 1e8], [1, 2, 4, 1, 1], [5, 4, 3, 2, 1]), "told apart"),
+    "NaN loss": ("fit_bilinear", (*GRID, np.where(LOSS == 2.0, np.nan, LOSS)), r"loss: entry \(11,\) is nan"),
+    "loss below 0": ("fit_separable", (*GRID, -LOSS), r"loss: entry \(0,\) is -3.0.*above 0"),
+    "E below 1": ("fit_per_size", (GRID[0], GRID[1] / 2, LOSS), r"num_experts: entry \(0,\) is 0.5.*at least 1"),
+    "size of 0": ("fit_per_size", (GRID[0] * 0, GRID[1], LOSS), r"dense_parameters: entry \(0,\) is 0.0.*above 0"),
+    "lengths": ("fit_bilinear", (*GRID, LOSS[:5]), r"num_experts and loss have shapes \(12,\), \(12,\) and \(5,\)"),
+    "few rows, bilinear": ("fit_bilinear", tuple(v[:4] for v in (*GRID, LOSS)), "4 rows; the bilinear .* at least 5"),
+    "few rows, separable": ("fit_separable", tuple(v[:3] for v in (*GRID, LOSS)), "3 rows; .* at least 4"),
+    "no row to spare": ("fit_per_size", ([1e7, 1e7, 1e8], [1, 2, 1], [3, 2, 1]), "2 rows; the per-size .* at least 3"),
+    "one E each": ("fit_per_size", (GRID[0], GRID[0], LOSS), "no size has two different num_experts"),
+    "one size": ("fit_bilinear", (np.full(12, 1e8), GRID[1], LOSS), "cannot be told apart.*at more than one size"),
+    "one E": ("fit_separable", (GRID[0], np.full(12, 4.0), LOSS), "cannot be told apart.*do not rise in step"),
+    "in step": ("fit_separable", (GRID[0], GRID[0] ** 0.5, LOSS), "cannot be told apart.*do not rise in step"),
+    "a cross": ("fit_bilinear", ([1e7, 1e9, 1e8, 1e8, 1e8], [10, 10, 1, 100, 10], [5, 3, 4, 2, 3.5]), "told apart"),
+    "one size with two": ("fit_bilinear", ([1e7, 1e7, 1e7, 1e8, 1e8], [1, 2, 4, 1, 1], [5, 4, 3, 2, 1]), "told apart"),
 }  # fmt: skip
 
 
-LEAST = {"bilinear": 5, "separable": 4, "per_size": 5}
+LEAST = {"fit_bilinear": 5, "fit_separable": 4, "fit_per_size": 5}
 """Rows that are enough: one more than there are coefficients; two sizes with two E each, and one of them twice."""
 
 
@@ -285,7 +285,7 @@ LEAST = {"bilinear": 5, "separable": 4, "per_size": 5}
 def test_the_least_number_of_rows_is_enough(backend, name):
     rows = tuple(np.array(column)[: LEAST[name]] for column in
                  ([1e7, 1e8, 1e7, 1e8, 1e8], [1, 1, 4, 4, 4], [3.0, 2.5, 2.75, 2.4, 2.35]))  # fmt: skip
-    found, wanted = (getattr(module, f"fit_{name}")(*rows) for module in (backend.laws.log_linear, reference))
+    found, wanted = (getattr(module, name)(*rows) for module in (backend.laws.log_linear, reference))
     assert found.rows == wanted.rows == LEAST[name]
     for ours, theirs in zip(found.coefficients, wanted.coefficients, strict=True):
         scale = max(1.0, float(np.abs(theirs).max()))
@@ -293,12 +293,11 @@ def test_the_least_number_of_rows_is_enough(backend, name):
 
 
 @pytest.mark.twin
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_fitted_is_named(backend, case):
-    name, columns, message = BAD[case]
+@pytest.mark.parametrize(("name", "columns", "message"), BAD.values(), ids=BAD)
+def test_what_cannot_be_fitted_is_named(backend, name, columns, message):
     for module in (backend.laws.log_linear, reference):
         with pytest.raises(ValueError, match=message) as caught:
-            getattr(module, f"fit_{name}")(*columns)
+            getattr(module, name)(*columns)
         assert "\n" not in str(caught.value)
 
 

@@ -354,16 +354,16 @@ def test_the_order_of_tokens_does_not_matter(backend, one_hot):
 
 def output_of_batch(params, x, routers, grouping: str, group_size: int):
     """Return [b, S, d], the layer over groups of one position of several sequences, or of one sequence."""
-    module, name = routers.mixture_of_tokens, "within_sequence"
+    group, ungroup = routers.mixture_of_tokens.group_within_sequence, routers.mixture_of_tokens.ungroup_within_sequence
     if grouping == "position":
-        module, name = routers.expert_choice, "by_position"
-    groups = getattr(module, f"group_{name}")(x, group_size)
+        group, ungroup = routers.expert_choice.group_by_position, routers.expert_choice.ungroup_by_position
+    groups = group(x, group_size)
     function = routers.mixture_of_tokens.mixture_of_tokens
     if isinstance(x, np.ndarray):
         found = np.array([function(params, group).output for group in groups])
     else:
         found = jax.vmap(lambda group: function(params, group).output)(groups)
-    return getattr(module, f"ungroup_{name}")(found, x.shape[1])
+    return ungroup(found, x.shape[1])
 
 
 def change(routers, grouping: str, group_size: int, position: int, compiled: bool) -> tuple[np.ndarray, np.ndarray]:

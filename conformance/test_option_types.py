@@ -26,8 +26,8 @@ def calls(backend):
         "expert_choice": (lambda z, m, u, b: routers.expert_choice.expert_choice_router(z, 2.0, mask=m), choice),
     }
     for training in (True, False):
-        for name in ("sinkhorn", "base"):
-            router = functools.partial(getattr(getattr(routers, name), f"{name}_router"), training=training)
+        for name, router in (("sinkhorn", routers.sinkhorn.sinkhorn_router), ("base", routers.base.base_router)):
+            router = functools.partial(router, training=training)
             found[f"{name}, training {training}"] = (lambda z, m, u, b, router=router: router(z, K, mask=m), record)
     for method in ("host", "auction"):
         assign = functools.partial(routers.base.balanced_assignment, method=method)

@@ -49,8 +49,7 @@ class Watch:
 
         if self.order is None:
             for item in items:
-                inner = getattr(getattr(item.function, "hypothesis", None), "inner_test", item.function)
-                names, texts = plugin._words(inner, set())
+                names, texts = plugin.words_of(item)
                 words = names | {part for text in texts if len(text) < 100 for part in text.split(".")[-1:]}
                 words = words.union(*(used for name, used in _constants(item.path).items() if name in words))
                 slow = item.get_closest_marker("slow") is not None
