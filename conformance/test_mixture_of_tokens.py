@@ -111,12 +111,15 @@ def test_one_hot(backend, drawn, precision, masked):
 
 
 def check_ties(backend) -> None:
+    """And a group of one token, which is the largest of each expert."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     wanted = np.zeros(SHAPE)
     wanted[0] = 1
     for found in (reference.mixing_weights(z, one_hot=True), run(backend, WEIGHTS, "float32", z, one_hot=True)):
         assert_same(found, wanted, what="one_hot of equal logits")
+    for alone in (reference.mixing_weights(z[:1], one_hot=True), run(backend, WEIGHTS, "float32", z[:1], one_hot=True)):
+        assert_same(alone, np.ones((1, z.shape[1])), what="one_hot of one token")
 
 
 def test_ties_go_to_the_lower_token(backend):

@@ -4,6 +4,7 @@ Whoever has such a part is asked for it here; what it says of wrong input is ask
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -186,6 +187,37 @@ def check_padded_block(backend, name: str) -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_padded_block(backend, name):
     check_padded_block(backend, name)
+
+
+HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k, G = 2, largest gate first", "bigram hash")]
+
+
+def check_held(backend, name: str) -> None:
+    """A router that is given another selection, that of other tokens, keeps it."""
+    precision = precisions_of(backend)[0]
+    config, own = (models.build(room, name) for room in (reference.transformer, backend.transformer))
+    params, tokens, noise, table = models.draw(config, 17)
+    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key in ("router", "bias")}
+    ffn |= {"baseline": {key: value[0] for key, value in params["routed_ffn"].get("baseline", {}).items()}}
+    group, other = np.random.default_rng(17).standard_normal((2, tokens[:, :-1].size, config.d_model))
+    more = {"noise": None if noise is None else noise[0], "table": table}
+    ffn, group, more = rounded((ffn, group, {key: part for key, part in more.items() if part is not None}), precision)
+    decide = functools.partial(reference.routed_block.decide, config=config, training=True, **more)
+    held = rounded(decide(ffn, other, tokens[::-1, :-1]).routing, precision)
+    free, wanted = (decide(ffn, group, tokens[:, :-1], **options).routing for options in ({}, {"held": held}))
+    assert not np.array_equal(free.expert, held.expert), "another selection has to be held for it to matter"
+    found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more | {"held": held},
+                config=own, training=True).routing  # fmt: skip
+    assert_same(found.expert, held.expert, what=f"decide of {name}: held expert")
+    for field in ("gate", "plan", "load"):
+        ours, theirs = getattr(found, field), getattr(wanted, field)
+        assert_close_bounded("transformer.block", ours, theirs, UNIT[precision] * max(1.0, np.abs(theirs).max()),
+                             what=f"decide of {name} with another selection: {field}")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_selection_is_held(backend, name):
+    check_held(backend, name)
 
 
 FILLED = [
