@@ -226,7 +226,7 @@ def apply(
             h = _run_groups(_wide_block, h, params, params["wide_ffn"], seen)[0]
         else:
             h = _run_dense(h, params["blocks"], params["dense_ffn"], seen)
-        rest = (None, jnp.zeros(0), jnp.zeros(0), None, None)
+        rest = (None, jnp.empty(0), jnp.empty(0), None, None)
     x = layer_norm(_cast(params["final_norm"], dtype), h)
     return Output(_flat_product(x, embedding.T), *rest)
 
