@@ -166,8 +166,7 @@ def check_padded_block(backend, name: str) -> None:
     config, own = (models.build(room, name, **more) for room in rooms)
     params, tokens, noise, table = models.draw(config, 16)
     ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key != "baseline"}
-    if "baseline" in params["routed_ffn"]:
-        ffn["baseline"] = {key: np.asarray(value)[0] for key, value in params["routed_ffn"]["baseline"].items()}
+    ffn |= one_router(params)
     x = np.random.default_rng(16).standard_normal((*mask.shape, config.d_model))
     more = {"mask": mask, "noise": None if noise is None else noise[0], "table": table}
     more = {key: value for key, value in more.items() if value is not None}
@@ -189,7 +188,16 @@ def test_padded_block(backend, name):
     check_padded_block(backend, name)
 
 
-HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k, G = 2, largest gate first", "bigram hash")]
+def one_router(params: dict) -> dict:
+    """Return what the first router of a model decides with."""
+    routed = params["routed_ffn"]
+    found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "bias")}
+    if "baseline" in routed:
+        found["baseline"] = {key: np.asarray(value)[0] for key, value in routed["baseline"].items()}
+    return found
+
+
+HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bias, token order", "bigram hash")]
 
 
 def check_held(backend, name: str) -> None:
@@ -197,8 +205,7 @@ def check_held(backend, name: str) -> None:
     precision = precisions_of(backend)[0]
     config, own = (models.build(room, name) for room in (reference.transformer, backend.transformer))
     params, tokens, noise, table = models.draw(config, 17)
-    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key in ("router", "bias")}
-    ffn |= {"baseline": {key: value[0] for key, value in params["routed_ffn"].get("baseline", {}).items()}}
+    ffn = one_router(params)
     group, other = np.random.default_rng(17).standard_normal((2, tokens[:, :-1].size, config.d_model))
     more = {"noise": None if noise is None else noise[0], "table": table}
     ffn, group, more = rounded((ffn, group, {key: part for key, part in more.items() if part is not None}), precision)
@@ -218,6 +225,27 @@ def check_held(backend, name: str) -> None:
 @pytest.mark.parametrize("name", HOLDING)
 def test_a_selection_is_held(backend, name):
     check_held(backend, name)
+
+
+def check_evaluation(backend, name: str) -> None:
+    """What a router decides in evaluation: no noise, nothing to add to the loss, a bias that stays."""
+    precision = precisions_of(backend)[0]
+    config, own = (models.build(room, name) for room in (reference.transformer, backend.transformer))
+    params, tokens, _, table = models.draw(config, 18)
+    ffn = one_router(params)
+    group, more = np.random.default_rng(18).standard_normal((tokens[:, :-1].size, config.d_model)), {}
+    if table is not None:
+        more["table"] = table
+    ffn, group = rounded((ffn, group), precision)
+    wanted = reference.routed_block.decide(ffn, group, tokens[:, :-1], config, **more)
+    found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more, config=own)
+    assert float(found.auxiliary) == 0, f"decide of {name} in evaluation: auxiliary {found.auxiliary}, expected 0"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_decisions_in_evaluation(backend, name):
+    check_evaluation(backend, name)
 
 
 FILLED = [
