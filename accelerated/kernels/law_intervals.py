@@ -231,8 +231,6 @@ def _low_points(values, found):
         for k in range(found.size):
             if found[k] < 0 or values[place] < values[found[k]]:
                 place, found[k] = found[k], place
-                if place < 0:
-                    break
 
 
 @_jit
