@@ -14,26 +14,6 @@ NOTHING = np.float32(-3e38)  # in place of a value: below all others
 
 
 @_jit_vector
-def _two_best(row, price, value):
-    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
-
-    The values are left in `value`, with `NOTHING` in place of the largest.
-    """
-    size = row.size
-    best = second = NOTHING
-    for k in range(size):
-        value[k] = row[k] - price[k]
-        best = max(best, value[k])
-    first = size - 1
-    for k in range(size):
-        first = min(first, k if value[k] == best else size)
-    value[first] = NOTHING
-    for k in range(size):
-        second = max(second, value[k])
-    return first, best, second
-
-
-@_jit_vector
 def _take(value, best):
     """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
     size = value.size
@@ -44,6 +24,20 @@ def _take(value, best):
     for k in range(size):
         second = max(second, value[k])
     return first, second
+
+
+@_jit_vector
+def _two_best(row, price, value):
+    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
+
+    The values are left in `value`, with `NOTHING` in place of the largest.
+    """
+    best = NOTHING
+    for k in range(row.size):
+        value[k] = row[k] - price[k]
+        best = max(best, value[k])
+    first, second = _take(value, best)
+    return first, best, second
 
 
 @_jit
