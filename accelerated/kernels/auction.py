@@ -45,12 +45,13 @@ def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
 
     A token bids at once for all places that it still needs, as much as makes the best of what is left equally good.
+    `near` [T, E] ends with `NOTHING` where a token has a place.
     """
     num_tokens, num_experts = near.shape
     taken = np.zeros(num_experts, np.int64)
     bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
     holder = np.empty((num_experts, places), np.int32)
-    clean = near.copy() if k > 1 else near
+    clean = near.copy()
     waiting = np.arange(num_tokens)
     missing = np.full(num_tokens, k, np.int32)
     value = np.empty(num_experts, np.float32)
@@ -71,15 +72,13 @@ def auction(near, price, k, places, increment, most):
                 taken[e] += 1
             else:
                 other = holder[e, 0]
-                if k > 1:
-                    near[other, e] = clean[other, e]
+                near[other, e] = clean[other, e]
                 if missing[other] == 0:
                     waiting[left] = other
                     left += 1
                 missing[other] += 1
                 _replace_lowest(bid, holder, e, level, t)
-            if k > 1:
-                near[t, e] = NOTHING
+            near[t, e] = NOTHING
             if taken[e] == places:
                 price[e] = bid[e, 0]
         bids += missing[t]
