@@ -131,6 +131,7 @@ BOUNDS["hash.multi"] = Bound(2, "u |x| max |U| max |D|, over experts; as experts
 BOUNDS["base.objective"] = Bound(3, "u sum of |chosen scores|: another order of the sum, one rounding; measured 0.8")
 BOUNDS["base.certificate"] = Bound(0.2, "u T (max |s| + max price): rounded prices and scores, T terms; measured 0.06")
 BOUNDS["base.optimum"] = Bound(1, "u T max |s|: multiples of 2^-51 of the largest, then a sum; measured 0")
+BOUNDS["base.deviation"] = Bound(1e-6, "relative, or of scores of 1; sums in float32 where all is plain Python")
 BOUNDS["base.auction"] = Bound(10, "u T (max |s| + max price): the auction in float32, as base.certificate")
 BOUNDS["base.bound"] = Bound(3, "u T E (max |s| + max |price|): a sum of T differences; measured 1.1")
 BOUNDS["base.load"] = Bound(0.5, "u T of the value: a sum of T rounded terms; measured 0.1")

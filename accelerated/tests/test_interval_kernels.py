@@ -66,7 +66,7 @@ def test_the_least_squares_problem_is_that_of_qr(plain):
     _, problem, _, extra, work = small_table()
     for psi in ([0.0, 0.3, 0.5, 0.8, 1.0], [0.0, 0.01, 0.06, 0.25, 1.0]):
         work[law_fit.PSI] = both = np.repeat(psi, 2)
-        scores, triangle = np.empty(4), np.empty((4, 4))
+        scores, triangle = np.full(4, np.nan), np.full((4, 4), np.nan)
         residual = law_intervals._solve(problem, work, scores, triangle)
         one, size, loss = problem[law_fit.ONE], problem[law_fit.SIZE], problem[law_fit.LOSS]
         q, r = np.linalg.qr(np.stack([one, size, both * one, both * size], axis=1))
@@ -106,13 +106,13 @@ CENTRES = [(3.0, 1.0), (-3.0, 1.0), (1.0, 3.0), (-1.0, 3.0), (1.0, -3.0), (-3.0,
 
 
 def ellipse(centre):
-    """Return the inverse of R, z and h of x and y of a problem with this best pair, and the ellipse's matrix G."""
+    """Return R and z of a problem in which x is the size slope and y a gain, with this best pair, and the matrix G."""
     random = np.random.default_rng(8)
     triangle = np.triu(random.uniform(0.2, 0.6, (4, 4))) + np.eye(4)
     h_x, h_y = np.array([0.0, 1.0, 0.0, 0.0]), np.array([0.0, 0.0, 0.7, 0.7 * 0.4])
     beta = np.array([2.0, centre[0], centre[1] / 0.7 - 0.4 * 1.5, 1.5])
     u = np.stack([np.linalg.solve(triangle.T, h_x), np.linalg.solve(triangle.T, h_y)])
-    return triangle, triangle @ beta, u, u @ u.T
+    return triangle, triangle @ beta, u @ u.T
 
 
 def room_at(centre, matrix) -> float:
@@ -123,7 +123,8 @@ def room_at(centre, matrix) -> float:
 @pytest.mark.parametrize("centre", CENTRES)
 def test_lines_of_sight_touch_the_ellipse(plain, centre):
     """A line through the origin touches where the distance of the centre is the ellipse's reach along the normal."""
-    _, scores, u, matrix = ellipse(centre)
+    u = np.random.default_rng(8).uniform(-1.0, 1.0, (2, 4))
+    scores, matrix = np.linalg.lstsq(u, centre, rcond=None)[0], u @ u.T
     for share in (0.01, 0.5, 0.98):
         room = share * room_at(centre, matrix)
         unseen, x, y, *tangents = law_intervals._sight(room, scores, *u)
@@ -159,7 +160,7 @@ def fieller(centre, matrix, room):
 @pytest.mark.parametrize("centre", CENTRES)
 def test_ends_of_a_ratio(plain, centre):
     """Fieller's theorem as a quadratic; open where x = 0 is allowed."""
-    triangle, scores, _, matrix = ellipse(centre)
+    triangle, scores, matrix = ellipse(centre)
     kind, at, psi, seen = law_intervals.EFFECTIVE, 0.4, 0.7, 0
     for share in (0.01, 0.3, 0.98, 1.02):
         room = share * room_at(centre, matrix)
@@ -191,6 +192,23 @@ def test_ends_of_a_line_of_sight(plain, centre):
                           for s, r in zip(side, rays, strict=True))  # fmt: skip
             wanted = (best, *ends) if ends[1] - ends[0] < 180 else wanted
         numbers_near(found, wanted, f"share {share}")
+
+
+def test_a_line_of_sight_along_the_axis(plain, monkeypatch):
+    """A tangent at x = 0 leaves a ratio open on both sides; lines of one angle are no way around."""
+    for x_low, x_high, wanted in ((0.0, 3.0, (-math.inf, math.inf)), (3.0, 0.0, (-math.inf, math.inf)),
+                                  (-2.0, 4.0, (-math.inf, math.inf)), (-2.0, -4.0, (-0.5, -0.5))):  # fmt: skip
+        monkeypatch.setattr(
+            law_intervals, "_sight", lambda *given, x=x_low, y=x_high: (False, 1.0, 5.0, x, 1.0, y, 2.0)
+        )
+        found = law_intervals._ratio_ends(law_intervals.EFFECTIVE, 0.0, 1.0, 1.0, np.ones(4), np.ones((4, 4)))
+        assert found == (5.0, *wanted)
+    monkeypatch.setattr(law_intervals, "_sight", lambda *given: (False, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0))
+    assert law_intervals._ratio_ends(law_intervals.CUTOFF, 0.0, 1.0, 0.0, np.ones(4), np.ones((4, 4))) == (
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_directions_of_the_linear_quantities(plain):
