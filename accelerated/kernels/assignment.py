@@ -324,13 +324,13 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
                 cost[lower] = 0
                 found = _cheapest_chain(links, price, wanted, cost, before, 0)
                 _mark(t, lower, worst, False, wanted, price, expert, own, num_tokens)
-                if found >= 0 and settled <= t:
-                    while settled <= t:
-                        for slot in range(settled, len(expert), num_tokens):
-                            _leave(slot, whole, expert, own, links, cheapest, ring)
-                        settled += 1
-                    continue  # the same search again, without them
-                if found >= 0:
+                if found != -1:
+                    if settled <= t:
+                        while settled <= t:
+                            for slot in range(settled, len(expert), num_tokens):
+                                _leave(slot, whole, expert, own, links, cheapest, ring)
+                            settled += 1
+                        continue  # the same search again, without them
                     _move(found, before, whole, expert, own, links, cheapest, ring)
                     slot = t
                     while expert[slot] != found:
