@@ -145,7 +145,7 @@ def solve(whole, price, k, everyone, more):
     for t in range(num_tokens):
         for i in range(k):
             chosen, best = 0, whole[t, 0] - price[0]
-            for e in range(1, reserve):
+            for e in range(reserve):
                 value = whole[t, e] - price[e]
                 if value > best or (value == best and surplus[chosen] >= 0 and surplus[e] < surplus[chosen]):
                     chosen, best = e, value

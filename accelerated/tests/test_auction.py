@@ -189,14 +189,6 @@ def test_scores_go_to_the_host_in_pieces(monkeypatch):
             np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """Put the plain Python function in place of each compiled one."""
-    for name, value in list(vars(auction_of_all).items()):
-        if hasattr(value, "py_func"):
-            monkeypatch.setattr(auction_of_all, name, value.py_func)
-
-
 def test_the_two_best_and_the_next(plain):
     """Of equals the first; what is taken does not come again."""
     nothing, random = auction_of_all.NOTHING, np.random.default_rng(0)
