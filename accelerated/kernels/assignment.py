@@ -195,11 +195,7 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
     head = len(expert) + e
     after = ring[0, head]
     ring[0, head], ring[1, slot], ring[0, slot], ring[1, after] = slot, head, after, slot
-    score, cheaper = own[slot], 0
-    for k in range(whole.shape[1]):  # a loop without a branch, since few tokens are cheaper than all before
-        cheaper += score - whole[t, k] < links[e, k]
-    if not cheaper:
-        return
+    score = own[slot]
     for k in range(whole.shape[1]):
         if score - whole[t, k] < links[e, k]:
             links[e, k], cheapest[e, k] = score - whole[t, k], slot
@@ -317,7 +313,7 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
             worst = min(worst, own[slot] - price[expert[slot]])
             highest = max(highest, expert[slot])
         lower = 0
-        while lower < highest:
+        while lower != highest:
             if whole[t, lower] - price[lower] == worst:
                 _mark(t, lower, worst, True, wanted, price, expert, own, num_tokens)
                 cost[:] = FAR
