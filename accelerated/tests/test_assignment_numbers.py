@@ -33,6 +33,14 @@ def test_whole_numbers_are_the_reference_s(plain, recorded, monkeypatch, num_exp
             assert longest < assignment.FAR == reference._FAR
 
 
+def test_the_least_difference_that_counts(plain):
+    """2^-49 of the largest score for up to 127 experts: a token sees it, and does not go to the lower index."""
+    scores = np.zeros((2, 127))
+    scores[0, [3, 5]], scores[1, [7, 6]] = (1 - 2.0**-49, 1.0), (-1.0, 2.0**-49)
+    assert assignment.assign(scores).expert.ravel().tolist() == [5, 6]
+    assert assignment.assign(scores * 3.0).expert.ravel().tolist() == [5, 6]
+
+
 def test_prices_come_from_the_auctions_and_go_back_in_units_of_the_scores(plain, recorded, monkeypatch):
     """One of every eighth token, one of all that begins where it ended; cut where sums could overflow."""
     scores = whole_scores(1, (21, 5), 9) / 4
@@ -43,23 +51,27 @@ def test_prices_come_from_the_auctions_and_go_back_in_units_of_the_scores(plain,
         price += np.array([3.0, 1.0, 2.0, 1.5, 1000.0], np.float32)
 
     def solve(whole, price, *rest):
-        price[:-1] = np.array([7, 3, 5, 4, 9]) * 2**50
+        price[:-1] = np.array([7, 5, 4, 9, 3]) * 2**50
         return dealt
 
     bids = recorded(assignment, "auction", bid)
     solved = recorded(assignment, "solve", solve)
     found = assignment.assign(scores, 2)
-    near = (scores / 4).astype(np.float32)
+    near, wanted = (scores / 4).astype(np.float32), assignment.COARSE * np.std(scores / 4)
     for call, begin, rows, places in zip(bids, ([0] * 5, [2, 0, 1, 0.5, 999]), (near[::8], near), (2, 9), strict=True):
         assert np.array_equal(call[0], rows) and call[1].tolist() == begin and call[2:4] == (2, places)
         assert call[4].dtype == np.float32 and call[5] == assignment.MOST_BIDS * 42
-        wanted = assignment.COARSE * np.std(near, dtype=np.float64)
         check("base.deviation", abs(call[4] / wanted - 1))
     assert (solved[0][1] / 2**52).tolist() == [4, 0, 2, 1, 64, 0] and solved[0][2:] == (2, 8, 2)
-    assert found.prices.tolist() == [4, 0, 2, 1, 6]
-    assert found.expert.tolist() == assignment.in_order(scores, dealt).tolist()
+    assert found.prices.tolist() == [4, 2, 1, 6, 0]
+    assert np.array_equal(found.expert, assignment.in_order(scores, dealt))
     assert found.objective == np.take_along_axis(scores, found.expert, axis=1).sum()
     assert found.gap == bound_of(scores, found.prices, 2) - found.objective
+
+
+def test_an_objective_is_summed_in_float64(plain):
+    """Whatever the scores are."""
+    assert assignment.assign(np.array([[1], [2.0**-30]], np.float32)).objective == 1 + 2.0**-30
 
 
 def test_no_auction_where_prices_decide_nothing(plain, recorded, monkeypatch):
