@@ -57,7 +57,7 @@ def auction(near, price, k, places, increment, most):
     value = np.empty(num_experts, np.float32)
     wanted, worth = np.empty(k, np.int64), np.empty(k, np.float32)
     left, bids = num_tokens, 0
-    while left > 0 and bids < most:
+    while left and bids < most:
         left -= 1
         t = waiting[left]
         wanted[0], worth[0], rest = _two_best(near[t], price, value)
