@@ -207,29 +207,31 @@ def test_the_two_best_and_the_next(plain):
             assert (value == nothing).all()
 
 
-PUSH, REPLACE = auction_of_all._push.py_func, auction_of_all._replace_lowest.py_func
 HEAPS = {
-    "above": (PUSH, [2, 5, 3, 9], 1, [1, 2, 3, 9, 5], 0),
-    "below": (PUSH, [2, 5, 3], 7, [2, 5, 3, 7], 3),
-    "of equals the one that was there stays above": (PUSH, [2, 5, 3], 5, [2, 5, 3, 5], 3),
-    "first": (PUSH, [], 4, [4], 0),
-    "to the right": (REPLACE, [2, 5, 3, 9, 6], 7, [3, 5, 7, 9, 6], 2),
-    "of equals to the left": (REPLACE, [2, 3, 3, 9, 6], 7, [3, 6, 3, 9, 7], 4),
-    "not below an equal": (REPLACE, [2, 5, 3, 9, 6], 3, [3, 5, 3, 9, 6], 0),
-    "to an only one": (REPLACE, [2, 3, 4, 5], 9, [3, 5, 4, 9], 3),
-    "one": (REPLACE, [2], 9, [9], 0),
+    "above": ("push", [2, 5, 3, 9], 1, [1, 2, 3, 9, 5], 0),
+    "below": ("push", [2, 5, 3], 7, [2, 5, 3, 7], 3),
+    "of equals the one that was there stays above": ("push", [2, 5, 3], 5, [2, 5, 3, 5], 3),
+    "first": ("push", [], 4, [4], 0),
+    "to the right": ("replace", [2, 5, 3, 9, 6], 7, [3, 5, 7, 9, 6], 2),
+    "of equals to the left": ("replace", [2, 3, 3, 9, 6], 7, [3, 6, 3, 9, 7], 4),
+    "not below an equal": ("replace", [2, 5, 3, 9, 6], 3, [3, 5, 3, 9, 6], 0),
+    "to an only one": ("replace", [2, 3, 4, 5], 9, [3, 5, 4, 9], 3),
+    "one": ("replace", [2], 9, [9], 0),
 }
-"""A function, a heap, a bid, the heap then, and where the new bid is in it."""
+"""What is done, a heap, a bid, the heap then, and where the new bid is in it."""
 
 
 @pytest.mark.parametrize("name", HEAPS)
-def test_a_heap_by_hand(name):
+def test_a_heap_by_hand(plain, name):
     """Of expert 1 of three; who bids goes with the bid."""
-    function, before, level, wanted, at = HEAPS[name]
+    done, before, level, wanted, at = HEAPS[name]
     bid, holder = np.full((3, len(wanted)), -1.0), np.full((3, len(wanted)), -1)
     bid[1, : len(before)] = before
     holder[1] = 10 * bid[1]  # a token for each bid
-    function(bid, holder, 1, *([len(before)] if function is PUSH else []), float(level), 77)
+    if done == "push":
+        auction_of_all._push(bid, holder, 1, len(before), float(level), 77)
+    else:
+        auction_of_all._replace_lowest(bid, holder, 1, float(level), 77)
     assert bid[1].tolist() == wanted
     assert holder[1].tolist() == [77 if i == at else 10 * one for i, one in enumerate(wanted)]
     assert (bid[[0, 2]] == -1).all() and (holder[[0, 2]] == -1).all(), "the others are as they were"
