@@ -84,20 +84,10 @@ def _regret(scores, expert, prices):
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
     for t in range(len(expert)):
-        worst, better = np.inf, 0
-        for i in range(k):
-            held[i] = scores[t, expert[t, i]] - prices[expert[t, i]]
-            worst = min(worst, held[i])
-        for i in range(k):
-            better -= held[i] > worst
-        for e in range(num_experts):
-            better += scores[t, e] - prices[e] > worst
-        if better == 0:  # as nearly always
-            continue
         for e in range(num_experts):
             free[e] = scores[t, e] - prices[e]
         for i in range(k):
-            free[expert[t, i]] = -np.inf
+            held[i], free[expert[t, i]] = free[expert[t, i]], -np.inf
         best = free.max()
         while best > held.min():  # the worst that it holds for the best that it does not
             total += best - held.min()
@@ -155,7 +145,7 @@ def solve(whole, price, k, everyone, more):
     for t in range(num_tokens):
         for i in range(k):
             chosen, best = 0, whole[t, 0] - price[0]
-            for e in range(1, reserve):
+            for e in range(reserve):
                 value = whole[t, e] - price[e]
                 if value > best or (value == best and surplus[chosen] >= 0 and surplus[e] < surplus[chosen]):
                     chosen, best = e, value
@@ -169,22 +159,20 @@ def solve(whole, price, k, everyone, more):
     for t in range(num_tokens - 1, -1, -1):  # from the last, so that of equals the last is the cheapest
         for i in range(k):
             _join(t, i * num_tokens + t, whole, expert, own, links, cheapest, ring)
-    price[reserve] = price[:reserve].max()
-    links[:reserve, reserve] = 0
+    if more:  # else nobody is counted there
+        links[:, reserve] = 0
+    left = price[:reserve].copy()
     for _ in range(more):  # the dearest experts have one token more
-        dearest = -1
-        for e in range(reserve):
-            if links[e, reserve] == 0 and (dearest < 0 or price[e] > price[dearest]):
-                dearest = e
+        dearest = left.argmax()
+        price[reserve], left[dearest] = left[dearest], HELD
         links[dearest, reserve], links[reserve, dearest] = FAR, 0
-        price[reserve] = price[dearest]
         surplus[dearest] -= 1
     cost = np.empty(reserve + 1, np.int64)
     before = np.empty(reserve + 1, np.int64)
     while surplus.max() > 0:
         for node in range(reserve + 1):
             cost[node] = 0 if surplus[node] > 0 else FAR
-        target = _cheapest_chain(links, price, surplus, cost, before, FAR)
+        target = _cheapest_chain(links, price, surplus < 0, cost, before, FAR - 1)
         for node in range(reserve + 1):
             price[node] -= min(cost[node], cost[target])
         source = _move(target, before, whole, expert, own, links, cheapest, ring)
@@ -207,10 +195,8 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
     head = len(expert) + e
     after = ring[0, head]
     ring[0, head], ring[1, slot], ring[0, slot], ring[1, after] = slot, head, after, slot
-    score, cheaper = own[slot], 0
-    for k in range(whole.shape[1]):  # a loop without a branch, since few tokens are cheaper than all before
-        cheaper += score - whole[t, k] < links[e, k]
-    for k in range(whole.shape[1] if cheaper else 0):
+    score = own[slot]
+    for k in range(whole.shape[1]):
         if score - whole[t, k] < links[e, k]:
             links[e, k], cheapest[e, k] = score - whole[t, k], slot
 
@@ -250,8 +236,8 @@ def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
 
 
 @_jit
-def _cheapest_chain(links, price, surplus, cost, before, limit):
-    """Find the node with surplus < 0 that is cheapest to reach from those of cost 0; -1 if it costs more than `limit`.
+def _cheapest_chain(links, price, wanted, cost, before, limit):
+    """Find the node `wanted` that is cheapest to reach from those of cost 0; -1 if each costs more than `limit`.
 
     `cost` [E + 1], on entry 0 or FAR, ends right for every node that is cheaper than the one found, and not below
     that one's cost for the others; `before` holds the node before each, -1 at the start.
@@ -264,13 +250,13 @@ def _cheapest_chain(links, price, surplus, cost, before, limit):
         for k in range(size):
             if not done[k] and (j < 0 or cost[k] < cost[j]):
                 j = k
-        if j < 0 or cost[j] > limit or cost[j] >= FAR:
+        if j < 0 or cost[j] > limit:
             return -1
-        if surplus[j] < 0:
+        if wanted[j]:
             return j
         done[j] = True
         for k in range(size):
-            if links[j, k] < FAR and not done[k]:
+            if links[j, k] < FAR:
                 through = cost[j] + links[j, k] - price[j] + price[k]
                 if through < cost[k]:
                     cost[k], before[k] = through, j
@@ -302,7 +288,7 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
         e = expert[other]  # that token cannot go from here to k any more; it can go to j
         if other != slot:
             if cheapest[e, k] == other:
-                _search(e, np.full(1, k), 1, whole, expert, own, links, cheapest, ring)
+                _search(e, np.array([k]), 1, whole, expert, own, links, cheapest, ring)
             if own[other] - whole[t, j] < links[e, j]:
                 links[e, j], cheapest[e, j] = own[other] - whole[t, j], other
     expert[slot], own[slot] = k, score
@@ -318,30 +304,29 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
     """
     num_tokens = whole.shape[0]
     k = len(expert) // num_tokens
-    wanted = np.zeros(len(cost), np.int64)
+    wanted = np.zeros(len(cost), np.bool_)
     settled = 0
     for t in range(num_tokens):
         worst = own[t] - price[expert[t]]
         highest = expert[t]
-        for i in range(1, k):
-            slot = i * num_tokens + t
+        for slot in range(t, len(expert), num_tokens):
             worst = min(worst, own[slot] - price[expert[slot]])
             highest = max(highest, expert[slot])
         lower = 0
-        while lower < highest:
+        while lower != highest:
             if whole[t, lower] - price[lower] == worst:
-                _mark(t, lower, worst, -1, wanted, price, expert, own, num_tokens)
+                _mark(t, lower, worst, True, wanted, price, expert, own, num_tokens)
                 cost[:] = FAR
                 cost[lower] = 0
                 found = _cheapest_chain(links, price, wanted, cost, before, 0)
-                _mark(t, lower, worst, 0, wanted, price, expert, own, num_tokens)
-                if found >= 0 and settled <= t:
-                    while settled <= t:
-                        for slot in range(settled, len(expert), num_tokens):
-                            _leave(slot, whole, expert, own, links, cheapest, ring)
-                        settled += 1
-                    continue  # the same search again, without them
-                if found >= 0:
+                _mark(t, lower, worst, False, wanted, price, expert, own, num_tokens)
+                if found != -1:
+                    if settled <= t:
+                        while settled <= t:
+                            for slot in range(settled, len(expert), num_tokens):
+                                _leave(slot, whole, expert, own, links, cheapest, ring)
+                            settled += 1
+                        continue  # the same search again, without them
                     _move(found, before, whole, expert, own, links, cheapest, ring)
                     slot = t
                     while expert[slot] != found:

@@ -14,26 +14,6 @@ NOTHING = np.float32(-3e38)  # in place of a value: below all others
 
 
 @_jit_vector
-def _two_best(row, price, value):
-    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
-
-    The values are left in `value`, with `NOTHING` in place of the largest.
-    """
-    size = row.size
-    best = second = NOTHING
-    for k in range(size):
-        value[k] = row[k] - price[k]
-        best = max(best, value[k])
-    first = size - 1
-    for k in range(size):
-        first = min(first, k if value[k] == best else size)
-    value[first] = NOTHING
-    for k in range(size):
-        second = max(second, value[k])
-    return first, best, second
-
-
-@_jit_vector
 def _take(value, best):
     """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
     size = value.size
@@ -46,23 +26,38 @@ def _take(value, best):
     return first, second
 
 
+@_jit_vector
+def _two_best(row, price, value):
+    """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
+
+    The values are left in `value`, with `NOTHING` in place of the largest.
+    """
+    best = NOTHING
+    for k in range(row.size):
+        value[k] = row[k] - price[k]
+        best = max(best, value[k])
+    first, second = _take(value, best)
+    return first, best, second
+
+
 @_jit
 def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
 
     A token bids at once for all places that it still needs, as much as makes the best of what is left equally good.
+    `near` [T, E] ends with `NOTHING` where a token has a place.
     """
     num_tokens, num_experts = near.shape
     taken = np.zeros(num_experts, np.int64)
     bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
     holder = np.empty((num_experts, places), np.int32)
-    clean = near.copy() if k > 1 else near
+    clean = near.copy()
     waiting = np.arange(num_tokens)
     missing = np.full(num_tokens, k, np.int32)
     value = np.empty(num_experts, np.float32)
     wanted, worth = np.empty(k, np.int64), np.empty(k, np.float32)
     left, bids = num_tokens, 0
-    while left > 0 and bids < most:
+    while left and bids < most:
         left -= 1
         t = waiting[left]
         wanted[0], worth[0], rest = _two_best(near[t], price, value)
@@ -77,15 +72,13 @@ def auction(near, price, k, places, increment, most):
                 taken[e] += 1
             else:
                 other = holder[e, 0]
-                if k > 1:
-                    near[other, e] = clean[other, e]
+                near[other, e] = clean[other, e]
                 if missing[other] == 0:
                     waiting[left] = other
                     left += 1
                 missing[other] += 1
                 _replace_lowest(bid, holder, e, level, t)
-            if k > 1:
-                near[t, e] = NOTHING
+            near[t, e] = NOTHING
             if taken[e] == places:
                 price[e] = bid[e, 0]
         bids += missing[t]

@@ -206,7 +206,7 @@ def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, w
     """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more if it is rejected."""
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
     residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
-    end = low if sign > 0.0 else -high
+    end = low if sign == 1.0 else -high
     if not residual <= limit or math.isnan(end):
         return OUTSIDE * (1.0 + residual)
     return end
@@ -231,8 +231,6 @@ def _low_points(values, found):
         for k in range(found.size):
             if found[k] < 0 or values[place] < values[found[k]]:
                 place, found[k] = found[k], place
-                if place < 0:
-                    break
 
 
 @_jit
@@ -262,8 +260,7 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
     for i in range(FIRST):
         values[i] = _signed_end(problem, extra, constant, kind, at, beyond, t, i * step, limit, sign, work)
     _low_points(values, found)
-    best = chosen = values[found[0]]
-    low = high = 0.0
+    best = chosen = low = high = values[found[0]]  # the bracket is that of a low point, of which there is one
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
@@ -302,8 +299,7 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
     for i in range(FIRST):
         values[i] = _at_t(problem, extra, constant, kind, at, beyond, i * step, unbounded, limit, sign, work)
     _low_points(values, found)
-    best = chosen = values[found[0]]
-    low = high = 0.0
+    best = chosen = low = high = values[found[0]]  # the bracket is that of a low point, of which there is one
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)

@@ -55,6 +55,51 @@ def quickly_compiled():
         jax.config.update("jax_disable_most_optimizations", before)
 
 
+CALLS = 5_000
+"""More calls of loops than any test makes where they run as plain Python: one that goes on for ever is stopped."""
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Put the plain Python function in place of each compiled one: nothing is compiled, and helpers can be replaced."""
+    from routelaws.accelerated.kernels import assignment, auction, law_fit, law_intervals
+
+    left = iter(range(CALLS))
+
+    def counted(function):
+        def call(*given):
+            assert next(left, None) is not None, "a loop that does not end"
+            return function(*given)
+
+        return call
+
+    for module in (assignment, auction):
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "py_func"):
+                monkeypatch.setattr(module, name, counted(value.py_func))
+    for module in (law_fit, law_intervals):  # whose searches take a given number of steps
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "py_func"):
+                monkeypatch.setattr(module, name, value.py_func)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Write down the arguments of every call of a function, arrays as they were then; `answer` takes its place."""
+
+    def record(module, name: str, answer=None, patch=monkeypatch) -> list:
+        calls, function = [], answer or getattr(module, name)
+
+        def call(*given):
+            calls.append(tuple(one.copy() if hasattr(one, "copy") else one for one in given))
+            return function(*given)
+
+        patch.setattr(module, name, call)
+        return calls
+
+    return record
+
+
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
     """A file of some 120 kB of sentences, the same in every session."""

@@ -189,6 +189,108 @@ def test_scores_go_to_the_host_in_pieces(monkeypatch):
             np.testing.assert_array_equal(found, wanted)
 
 
+def test_the_two_best_and_the_next(plain):
+    """Of equals the first; what is taken does not come again."""
+    nothing, random = auction_of_all.NOTHING, np.random.default_rng(0)
+    assert nothing.dtype == np.float32 and nothing < -(2.0**100)
+    for size in (1, 2, 3, 6):
+        for _ in range(20):
+            row, price = random.integers(-3, 3, (2, size)).astype(np.float32)
+            order = sorted(range(size), key=lambda e, row=row, price=price: (price[e] - row[e], e))
+            worth = [*(row - price)[order], nothing]
+            value = np.full(size, 7, np.float32)
+            assert auction_of_all._two_best(row, price, value) == (order[0], worth[0], worth[1])
+            for i in range(1, size):
+                kept = (row - price).tolist()
+                assert value.tolist() == [nothing if e in order[:i] else kept[e] for e in range(size)]
+                assert auction_of_all._take(value, worth[i]) == (order[i], worth[i + 1])
+            assert (value == nothing).all()
+
+
+HEAPS = {
+    "above": ("push", [2, 5, 3, 9], 1, [1, 2, 3, 9, 5], 0),
+    "below": ("push", [2, 5, 3], 7, [2, 5, 3, 7], 3),
+    "of equals the one that was there stays above": ("push", [2, 5, 3], 5, [2, 5, 3, 5], 3),
+    "first": ("push", [], 4, [4], 0),
+    "to the right": ("replace", [2, 5, 3, 9, 6], 7, [3, 5, 7, 9, 6], 2),
+    "of equals to the left": ("replace", [2, 3, 3, 9, 6], 7, [3, 6, 3, 9, 7], 4),
+    "not below an equal": ("replace", [2, 5, 3, 9, 6], 3, [3, 5, 3, 9, 6], 0),
+    "to an only one": ("replace", [2, 3, 4, 5], 9, [3, 5, 4, 9], 3),
+    "one": ("replace", [2], 9, [9], 0),
+}
+"""What is done, a heap, a bid, the heap then, and where the new bid is in it."""
+
+
+@pytest.mark.parametrize("name", HEAPS)
+def test_a_heap_by_hand(plain, name):
+    """Of expert 1 of three; who bids goes with the bid."""
+    done, before, level, wanted, at = HEAPS[name]
+    bid, holder = np.full((3, len(wanted)), -1.0), np.full((3, len(wanted)), -1)
+    bid[1, : len(before)] = before
+    holder[1] = 10 * bid[1]  # a token for each bid
+    if done == "push":
+        auction_of_all._push(bid, holder, 1, len(before), float(level), 77)
+    else:
+        auction_of_all._replace_lowest(bid, holder, 1, float(level), 77)
+    assert bid[1].tolist() == wanted
+    assert holder[1].tolist() == [77 if i == at else 10 * one for i, one in enumerate(wanted)]
+    assert (bid[[0, 2]] == -1).all() and (holder[[0, 2]] == -1).all(), "the others are as they were"
+
+
+def test_heaps_of_any_size(plain):
+    """The lowest bid is first whatever came, and goes first."""
+    random = np.random.default_rng(1)
+    for places in (1, 2, 3, 6, 7, 12):
+        bid, holder, there = np.zeros((2, places)), np.full((2, places), -1), []
+        for t, level in enumerate(random.permutation(50).astype(float)):
+            if t < places:
+                auction_of_all._push(bid, holder, 1, t, level, t)
+            else:
+                there.remove((bid[1, 0], holder[1, 0]))
+                auction_of_all._replace_lowest(bid, holder, 1, level, t)
+            there.append((level, t))
+            assert sorted(zip(bid[1, : t + 1], holder[1, : t + 1], strict=True)) == sorted(there)
+            assert bid[1, 0] == min(there)[0]
+
+
+def plain_auction(near, price, k: int, places: int, increment: float, most: int):
+    """Return the prices and who holds what: the same auction with sorted lists; no two bids that matter are equal."""
+    held, waiting, missing, bids = [[] for _ in price], list(range(len(near))), [k] * len(near), 0
+    while waiting and bids < most:
+        t = waiting.pop()
+        free = [e for e in range(len(price)) if all(one != t for _, one in held[e])]
+        free.sort(key=lambda e: price[e] - near[t, e])
+        wanted, rest = free[: missing[t]], free[missing[t]]
+        rest = near[t, rest] - price[rest]
+        for e, level in [(e, near[t, e] - rest + increment) for e in wanted]:
+            if len(held[e]) == places:
+                (lowest, other), *_ = held[e]
+                assert places == 1 or lowest < held[e][1][0]
+                held[e].pop(0)
+                waiting += [other] * (missing[other] == 0)
+                missing[other] += 1
+            held[e] = sorted([*held[e], (level, t)])
+            if len(held[e]) == places:
+                price[e] = held[e][0][0]
+        bids, missing[t] = bids + missing[t], 0
+    return price, {(t, e) for e, those in enumerate(held) for _, t in those}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_an_auction_bid_by_bid(plain, k):
+    """The prices after so many bids, and after all; a token that holds a place does not bid for it."""
+    for seed, places in ((0, 4 * k), (2, 4 * k), (3, 4 * k + 1)):
+        values = np.random.default_rng(seed).integers(-(2**14), 2**14, (20, 5)).astype(np.float32) / 2**12
+        for most in (0, 1, 2, 15, 25, 60, 10**6):
+            near, prices = values.copy(), np.array([0, 0.5, 0, 0.25, 0], np.float32)
+            wanted, pairs = plain_auction(values.astype(float), prices.astype(float), k, places, 2.0**-6, most)
+            auction_of_all.auction(near, prices, k, places, np.float32(2.0**-6), most)
+            assert prices.tolist() == wanted.tolist(), (seed, most)
+            taken = {(int(t), int(e)) for t, e in np.argwhere(near == auction_of_all.NOTHING)}
+            assert taken == pairs and np.array_equal(near[near > auction_of_all.NOTHING], values[near > -1e9])
+        assert len(pairs) == 20 * k
+
+
 ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
