@@ -153,7 +153,7 @@ def attention(params: dict, x: jax.Array, *, causal: bool = True, mask: jax.Arra
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
     """Return x @ matrix for x [..., d]. One product of two matrices: XLA on CPU is up to three times slower on
     products with more axes."""
-    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[-1])
+    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _project(x: jax.Array, weights: jax.Array) -> jax.Array:

@@ -292,6 +292,15 @@ def test_the_least_number_of_rows_is_enough(backend, name):
         assert_close_bounded("laws.log_linear.exact", ours, theirs, scale, what=f"{name} from {LEAST[name]} rows")
 
 
+@pytest.mark.parametrize("name", ["fit_bilinear", "fit_separable", "fit_per_size"])
+def test_two_sizes_that_nearly_agree_are_two(backend, name):
+    """The length of a column does not count: 3e-8 apart, and as independent as a decade apart."""
+    size, experts = np.repeat([1e8, 1e8 * (1 + 3e-8)], 3), np.tile([1.0, 4.0, 16.0], 2)
+    for module in (backend.laws.log_linear, reference):
+        found = getattr(module, name)(size, experts, 10 ** (0.5 - 0.02 * np.log10(experts)))
+        assert found.status == "interior" and found.rows == 6, f"{name}: {found}"
+
+
 @pytest.mark.twin
 @pytest.mark.parametrize(("name", "columns", "message"), BAD.values(), ids=BAD)
 def test_what_cannot_be_fitted_is_named(backend, name, columns, message):

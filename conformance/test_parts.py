@@ -248,6 +248,22 @@ def test_decisions_in_evaluation(backend, name):
     check_evaluation(backend, name)
 
 
+def test_the_credit_of_a_policy_is_held(backend):
+    """The loss with rewards and advantages of other weights: they count as they are given."""
+    precision, name = precisions_of(backend)[0], "reinforce"
+    config, own = (models.build(room, name, policy_weight=1.0) for room in (reference.transformer, backend.transformer))
+    (params, tokens, noise, _), (others, *_) = (models.draw(config, seed) for seed in (19, 20))
+    params, others, noise = rounded((params, others, noise), precision)
+    loss = functools.partial(reference.transformer.loss, tokens=tokens, config=config, noise=noise)
+    credit = rounded(loss(others).credit, precision)
+    free, wanted = loss(params), loss(params, held_credit=credit)
+    found = run(backend, "transformer.loss", precision, params, tokens, traced={"noise": noise, "held_credit": credit},
+                config=own)  # fmt: skip
+    assert abs(free.total - wanted.total) > 1e-3, "another credit has to matter"
+    scale = UNIT[precision] * max(1.0, abs(wanted.total))
+    assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")
+
+
 FILLED = [
     {}, *(fields for fields in models.MODELS.values() if "grouping" not in fields), dict(router="top_k", num_experts=4),
     dict(router="top_k", num_experts=4, bias_rate=0.1), dict(router="hash", num_experts=4, granularity=2),

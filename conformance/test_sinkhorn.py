@@ -329,6 +329,20 @@ def test_mask_of_a_hard_plan(backend):
     assert bool(found.converged)
 
 
+def test_mask_where_a_mass_underflows(backend):
+    """As without padding, whatever the padded rows hold: the mass of an expert is 0 in floats and not in logarithms."""
+    values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
+    mask = np.arange(16) % 3 != 1
+    alone = reference.sinkhorn_plan(values[mask], num_sweeps=1)
+    found = run(backend, PLAN, "float64", np.where(mask[:, None], values, 1e4), traced={"mask": mask}, num_sweeps=1)
+    scale = swept_unit(values, "float64", 1)
+    assert_close_bounded("sinkhorn.plan", np.asarray(found.plan)[mask], alone.plan, scale * alone.plan + np.finfo("float64").tiny,
+                         what="sinkhorn_plan, mask, a mass that underflows: plan")  # fmt: skip
+    assert_close_bounded("sinkhorn.plan", found.column_potential, alone.column_potential,
+                         scale * np.abs(alone.column_potential).max(),
+                         what="sinkhorn_plan, mask, a mass that underflows: potential")  # fmt: skip
+
+
 def masked_gate_sum(point, weights, mask, router):
     """Return Σ weights · gate with padding."""
     return (router(point["logits"], 1, mask=mask, num_sweeps=3).gate * weights).sum()

@@ -260,7 +260,8 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
     for i in range(FIRST):
         values[i] = _signed_end(problem, extra, constant, kind, at, beyond, t, i * step, limit, sign, work)
     _low_points(values, found)
-    best = chosen = low = high = values[found[0]]  # the bracket is that of a low point, of which there is one
+    best = chosen = values[found[0]]
+    low = high = 0.0  # replaced below: there is always one low point
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
@@ -299,7 +300,8 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
     for i in range(FIRST):
         values[i] = _at_t(problem, extra, constant, kind, at, beyond, i * step, unbounded, limit, sign, work)
     _low_points(values, found)
-    best = chosen = low = high = values[found[0]]  # the bracket is that of a low point, of which there is one
+    best = chosen = values[found[0]]
+    low = high = 0.0  # replaced below: there is always one low point
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
