@@ -86,7 +86,8 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
         spread[level[i]] += weights[i] * offset * offset
         slope[level[i]] += weights[i] * offset * (log_loss[i] - mean_loss[level[i]])
     for j in range(levels):
-        slope[j] = slope[j] / spread[j] if spread[j] > 0 else 0.0
+        if spread[j] > 0:
+            slope[j] /= spread[j]
         root, lean = math.sqrt(total[j]), math.sqrt(spread[j])
         problem[ONE, 2 * j] = root
         problem[SIZE, 2 * j], problem[SIZE, 2 * j + 1] = root * mean_size[j], lean

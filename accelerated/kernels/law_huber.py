@@ -14,7 +14,19 @@ import math
 
 import numpy as np
 
-from .law_fit import CORNER, INTERIOR, LINEAR, RESOLUTION, START_AT_1, TIE, UNBOUNDED, _best_starts, _jit, _shape, _solve_two
+from .law_fit import (
+    CORNER,
+    INTERIOR,
+    LINEAR,
+    RESOLUTION,
+    START_AT_1,
+    TIE,
+    UNBOUNDED,
+    _best_starts,
+    _jit,
+    _shape,
+    _solve_two,
+)
 
 ROUNDS = 200  # of the Newton steps at one shape; about five are used
 STEPS = 300  # of the search over shapes
@@ -240,7 +252,7 @@ def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, wor
     damping = 1e-3
     for _ in range(STEPS):
         slope, inner, scales = _slopes(problem, delta, math.exp(log_alpha), logit, linear, work)
-        held = log_alpha >= 0.0 and free_alpha and _step(slope, inner, scales, free_alpha, free_logit, 1.0)[0] > 0.0
+        held = log_alpha >= 0.0 and free_alpha and _step(slope, inner, scales, free_alpha, free_logit, damping)[0] > 0.0
         moved = False
         while damping < 1e12:
             d0, d1, predicted = _step(slope, inner, scales, free_alpha and not held, free_logit, damping)

@@ -1,0 +1,516 @@
+"""Where the searches of the bounded law begin, how they step, what they spend and which end is taken.
+
+The loops run as plain Python here, with recorders and functions known by formula in the place of their helpers.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated.kernels import law_fit, law_huber
+from routelaws.accelerated.laws import fitting
+from routelaws.conformance.bounds import check
+from routelaws.conformance.strategies_laws import EXPERTS, SIZES
+
+pytestmark = pytest.mark.usefixtures("plain_loops")
+
+INFINITE = math.inf
+EXTRA = np.array([0.0, 1.0, 3.0, 9.0])
+BOTH = pytest.mark.parametrize("module", [law_fit, law_huber])
+
+
+class Hill:
+    """A search of either kind on a function of (log alpha, logit), with what it asked for.
+
+    Args:
+        module: `law_fit` or `law_huber`.
+        value: function of a point.
+        step: function of (free_alpha, free_logit, damping), of a point in `at`: d0, d1 and the decrease it promises.
+    """
+
+    def __init__(self, monkeypatch, module, value, step):
+        self.module, self.value, self.step, self.at = module, value, step, None
+        self.values, self.steps, self.linear = [], [], np.zeros(4)
+        if module is law_fit:
+            monkeypatch.setattr(module, "_value", lambda problem, extra, a, b, work: self.valued(a, b))
+            monkeypatch.setattr(module, "_gradient", lambda problem, extra, alpha, b, work: self.sloped(alpha, b))
+            monkeypatch.setattr(module, "_step", lambda work, *free: self.stepped(*free))
+        else:
+            monkeypatch.setattr(module, "_at", lambda problem, delta, a, b, linear, work: self.solved(a, b, linear))
+            monkeypatch.setattr(module, "_slopes", lambda problem, delta, alpha, b, *_: self.sloped(alpha, b))
+            monkeypatch.setattr(module, "_step", lambda slope, inner, scales, *free: self.stepped(*free))
+
+    def valued(self, log_alpha, logit):
+        self.values.append((log_alpha, logit))
+        return self.value(log_alpha, logit)
+
+    def solved(self, log_alpha, logit, linear):
+        """The unknowns follow the point, and a trial starts at those of the point that it leaves."""
+        assert linear.tolist() == ([*self.at, 0.0, 0.0] if self.values else [0.0] * 4)
+        linear[:2] = log_alpha, logit
+        return self.valued(log_alpha, logit)
+
+    def sloped(self, alpha, logit):
+        self.at = next(point for point in self.values if math.exp(point[0]) == alpha and point[1] == logit)
+        return None, None, None
+
+    def stepped(self, *asked):
+        """Least squares takes the residuals from where the sum was looked at last, so that has to be the point left."""
+        assert self.module is law_huber or self.values[-1] == self.at
+        self.steps.append(asked)
+        return self.step(*self.at, *asked)
+
+    def run(self, log_alpha, logit, free=(True, True), settled=1e-10, constant=0.0):
+        if self.module is law_fit:
+            return law_fit.search(None, EXTRA, constant, log_alpha, logit, *free, settled, None)
+        found = law_huber.search(None, 0.1, log_alpha, logit, *free, self.linear, None)
+        assert self.linear[:2].tolist() == [*found[:2]], "the unknowns are those of the point that is returned"
+        return found
+
+
+def bowl(log_alpha, logit):
+    """Least, 1, at (-2, 3)."""
+    return 1.0 + (log_alpha + 2.0) ** 2 + (logit - 3.0) ** 2
+
+
+def to_the_least(log_alpha, logit, free_alpha, free_logit, damping):
+    """The step of a bowl's own matrix with a damped diagonal."""
+    d0 = (-2.0 - log_alpha) / (1.0 + damping) if free_alpha else 0.0
+    d1 = (3.0 - logit) / (1.0 + damping) if free_logit else 0.0
+    return d0, d1, (d0 * d0 + d1 * d1) * (1.0 + damping)
+
+
+@BOTH
+def test_a_search_ends_where_the_sum_is_least(monkeypatch, module):
+    """In three steps: each leaves a thousandth of the way, then a ten-thousandth, and so on."""
+    hill = Hill(monkeypatch, module, bowl, to_the_least)
+    log_alpha, logit, value = hill.run(-1.0, 2.0)
+    assert (log_alpha, logit) == hill.values[-1] and value == bowl(log_alpha, logit)
+    check("laws.kernels.least", max(abs(log_alpha + 2), abs(logit - 3)))
+    dampings = [asked[2] for asked in hill.steps]
+    assert len(hill.values) == len(dampings) <= 5
+    for before, after in pairwise(dampings):
+        check("laws.kernels.sum", abs(after / before - 0.1))
+    check("laws.kernels.sum", abs(dampings[0] / 1e-3 - 1))
+    assert all(asked[:2] == (True, True) for asked in hill.steps)
+
+
+@BOTH
+@pytest.mark.parametrize("free", [(True, False), (False, True)])
+def test_what_is_not_free_stays(monkeypatch, module, free):
+    """Also where it is infinite."""
+    start = (-1.0, 2.0) if free[1] else (-1.0, -INFINITE)
+    hill = Hill(monkeypatch, module, lambda a, b: bowl(a, b if free[1] else 0.0), to_the_least)
+    found = hill.run(*start, free)
+    assert found[1 - free.index(True)] == start[1 - free.index(True)]
+    check("laws.kernels.least", abs(found[0] + 2) if free[0] else abs(found[1] - 3))
+    assert len(hill.values) <= 5 and all(asked[:2] == free for asked in hill.steps)
+
+
+@BOTH
+def test_damping_falls_with_each_success_to_a_floor(monkeypatch, module):
+    """One step a round, on a slope without end; `STEPS` rounds are the most."""
+    monkeypatch.setattr(module, "STEPS", 14)
+    hill = Hill(monkeypatch, module, lambda a, b: 1e6 + a, lambda *_: (-0.5, 0.0, 0.5))
+    assert hill.run(-1.0, 2.0)[:2] == (-8.0, 2.0)
+    floor = 1e-9 if module is law_fit else 1e-12
+    assert len(hill.values) == 15 and len(hill.steps) == 14
+    for k, asked in enumerate(hill.steps):
+        check("laws.kernels.sum", abs(asked[2] / max(1e-3 * 0.1**k, floor) - 1), message=f"step {k}")
+
+
+@BOTH
+def test_damping_rises_tenfold_until_the_search_gives_up(monkeypatch, module):
+    """Nothing is better: 16 trials from 1e-3 on; rounding leaves the last just below 1e12."""
+    hill = Hill(monkeypatch, module, lambda a, b: 1.0, lambda *_: (0.5, 0.5, 1.0))
+    assert hill.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    trials = [point for point in hill.values if point != (-1.0, 2.0)]
+    assert trials == [(-0.5, 2.5)] * len(hill.steps)
+    for k, asked in enumerate(hill.steps):
+        check("laws.kernels.sum", abs(asked[2] / 10.0 ** (k - 3) - 1), message=f"trial {k}")
+    assert len(trials) in (15, 16), "the last damping is 1e12, or just below it by rounding"
+    assert len(hill.values) == 1 + len(trials) * (2 if module is law_fit else 1)
+
+
+@BOTH
+def test_a_search_goes_on_after_a_failure(monkeypatch, module):
+    """From the damping that worked: a tenth of it comes next."""
+
+    def step(log_alpha, logit, free_alpha, free_logit, damping):
+        return (-1.0, 0.0, 1.0) if damping < 0.5 else (0.5, 0.0, 1.0 if log_alpha < -0.75 else 0.0)
+
+    hill = Hill(monkeypatch, module, lambda a, b: 2.0 - a, step)
+    assert hill.run(-1.0, 2.0) == (-0.5, 2.0, 2.5)
+    dampings = [asked[2] for asked in hill.steps]
+    wanted = [1e-3, 1e-2, 1e-1, 1.0, 1e-1, 1.0]
+    assert len(dampings) == len(wanted)
+    for found, expected in zip(dampings, wanted, strict=True):
+        check("laws.kernels.sum", abs(found / expected - 1))
+
+
+@BOTH
+def test_steps_are_cut_and_limits_kept(monkeypatch, module):
+    """At most 4 at once; log alpha up to 0, the logit within 40 of 0."""
+    monkeypatch.setattr(module, "STEPS", 1)
+    for start, step, end in (
+        ((-10.0, 0.0), (100.0, -100.0), (-6.0, -4.0)),
+        ((-10.0, 0.0), (-100.0, 100.0), (-14.0, 4.0)),
+        ((-10.0, 0.0), (3.5, -3.5), (-6.5, -3.5)),
+        ((-0.5, 38.0), (0.75, 3.5), (0.0, 40.0)),
+        ((-0.5, -38.0), (0.25, -3.5), (-0.25, -40.0)),
+        ((-0.5, 39.5), (0.25, 0.25), (-0.25, 39.75)),
+    ):
+        hill = Hill(monkeypatch, module, lambda a, b, start=start: 1.0 + ((a, b) == start), lambda *_, s=step: (*s, 1.0))
+        assert hill.run(*start) == (*end, 1.0)
+
+
+@BOTH
+def test_a_search_ends_where_too_little_is_promised(monkeypatch, module):
+    """A share of the sum with what no shape can change; no trial is made then."""
+    monkeypatch.setattr(module, "SETTLED", 0.25)
+    constant = 3.0 if module is law_fit else 0.0
+    for promised, trials in ((0.25 * (1 + constant), 0), (0.25 * (1 + constant) + 0.01, 1), (math.nan, 0)):
+        hill = Hill(monkeypatch, module, lambda a, b: 1.0 - (a != -1.0) * 1e-3, lambda *_, p=promised: (-0.5, 0.0, p))
+        monkeypatch.setattr(module, "STEPS", 1)
+        hill.run(-1.0, 2.0, settled=0.25, constant=constant)
+        assert len(hill.values) == 1 + trials
+
+
+@BOTH
+@pytest.mark.parametrize("start, d0, held", [(0.0, 0.5, True), (0.0, 0.0, False), (0.0, -0.5, False),
+                                             (-0.25, 0.5, False)])  # fmt: skip
+def test_the_edge_in_the_way_of_a_step(monkeypatch, module, start, d0, held):
+    """At log alpha = 0 a step outwards becomes one along the edge."""
+
+    def step(log_alpha, logit, free_alpha, free_logit, damping):
+        return d0 if free_alpha else 0.0, 0.5 if free_logit else 0.0, 1.0
+
+    monkeypatch.setattr(module, "STEPS", 1)
+    hill = Hill(monkeypatch, module, lambda a, b: 10.0 - b, step)
+    assert hill.run(start, 2.0)[:2] == (min(start + d0, 0.0), 2.5)
+    asked = [free[:2] for free in hill.steps]
+    assert asked == ([(True, True)] if start == 0.0 else []) + [(not held, True)]
+    hill = Hill(monkeypatch, module, lambda a, b: 10.0 - b, step)
+    assert hill.run(start, 2.0, (False, True))[:2] == (start, 2.5)
+    assert [free[:2] for free in hill.steps] == [(False, True)]
+
+
+class Fall:
+    """`polish` on a function known by formula, with what it asked for.
+
+    Args:
+        value: function of a point.
+        step: what Newton's method says everywhere.
+        fall: the slope along log alpha.
+    """
+
+    def __init__(self, monkeypatch, value, step, fall=0.5):
+        self.slopes, self.newtons, self.values = [], [], []
+
+        def slopes(problem, extra, log_alpha, logit, work):
+            self.slopes.append((log_alpha, logit))
+            return value(log_alpha, logit), fall, 0.25
+
+        def newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
+            assert (log_alpha, logit) == self.slopes[-1] and (fall_0, fall_1) == (fall, 0.25)
+            self.newtons.append((free_alpha, free_logit))
+            return step
+
+        def valued(problem, extra, log_alpha, logit, work):
+            self.values.append((log_alpha, logit))
+            return value(log_alpha, logit)
+
+        for name, function in (("_slopes", slopes), ("_newton", newton), ("_value", valued)):
+            monkeypatch.setattr(law_fit, name, function)
+
+    def run(self, log_alpha, logit, free=(True, True)):
+        found = law_fit.polish(None, EXTRA, log_alpha, logit, *free, None)
+        assert self.values[-1] == found[:2], "the last look is at the end"
+        return found
+
+
+@pytest.mark.parametrize("step", [(-0.5, 0.0), (0.0, 0.5), (-0.5, 0.5)])
+def test_a_polish_shortens_a_step_five_times(monkeypatch, step):
+    """1, 1/4, 1/16, 1/64 and 1/256 of it; where none is better it ends where it began."""
+    fall = Fall(monkeypatch, lambda a, b: 1.0, step)
+    assert fall.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    trials = [(-1.0 + step[0] / 4**k, 2.0 + step[1] / 4**k) for k in range(5)]
+    assert fall.values == [*trials, (-1.0, 2.0)] and fall.slopes == [(-1.0, 2.0)]
+
+
+def test_a_polish_without_a_step_looks_once(monkeypatch):
+    fall = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0))
+    assert fall.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    assert fall.values == [(-1.0, 2.0)]
+
+
+def test_a_polish_takes_the_longest_step_that_is_better(monkeypatch):
+    """A quarter, then the whole again; equal is not better, and `NEWTON_STEPS` are the most."""
+    fall = Fall(monkeypatch, lambda a, b: max(2.0 - b, 0.0) if b < 5 else 9.0, (0.0, 4.0))
+    assert fall.run(-1.0, 1.5) == (-1.0, 2.5, 0.0)
+    assert [b for _, b in fall.values] == [5.5, 2.5, 6.5, 3.5, 2.75, 2.5625, 2.515625, 2.5]
+    monkeypatch.setattr(law_fit, "NEWTON_STEPS", 3)
+    fall = Fall(monkeypatch, lambda a, b: -b, (0.0, 0.5))
+    assert fall.run(-1.0, 2.0) == (-1.0, 3.5, -3.5)
+    assert len(fall.slopes) == 3 and len(fall.values) == 4
+
+
+@pytest.mark.parametrize("start, fall, free, asked", [
+    (0.0, 0.5, True, False), (0.0, 0.0, True, True), (0.0, -0.5, True, True), (-0.25, 0.5, True, True),
+    (-0.25, -0.5, False, False),
+])  # fmt: skip
+def test_the_edge_in_the_way_of_a_polish(monkeypatch, start, fall, free, asked):
+    """At log alpha = 0 it is held where the sum falls outwards."""
+    found = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0), fall)
+    found.run(start, 2.0, (free, True))
+    assert found.newtons == [(asked, True)]
+    found = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0), fall)
+    found.run(start, -INFINITE, (free, False))
+    assert found.newtons == [(asked, False)]
+
+
+def test_a_polish_keeps_the_limits(monkeypatch):
+    """log alpha up to 0, the logit within 40 of 0, or infinite where it is not free."""
+    monkeypatch.setattr(law_fit, "NEWTON_STEPS", 1)
+    for start, step, end in (
+        ((-0.5, 38.0), (0.75, 9.0), (0.0, 40.0)),
+        ((-0.5, -38.0), (0.25, -9.0), (-0.25, -40.0)),
+        ((-0.5, 39.25), (0.25, 0.5), (-0.25, 39.75)),
+        ((-0.5, -39.25), (-9.0, -0.5), (-9.5, -39.75)),
+    ):
+        fall = Fall(monkeypatch, lambda a, b, start=start: 1.0 + ((a, b) == start), step)
+        assert fall.run(*start) == (*end, 1.0)
+    fall = Fall(monkeypatch, lambda a, b: 1.0 + a, (-0.25, 0.0))
+    assert fall.run(-0.5, -INFINITE, (True, False))[:2] == (-0.75, -INFINITE)
+
+
+@pytest.mark.parametrize("free", [(True, True), (True, False), (False, True), (False, False)])
+def test_newton_takes_differences_of_the_slopes(monkeypatch, free):
+    """A little to both sides, along what is free; of slopes that are straight the step is exact."""
+    matrix, at, asked = np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([-1.0, 0.5]), []
+
+    def slopes(problem, extra, log_alpha, logit, work):
+        asked.append((log_alpha - at[0], logit - at[1]))
+        return 0.0, *(np.array([4.0, 5.0]) - matrix @ [log_alpha, logit])
+
+    monkeypatch.setattr(law_fit, "_slopes", slopes)
+    found = law_fit._newton(None, EXTRA, *at, *free, 4.0, 5.0, None)
+    kept, wanted = list(free), np.zeros(2)
+    wanted[kept] = np.linalg.solve(matrix[kept][:, kept], np.array([4.0, 5.0])[kept])
+    check("laws.fitting.newton", float(np.abs(np.array(found) - wanted).max()))
+    axes = [axis for axis, one in zip(np.eye(2), free, strict=True) if one]
+    looked = [sign * law_fit.NUDGE * axis for axis in axes for sign in (-1, 1)]
+    assert len(asked) == len(looked) and np.allclose(asked, looked, rtol=law_fit.NUDGE, atol=0) if looked else not asked
+    assert 0 < law_fit.NUDGE < 0.01
+
+
+PLANE = np.full((4, 4), INFINITE)
+PLANE[[1, 3, 2, 0], [2, 3, 0, 0]] = 1.0, 2.0, 0.5, 3.0
+"""A scan: two points inside, the lower one first, of which the other is on the last line, and two in the first column."""
+
+
+@pytest.mark.parametrize("free, places", [((True, True), [(1, 2), (3, 3)]), ((True, False), [(2, 0), (0, 0)]),
+                                          ((False, True), [(3, 3)])])  # fmt: skip
+@BOTH
+def test_where_each_piece_is_searched(monkeypatch, module, free, places):
+    """From the lowest points of its part of the scan: all but the first column, that column, the last line."""
+    begun, extra, solutions = [], EXTRA, np.arange(64.0).reshape(4, 4, 4)
+
+    def searched(*given):
+        begun.append(given)
+        start = given[2 + (module is law_fit) :][:2]
+        if module is law_huber:
+            assert given[:2] == (("table", None, None, extra), 0.1) and given[4:6] == free and given[7] == "work"
+            given[6][:] += 1000.0
+        else:
+            assert given[:3] == ("table", extra, 0.5) and given[5:7] == free
+            assert given[7:] == (law_fit.SETTLED_SOON, "work")
+        return *start, 5.0 - len(begun)
+
+    monkeypatch.setattr(module, "search", searched)
+    if module is law_fit:
+        found = law_fit._search_piece("table", extra, 0.5, PLANE, *free, 3, False, "work")
+    else:
+        table = ("table", None, None, extra)
+        found = law_huber._search_piece(table, 0.1, PLANE, solutions, *free, 3, "work")
+        assert np.array_equal(solutions, np.arange(64.0).reshape(4, 4, 4)), "they are copied"
+        assert found[4:].tolist() == (solutions[places[-1]] + 1000.0).tolist()
+    assert len(begun) == len(places) and found[3] == 5.0 - len(places)
+    for (i, j), given in zip(places, begun, strict=True):
+        alpha, ratio, rest = law_fit._shape((i + 1) / 4, j / 4, math.log(10.0))
+        log_alpha, logit = given[2 + (module is law_fit) :][:2]
+        assert logit == -INFINITE if not free[1] else near(math.exp(logit), ratio / rest)
+        assert near(math.exp(log_alpha), alpha)
+    assert near(found[0], alpha) and near(found[2], rest) and (near(found[1], ratio) if free[1] else found[1] == 0.0)
+
+
+def near(found, wanted) -> bool:
+    check("laws.kernels.sum", abs(found - wanted), abs(wanted))
+    return True
+
+
+@BOTH
+@pytest.mark.parametrize("values, best", [([2.0, 1.0], 1), ([1.0, 2.0], 0), ([1.0, 1.0], 0), ([math.nan, 1.0], 1)])
+def test_the_best_end_of_a_piece(monkeypatch, module, values, best):
+    """The lowest, of equal ones the first; `starts` says how many are searched from."""
+    ends = [(math.log(0.5), 2.0, values[0]), (math.log(0.25), -3.0, values[1])]
+    for starts in (1, 2):
+        left = iter(ends)
+        monkeypatch.setattr(module, "search", lambda *given, left=left: next(left))
+        if module is law_fit:
+            found = law_fit._search_piece(None, EXTRA, 0.0, PLANE, True, True, starts, False, None)
+        else:
+            table = (None, None, None, EXTRA)
+            found = law_huber._search_piece(table, 0.1, PLANE, np.zeros((4, 4, 4)), True, True, starts, None)
+        assert len(list(left)) == 2 - starts
+        log_alpha, logit, value = ends[best if starts == 2 else 0]
+        if not math.isnan(value):
+            assert near(found[0], math.exp(log_alpha)) and found[3] == value
+            assert near(found[1], 1 / (1 + math.exp(-logit))) and near(found[2], 1 / (1 + math.exp(logit)))
+    empty = np.full((4, 4), INFINITE)
+    if module is law_fit:
+        assert law_fit._search_piece(None, EXTRA, 0.0, empty, True, True, 2, False, None)[3] == INFINITE
+    else:
+        found = law_huber._search_piece(table, 0.1, empty, np.zeros((4, 4, 4)), True, True, 2, None)
+        assert found.shape == (8,) and found[3] == INFINITE
+
+
+def test_a_careful_search_is_polished(monkeypatch):
+    """And ends later; a quick one is not."""
+    polished = []
+    monkeypatch.setattr(law_fit, "search", lambda *given: (-1.0, 2.0, given[7]))
+    monkeypatch.setattr(law_fit, "polish", lambda *given: polished.append(given) or (-1.5, 2.5, 0.25))
+    found = law_fit._search_piece("table", EXTRA, 0.0, PLANE, True, True, 1, False, "work")
+    assert found[3] == law_fit.SETTLED_SOON and not polished
+    found = law_fit._search_piece("table", EXTRA, 0.0, PLANE, True, True, 1, True, "work")
+    assert near(found[0], math.exp(-1.5)) and near(found[1], 1 / (1 + math.exp(-2.5))) and found[3] == 0.25
+    assert polished == [("table", EXTRA, -1.0, 2.0, True, True, "work")]
+    assert 0 < law_fit.SETTLED < law_fit.SETTLED_SOON < 0.001
+    monkeypatch.setattr(law_fit, "polish", lambda *given: (-1.5, 2.5, math.nan))
+    monkeypatch.setattr(law_fit, "search", lambda *given: (-1.0, 2.0, 0.0 if given[7] == law_fit.SETTLED else math.nan))
+    assert law_fit._search_piece("table", EXTRA, 0.0, PLANE, True, True, 1, True, "work")[3] == INFINITE
+
+
+class Pieces:
+    """A whole fit whose pieces have these sums: what is searched, and which is taken.
+
+    Args:
+        values: sums of the five pieces, from the smallest set to the largest.
+        constant: what no shape can change.
+        may_win: what the look at an edge's scan says.
+    """
+
+    weights = np.full(8, 0.5)
+
+    def __init__(self, monkeypatch, values, constant=0.0, may_win=True):
+        self.searched, self.looked, self.values, self.constant = [], [], values, constant
+        self.shapes, self.may_win, self.at = [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0)], may_win, None
+        self.shapes += [(1.0, 0.25, 0.75), (0.5, 0.0, 1.0), (0.75, 0.375, 0.625)]
+        own = {
+            "reduce_rows": lambda *given: ("table", constant), "_determined": lambda *given: True,
+            "scan_values": self.scanned, "fill_psi": self.filled, "evaluate": self.evaluated, "_may_win": self.looks,
+            "_search_piece": self.searches, "_routed_part": lambda *given: (7.0, 8.0),
+            "_fixed_part": lambda problem, psi, gain, interaction: (gain - 2.0, interaction - 2.0),
+        }  # fmt: skip
+        for name, function in own.items():
+            monkeypatch.setattr(law_fit, name, function)
+
+    def scanned(self, problem, table, values):
+        values[:] = np.arange(9.0)
+
+    def filled(self, psi, extra, *shape):
+        self.at = shape
+
+    def evaluated(self, problem, work):
+        return self.values[self.shapes.index(tuple(self.at))]
+
+    def looks(self, line, inside, constant):
+        self.looked.append((line.tolist(), inside, constant))
+        return self.may_win
+
+    def searches(self, problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
+        assert (problem, constant, starts) == ("table", self.constant, 2) and values.shape == (3, 3)
+        piece = {(True, True): 4, (True, False): 3, (False, True): 2}[bool(free_alpha), bool(free_logit)]
+        self.searched.append((piece, careful))
+        return *self.shapes[piece], self.values[piece]
+
+    def run(self, careful=True):
+        found = law_fit.fit_one(None, None, None, None, EXTRA, self.weights, np.empty((9, 4)), 2, careful)
+        assert found.shape == (9,) and tuple(self.at) == tuple(found[1:4]), "the coefficients are those of the shape"
+        assert found[5:].tolist() == [5.0, 6.0, 7.0, 8.0]
+        return found
+
+
+def test_a_careful_fit_searches_every_piece(monkeypatch):
+    pieces = Pieces(monkeypatch, [9.0, 8.0, 7.0, 6.0, 5.0], 0.5)
+    assert pieces.run().tolist() == [4, *pieces.shapes[4], 5.5, 5.0, 6.0, 7.0, 8.0]
+    assert sorted(pieces.searched) == [(2, True), (3, True), (4, True)] and not pieces.looked
+
+
+def test_a_quick_fit_looks_at_the_scan_of_an_edge(monkeypatch):
+    """The first column is that without E_max, the last line that of E_start = 1; the inside comes first."""
+    pieces = Pieces(monkeypatch, [9.0, 8.0, 3.0, 4.0, 5.0], 0.5)
+    assert pieces.run(careful=False)[0] == 2
+    assert pieces.searched == [(4, False), (3, False), (2, False)]
+    assert pieces.looked == [([0.0, 3.0, 6.0], 5.0, 0.5), ([6.0, 7.0, 8.0], 5.0, 0.5)]
+    pieces = Pieces(monkeypatch, [9.0, 8.0, 3.0, 4.0, 5.0], 0.5, may_win=False)
+    assert pieces.run(careful=False)[[0, 4]].tolist() == [4, 5.5] and pieces.searched == [(4, False)]
+
+
+@pytest.mark.parametrize("lowest", range(5))
+def test_the_smallest_piece_of_those_that_tie(monkeypatch, lowest):
+    """Within 1e-13 of the least sum, what no shape can change included; beyond that it is not a tie."""
+    for share, ties in ((0.5e-13, True), (2e-13, False)):
+        for other in range(lowest):
+            values = [9.0] * 5
+            values[lowest], values[other] = 1.0, 1.0 + 4.0 * share
+            assert Pieces(monkeypatch, values, 3.0).run()[0] == (other if ties else lowest)
+    values = [9.0] * 5
+    values[lowest] = 1.0
+    for after in range(lowest + 1, 5):
+        values[after] = 1.0
+    assert Pieces(monkeypatch, values).run()[0] == lowest
+
+
+def test_what_a_search_cannot_tell_apart_decides_nothing(monkeypatch):
+    """1e-10 in the root mean square of the predictions, so 1e-20 for each unit of weight; infinity is never taken."""
+    for value, piece in ((3e-20, 1), (5e-20, 4)):
+        assert Pieces(monkeypatch, [9.0, value, 9.0, 9.0, 0.0]).run()[0] == piece
+    assert Pieces(monkeypatch, [math.nan, INFINITE, math.nan, INFINITE, 1.0]).run()[0] == 4
+
+
+def test_a_table_that_does_not_determine_the_law(monkeypatch):
+    """Its rows are looked at with their weights, before any search."""
+    pieces = Pieces(monkeypatch, [1.0] * 5)
+    monkeypatch.setattr(law_fit, "_determined", lambda *given: False)
+    found = law_fit.fit_one(None, None, None, None, EXTRA, pieces.weights, np.empty((9, 4)), 2, True)
+    assert found[0] == law_fit.UNDETERMINED == -1 and np.isnan(found[1:]).all() and found.shape == (9,)
+    assert not pieces.searched and pieces.at is None
+
+
+def noisy_table():
+    """Return a table with noise, weights of it and the design of the law at a shape."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[::2]))
+    random = np.random.default_rng(6)
+    table = fitting.level_table(size, experts, 10 ** (0.6 - 0.1 * np.log10(size / 1e7) + random.normal(0, 0.01, 15)))
+    return table, random.integers(0, 3, (2, 15)).astype(float)
+
+
+def test_a_batch_is_a_fit_of_each_weighting():
+    """The shape's sum and coefficients are those of weighted least squares."""
+    table, weights = noisy_table()
+    given = (table.log_size, table.log_loss, table.level, table.cell, table.extra)
+    found = law_fit.fit_batch(*given, weights, 3, 1, False)
+    assert found.shape == (2, 9)
+    for b in range(2):
+        wanted = law_fit.fit_one(*given, weights[b], law_fit.scan_table(table.extra, 3), 1, False)
+        assert np.array_equal(found[b], wanted)
+        psi = np.empty(2 * table.extra.size)
+        law_fit.fill_psi(psi, table.extra, *found[b, 1:4])
+        here, root = psi[::2][table.level], np.sqrt(weights[b])
+        design = np.stack([np.ones(15), table.log_size, here, here * table.log_size], axis=1) * root[:, None]
+        answer = np.linalg.lstsq(design, root * table.log_loss, rcond=None)[0]
+        assert near(found[b, 4], np.sum((root * table.log_loss - design @ answer) ** 2))
+        check("laws.fitting.turns", float(np.abs(found[b, 5:] - answer).max()), float(np.abs(answer).max()))
