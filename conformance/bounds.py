@@ -36,6 +36,7 @@ BOUNDS["laws.fitting.newton"] = Bound(2e-8, "of the step; second differences, he
 BOUNDS["laws.kernels.sum"] = Bound(1e-12, "of the largest entry; sums of a dozen products; measured TODO")
 BOUNDS["laws.kernels.length"] = Bound(1e-12, "relative; where a slope of 1e-15 of the first one ends a search; measured TODO")
 BOUNDS["laws.kernels.least"] = Bound(1e-5, "of a length of 1; a bowl in three steps: the root of the decrease that ends a search")
+BOUNDS["laws.kernels.stationary"] = Bound(3.2e-8, "of root(sum) |columns|: the root of the 1e-15 that ends a solve")
 BOUNDS["laws.fitting.prediction"] = Bound(1e-9, "difference of log10 losses per unit of rmsle / 1e-3; measured 3e-10")
 BOUNDS["laws.fitting.exact_rmsle"] = Bound(2e-10, "log10; noise-free: twice the resolution that decides between pieces")
 BOUNDS["laws.fitting.exact_coefficient"] = Bound(1e-6, "relative; noise-free: resolution over an effect of 1e-3")

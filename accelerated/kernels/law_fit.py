@@ -207,7 +207,7 @@ def scan_values(problem, table, values):
         moments[j, 0], moments[j, 1] = one[i] * one[i], one[i] * size[i]
         moments[j, 2] = size[i] * size[i] + size[k] * size[k]
         moments[j, 3], moments[j, 4] = one[i] * fixed_0[i], one[i] * fixed_1[i]
-        moments[j, 5] = size[i] * fixed_0[i] + size[k] * fixed_0[k]
+        moments[j, 5] = size[i] * fixed_0[i]
         moments[j, 6] = size[i] * fixed_1[i] + size[k] * fixed_1[k]
         moments[j, 7], moments[j, 8] = one[i] * target[i], size[i] * target[i] + size[k] * target[k]
     total = _dot(target, target)
@@ -339,7 +339,7 @@ def _slopes(problem, extra, log_alpha, logit, work):
 @_jit
 def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
     """Return Newton's step (0, 0 where the sum does not bend upwards), its Hessian from differences of the slopes."""
-    a00 = a01 = a11 = 0.0
+    a00 = a01 = a11 = math.nan
     if free_alpha:
         _, low_0, low_1 = _slopes(problem, extra, log_alpha - NUDGE, logit, work)
         _, high_0, high_1 = _slopes(problem, extra, log_alpha + NUDGE, logit, work)

@@ -196,7 +196,7 @@ def test_two_unknowns():
     assert law_fit._solve_two(-4.0, -9.0, 2.0, 3.0, -5.0, False, True) == (0.0, -2.5, True)
     nothing = (0.0, 0.0, False)
     assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, False, False) == nothing
-    for a00, a01, a11 in ((1.0, 2.0, 4.0), (1.0, 3.0, 4.0), (-1.0, 0.0, -1.0), (0.0, 0.0, 1.0), (math.nan, 0.0, 1.0)):
+    for a00, a01, a11 in ((1.0, 2.0, 4.0), (1.0, 3.0, 4.0), (-0.5, 0.0, -0.5), (0.0, 0.0, 1.0), (math.nan, 0.0, 1.0)):
         assert law_fit._solve_two(a00, a01, a11, 3.0, -5.0, True, True) == nothing
     for empty in (0.0, -1.0, math.nan):
         assert law_fit._solve_two(empty, 0.0, 1.0, 3.0, -5.0, True, False) == nothing
@@ -327,3 +327,74 @@ def test_best_lengths_by_hand():
         decline = float(np.clip(residual, -delta, delta) @ np.array(change))
         assert law_huber._best_length(given, np.array(change), delta, decline) == length, residual
         assert given.times == rounds, residual
+
+
+def huber_work(size):
+    return np.empty((4, size)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(size), np.empty(size)
+
+
+def counted(monkeypatch, name):
+    """Let a function of `law_huber` count its calls."""
+    calls, inner = [], getattr(law_huber, name)
+    monkeypatch.setattr(law_huber, name, lambda *given: (calls.append(0), inner(*given))[1])
+    return calls
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.1, 9.0])
+@pytest.mark.parametrize("alpha, ratio", [(0.3, 0.02), (0.0, 0.0)])
+def test_the_linear_unknowns_under_huber(monkeypatch, delta, alpha, ratio):
+    """Where the sum is least the clipped residuals are orthogonal to each column, whatever the start."""
+    (size, loss), work = rows(), huber_work(LEVEL.size)
+    rounds = counted(monkeypatch, "_newton_matrix")
+    psi = (psi_of(EXTRA, alpha, ratio) if alpha else EXTRA / 300)[LEVEL]
+    design, values = columns(np.ones(size.size), size, psi), []
+    for start in (np.zeros(4), np.array([1.0, -2.0, 3.0, 4.0])):
+        linear = start.copy()
+        values.append(law_huber.solve((size, loss, LEVEL, EXTRA), delta, alpha, ratio, 1 - ratio, linear, work))
+        residual = loss - design @ linear
+        near(work[3], residual, "residuals")
+        near(values[-1], np.sum(np.where(abs(residual) <= delta, residual**2 / 2, delta * (abs(residual) - delta / 2))))
+        slopes = design.T @ np.clip(residual, -delta, delta)
+        scale = math.sqrt(values[-1]) * float(np.linalg.norm(design))
+        check("laws.kernels.stationary", float(np.linalg.norm(slopes)), scale)
+    assert np.any(np.abs(residual) > delta) == (delta < 1)
+    near(values[0], values[1], "from either start")
+    if delta > 1:
+        near(linear, np.linalg.lstsq(design, loss, rcond=None)[0], "least squares")
+    assert len(rounds) <= (40 if delta < 1 else 6), len(rounds)
+    del rounds[:]
+    law_huber.solve((size, loss, LEVEL, EXTRA), delta, alpha, ratio, 1 - ratio, linear, work)
+    assert len(rounds) <= 2, "the solution is a start at which nothing is left to do"
+
+
+def test_a_solve_ends():
+    """At once where no row has a residual; after `ROUNDS` at the latest."""
+    size, _ = rows()
+    exact = 0.5 - 0.25 * size
+    linear, work = np.array([0.5, -0.25, 0.0, 0.0]), huber_work(LEVEL.size)
+    value = law_huber.solve((size, exact, LEVEL, EXTRA), 0.1, 0.3, 0.02, 0.98, linear, work)
+    near([*linear[:2], 1 + linear[2], 1 + linear[3]], [0.5, -0.25, 1.0, 1.0])
+    check("laws.kernels.sum", value)
+
+
+@pytest.mark.parametrize("given", [0.0, 0.75])
+def test_rounds_of_a_solve(monkeypatch, given):
+    """A step is taken while its decline is more than a share of the sum and the sum falls; `ROUNDS` are the most."""
+    (size, loss), lengths = rows(), []
+    monkeypatch.setattr(law_huber, "ROUNDS", 3)
+
+    def best_length(residual, change, delta, decline):
+        lengths.append(decline)
+        return given
+
+    monkeypatch.setattr(law_huber, "_best_length", best_length)
+    linear, work = np.zeros(4), huber_work(LEVEL.size)
+    value = law_huber.solve((size, loss, LEVEL, EXTRA), 9.0, 0.3, 0.02, 0.98, linear, work)
+    if given:
+        assert len(lengths) == 3
+        near(lengths[1] / lengths[0], 1 / 16, "a quarter of the way is left each time")
+        design = columns(np.ones(size.size), size, psi_of(EXTRA, 0.3, 0.02)[LEVEL])
+        near(linear, (1 - 1 / 64) * np.linalg.lstsq(design, loss, rcond=None)[0])
+    else:
+        assert len(lengths) == 1 and not np.any(linear)
+        near(value, np.sum(loss**2) / 2)
