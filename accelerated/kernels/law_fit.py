@@ -408,7 +408,7 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first = 0 if free_alpha else scan - 1
     part = values[first:, 1:] if free_logit else values[first:, :1]
-    best = (1.0, 0.0, 1.0, np.inf)
+    best = (np.nan, np.nan, np.nan, np.inf)
     for place in _best_starts(part, starts):
         if place < 0:
             continue

@@ -76,12 +76,12 @@ def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
 @_jit
 def _factor(matrix):
     """Replace the lower half of a symmetric positive matrix by its Cholesky factor."""
-    for j in range(matrix.shape[0]):
+    for j in range(len(matrix)):
         for k in range(j):
-            for i in range(j, matrix.shape[0]):
+            for i in range(j, len(matrix)):
                 matrix[i, j] -= matrix[i, k] * matrix[j, k]
         root = math.sqrt(max(matrix[j, j], 1e-300))
-        for i in range(j, matrix.shape[0]):
+        for i in range(j, len(matrix)):
             matrix[i, j] /= root
 
 
@@ -129,7 +129,7 @@ def _best_length(residual, change, delta, decline):
             low = length
         else:
             high = length
-        trial = length - slope / curvature if curvature > 0.0 else np.inf
+        trial = length - slope / curvature
         if not low < trial < high:
             trial = 0.5 * (low + high) if high < np.inf else 2.0 * length
             if not low < trial < high:
@@ -156,8 +156,8 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
     basis, triangle, matrix, residual, change = work
     _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest)
     moved, step = np.zeros(4), np.empty(4)
-    for k in range(4):
-        for m in range(k, 4):
+    for k in range(moved.size):
+        for m in range(k, moved.size):
             moved[k] += triangle[k, m] * linear[m]
     for i in range(log_loss.size):
         residual[i] = log_loss[i]
@@ -293,7 +293,7 @@ def scan_shapes(problem, delta, scan, work):
             j = k if i % 2 == 0 else scan - 1 - k
             alpha, ratio, rest = _shape((i + 1) / scan, j / scan, math.log1p(extra[-1]))
             value = solve(problem, delta, alpha, ratio, rest, linear, work)
-            if not value >= 0.0:  # the shape is beyond rounding
+            if math.isnan(value):  # the shape is beyond rounding
                 value, linear[:] = np.inf, 0.0
             values[i, j] = value
             solutions[i, j] = linear
@@ -307,8 +307,7 @@ def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, sta
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first, left = (0 if free_alpha else scan - 1), (1 if free_logit else 0)
     part = values[first:, left:] if free_logit else values[first:, :1]
-    best = np.zeros(8)
-    best[3] = np.inf
+    best = np.full(8, np.inf)
     for place in _best_starts(part, starts):
         if place < 0:
             continue
@@ -340,7 +339,7 @@ def fit(log_size, log_loss, level, extra, delta, scan, starts):
     """
     rows = log_size.size
     problem = (log_size, log_loss, level, extra)
-    work = (np.empty((4, rows)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))
+    work = (np.empty((4, rows)), np.empty((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))
     values, solutions = scan_shapes(problem, delta, scan, work)
     found = np.zeros((5, 8))
     found[LINEAR, 2] = found[CORNER, 0] = found[CORNER, 2] = 1.0

@@ -334,7 +334,7 @@ def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
 
 @plain
 @pytest.mark.parametrize("spread, lines", [([1, 1, 0, 0], True), ([0, 0, 1, 1], True), ([0, 1, 0, 0], False),
-                                           ([0.5, 0.5, 0, 0], False), ([1, 0.5, 0, 2], True)])  # fmt: skip
+                                           ([0, 0.5, 0.5, 0], False), ([1, 0.5, 0, 2], True)])  # fmt: skip
 def test_two_e_with_two_sizes_are_enough(monkeypatch, spread, lines):
     """Spreads in units of the least that counts beside the row's weight; else both ends of psi are looked at."""
     asked, extra, problem = [], np.array([0.0, 1.0, 2.0, 4.0]), np.zeros((6, 8))
@@ -344,12 +344,12 @@ def test_two_e_with_two_sizes_are_enough(monkeypatch, spread, lines):
     for answers in ((True, True), (True, False), (False, True)):
         del asked[:]
         left = iter(answers)
-        monkeypatch.setattr(law_fit, "_independent", lambda table, psi, _, left=left: asked.append(psi) or next(left))
+        monkeypatch.setattr(law_fit, "_independent", lambda table, psi, _, left=left: asked.append((table, psi)) or next(left))
         found = law_fit._determined(LEVELS_4, CELLS_7, np.ones(7), problem, extra, None)
         assert bool(found) == (lines or answers == (True, True))
-        assert len(asked) == (0 if lines else 1 + answers[0])
+        assert len(asked) == (0 if lines else 1 + answers[0]) and all(table is problem for table, _ in asked)
     if not lines:
-        check("laws.kernels.sum", float(np.abs(asked[0] - np.log1p(extra)).max()))
+        check("laws.kernels.sum", float(np.abs(asked[0][1] - np.log1p(extra)).max()))
     assert law_fit.INDEPENDENT == 1e-8
 
 
@@ -361,6 +361,7 @@ TABLES = {
     "the size is psi": ([0, 1, 2, 3], [0.0, 1.0, 3.0, 7.0], [0.0, 1.0, 3.0, 7.0], False),
     "psi is one and the inverse size": ([0, 1, 2, 3, 4], [1.0, 2.0, 4.0, 8.0, -1.0],
                                         [2.0, 1.5, 1.25, 1.125, 0.0], False),
+    "psi is size less psi log10 N": ([0, 1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1 / 2, 2 / 3, 3 / 4, 4 / 5], False),
     "one size": ([0, 1, 2, 3], [0.5] * 4, [0.0, 1.0, 3.0, 7.0], False),
     "size 0": ([0, 1, 2, 3], [0.0] * 4, [0.0, 1.0, 3.0, 7.0], False),
     "psi 0": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 0.0], False),
@@ -385,11 +386,11 @@ def test_independent_columns(name):
 
 
 @plain
-@pytest.mark.parametrize("share, wanted", [(1e-3, False), (1.0, True)])
-def test_a_size_that_only_few_rows_tell(share, wanted):
+@pytest.mark.parametrize("spread, wanted", [(1e-9, False), (1e-7, True)])
+def test_a_size_that_only_few_rows_tell(spread, wanted):
     """With little weight on the rows of another size, and there psi is 1: the other columns are far from each other."""
-    level, size = np.array([0, 0, 1, 1]), np.array([1.0, 1.0 + 1e-9, 1.0, 1.0 + 2e-6])
-    weights = np.array([1.0, 1.0, share**2, share**2])
+    level, size = np.array([0, 0, 1, 1]), np.array([1.0, 1.0 + spread, 1.0, 1.0 + 2000 * spread])
+    weights = np.array([1.0, 1.0, 1e-6, 1e-6])
     problem, _ = law_fit.reduce_rows(size, size * 0.0, level, weights, 2)
     assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
 

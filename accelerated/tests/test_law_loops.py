@@ -314,7 +314,7 @@ def test_the_best_length_of_a_step(delta):
 
 
 def test_best_lengths_by_hand():
-    """Rounds: one where the guess 1 is right, two for a parabola, one for each doubling where no row is within delta."""
+    """Rounds: one where the guess 1 is right, two for a parabola, one a doubling where no row is within delta."""
     for residual, change, delta, length, rounds in (
         ([1.0, -2.0], [1.0, -2.0], 5.0, 1.0, 1),  # a parabola about 1
         ([3.0, -6.0], [1.0, -2.0], 9.0, 3.0, 2),  # about 3
@@ -322,6 +322,8 @@ def test_best_lengths_by_hand():
         ([16.0], [1.0], 0.5, 16.0, 5),  # 1, 2, 4, 8, 16
         ([16.25], [1.0], 0.5, 16.25, 6),  # and Newton's step from 16, where the row is within delta
         ([0.25], [1.0], 0.125, 0.25, 3),  # 1, then the middle of 0 and 1, 1/2, then of 0 and 1/2
+        ([1.5], [1.0], 0.5, 1.5, 2),  # a row that is delta away bends the sum
+        ([3 * 2.0**-30], [2.0**-30], 9.0, 3.0, 2),  # however small
     ):
         given = Counted(residual)
         decline = float(np.clip(residual, -delta, delta) @ np.array(change))

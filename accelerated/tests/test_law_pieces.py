@@ -27,6 +27,7 @@ def near(found, wanted) -> bool:
 
 PLANE = np.full((4, 4), INFINITE)
 PLANE[[1, 3, 2, 0], [2, 3, 0, 0]] = 1.0, 2.0, 0.5, 3.0
+PLANE[[2, 0], [1, 1]] = 1.25, 2.5  # next to these, and lower than some of another piece
 """A scan: two points inside, the lower one first, of which the other is on the last line, and two in the first column."""
 
 
@@ -107,6 +108,10 @@ def test_a_careful_search_is_polished(monkeypatch):
     assert law_fit._search_piece("table", EXTRA, 0.0, PLANE, True, True, 1, True, "work")[3] == INFINITE
 
 
+SHAPES = [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0), (1.0, 0.25, 0.75), (0.5, 0.0, 1.0), (0.75, 0.375, 0.625)]
+"""Of the five pieces, from the smallest set to the largest."""
+
+
 class Pieces:
     """A whole fit whose pieces have these sums: what is searched, and which is taken.
 
@@ -120,8 +125,7 @@ class Pieces:
 
     def __init__(self, monkeypatch, values, constant=0.0, may_win=True):
         self.searched, self.looked, self.values, self.constant = [], [], values, constant
-        self.shapes, self.may_win, self.at = [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0)], may_win, None
-        self.shapes += [(1.0, 0.25, 0.75), (0.5, 0.0, 1.0), (0.75, 0.375, 0.625)]
+        self.shapes, self.may_win, self.at = SHAPES, may_win, None
         own = {
             "reduce_rows": lambda *given: ("table", constant), "_determined": lambda *given: True,
             "scan_values": self.scanned, "fill_psi": self.filled, "evaluate": self.evaluated, "_may_win": self.looks,
@@ -180,7 +184,8 @@ def test_the_smallest_piece_of_those_that_tie(monkeypatch, lowest):
         for other in range(lowest):
             values = [9.0] * 5
             values[lowest], values[other] = 1.0, 1.0 + 4.0 * share
-            assert Pieces(monkeypatch, values, 3.0).run()[0] == (other if ties else lowest)
+            found = Pieces(monkeypatch, values, 3.0).run()
+            assert found[:4].tolist() == [other if ties else lowest, *SHAPES[other if ties else lowest]]
     values = [9.0] * 5
     values[lowest] = 1.0
     for after in range(lowest + 1, 5):
@@ -248,27 +253,32 @@ def test_the_scan_under_huber_goes_to_and_fro(monkeypatch):
         assert all(near(*pair) for pair in zip(shape, law_fit._shape(*point, math.log(10.0)), strict=True))
     assert values.tolist() == [[5.0, INFINITE], [0.0, 3.0]]
     assert solutions.tolist() == [[[1.0] * 4, [0.0] * 4], [[4.0] * 4, [3.0] * 4]]
-
-
-SHAPES = [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0), (1.0, 0.25, 0.75), (0.5, 0.0, 1.0), (0.75, 0.375, 0.625)]
+    del asked[:]
+    answers[:] = range(9)
+    values, _ = law_huber.scan_shapes((None, None, None, EXTRA), 0.1, 3, "work")
+    assert values.tolist() == [[0.0, 1.0, 2.0], [5.0, 4.0, 3.0], [6.0, 7.0, 8.0]]
 
 
 def fit_of(monkeypatch, values, shapes=SHAPES, rows=8):
-    """Return a Huber fit whose five pieces have these sums and shapes; the unknowns are the piece's number."""
+    """Return a Huber fit whose five pieces have these sums and shapes; the unknowns are 10 and the piece's number."""
 
     def solve(problem, delta, alpha, ratio, rest, linear, work):
         piece = [shape[:1] for shape in SHAPES[:2]].index((alpha,))
-        assert (ratio, rest) == (0.0, 1.0) and linear.tolist() == [0.0] * 4
+        assert (problem[3] is EXTRA, delta, ratio, rest) == (True, 0.1, 0.0, 1.0) and linear.tolist() == [0.0] * 4
         assert [part.shape for part in work] == [(4, rows), (4, 4), (4, 4), (rows,), (rows,)]
-        linear[:] = piece
+        linear[:] = 10.0 + piece
         return values[piece]
 
     def searched(problem, delta, plane, solutions, free_alpha, free_logit, starts, work):
         assert (delta, plane, solutions, starts) == (0.1, "values", "solutions", 3) and problem[3] is EXTRA
         piece = {(True, True): 4, (True, False): 3, (False, True): 2}[bool(free_alpha), bool(free_logit)]
-        return np.array([*shapes[piece], values[piece], *[piece] * 4])
+        return np.array([*shapes[piece], values[piece], *[10.0 + piece] * 4])
 
-    monkeypatch.setattr(law_huber, "scan_shapes", lambda problem, delta, scan, work: ("values", "solutions"))
+    def scanned(problem, delta, scan, work):
+        assert (problem[3] is EXTRA, delta, scan) == (True, 0.1, 5)
+        return "values", "solutions"
+
+    monkeypatch.setattr(law_huber, "scan_shapes", scanned)
     monkeypatch.setattr(law_huber, "solve", solve)
     monkeypatch.setattr(law_huber, "_search_piece", searched)
     return law_huber.fit(np.zeros(rows), np.zeros(rows), np.zeros(rows, int), EXTRA, 0.1, 5, 3)
@@ -280,7 +290,7 @@ def test_the_pieces_of_a_fit_under_huber(monkeypatch, lowest):
     values = [9.0] * 5
     values[lowest] = 1.0
     found = fit_of(monkeypatch, values)
-    assert found.tolist() == [lowest, *SHAPES[lowest], 1.0, *[lowest] * 4]
+    assert found.tolist() == [lowest, *SHAPES[lowest], 1.0, *[10.0 + lowest] * 4]
     for share, ties in ((0.5e-13, True), (2e-13, False)):
         for other in range(lowest):
             near_tie = [*values]
@@ -293,6 +303,7 @@ def test_what_a_search_under_huber_cannot_tell_apart(monkeypatch):
     for value, piece in ((3e-20, 1), (5e-20, 4)):
         assert fit_of(monkeypatch, [9.0, value, 9.0, 9.0, 0.0])[0] == piece
     assert fit_of(monkeypatch, [9.0, 6e-20, 9.0, 9.0, 0.0], rows=16)[0] == 1
+    assert fit_of(monkeypatch, [math.nan] * 5)[0] == 4, "nothing to compare: no piece is left out"
 
 
 @pytest.mark.parametrize("inside, edge", [(4, 2), (3, 1)])
@@ -302,9 +313,9 @@ def test_a_search_that_ended_on_an_edge(monkeypatch, inside, edge):
     shapes[inside] = (1.0, 0.125, 0.875)
     values = [9.0, 8.0, 7.0, 6.0, 5.0]
     values[inside] = 1.0
-    assert fit_of(monkeypatch, values, shapes).tolist() == [edge, *shapes[inside], 1.0, *[inside] * 4]
+    assert fit_of(monkeypatch, values, shapes).tolist() == [edge, *shapes[inside], 1.0, *[10.0 + inside] * 4]
     values[edge] = 1.0
-    assert fit_of(monkeypatch, values, shapes).tolist() == [edge, *SHAPES[edge], 1.0, *[edge] * 4]
+    assert fit_of(monkeypatch, values, shapes).tolist() == [edge, *SHAPES[edge], 1.0, *[10.0 + edge] * 4]
     values[edge] = 9.0
     assert fit_of(monkeypatch, values)[0] == inside, "it did not end there"
 
@@ -315,6 +326,9 @@ def test_starts_that_are_infinite_are_none():
     assert law_fit._best_starts(plane, 4).tolist() == [0, 2, 6, -1]
     assert law_fit._best_starts(plane[1:, 1:], 2).tolist() == [0, 1], "two of three that are level"
     assert law_fit._best_starts(np.full((2, 2), INFINITE), 2).tolist() == [-1, -1]
+    sides = np.full((5, 5), 5.0)
+    sides[[0, 0, 4], [0, 4, 0]] = 3.0, 2.0, 1.0
+    assert law_fit._best_starts(sides, 3).tolist() == [20, 4, 0], "opposite sides are no neighbours"
     row = np.array([[4.0, 1.0, 4.0, 3.0, 4.0, 2.0, 4.0, 0.0]])
     for starts, wanted in ((1, [7]), (2, [7, 1]), (3, [7, 1, 5]), (4, [7, 1, 5, 3])):
         assert law_fit._best_starts(row, starts).tolist() == wanted

@@ -15,7 +15,9 @@ from routelaws.conformance.bounds import check
 pytestmark = pytest.mark.usefixtures("plain_loops")
 
 INFINITE = math.inf
-EXTRA = np.array([0.0, 1.0, 3.0, 9.0])
+TABLE, EXTRA, DERIVATIVES = "table", "extra", ("slope", "matrix", "scales")
+"""What is only handed on."""
+
 BOTH = pytest.mark.parametrize("module", [law_fit, law_huber])
 
 
@@ -32,38 +34,42 @@ class Hill:
         self.module, self.value, self.step, self.at = module, value, step, None
         self.values, self.steps, self.linear = [], [], np.zeros(4)
         if module is law_fit:
-            monkeypatch.setattr(module, "_value", lambda problem, extra, a, b, work: self.valued(a, b))
-            monkeypatch.setattr(module, "_gradient", lambda problem, extra, alpha, b, work: self.sloped(alpha, b))
-            monkeypatch.setattr(module, "_step", lambda work, *free: self.stepped(*free))
+            own = {"_value": lambda *given: self.valued(*given[2:4], given[:2] == (TABLE, EXTRA)),
+                   "_gradient": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, EXTRA)),
+                   "_step": lambda work, *free: self.stepped(*free)}  # fmt: skip
         else:
-            monkeypatch.setattr(module, "_at", lambda problem, delta, a, b, linear, work: self.solved(a, b, linear))
-            monkeypatch.setattr(module, "_slopes", lambda problem, delta, alpha, b, *_: self.sloped(alpha, b))
-            monkeypatch.setattr(module, "_step", lambda slope, inner, scales, *free: self.stepped(*free))
+            own = {"_at": lambda *given: self.solved(*given[2:5], given[:2] == (TABLE, 0.1)),
+                   "_slopes": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, 0.1)),
+                   "_step": lambda *given: self.stepped(*given[3:], given[:3] == DERIVATIVES)}  # fmt: skip
+        for name, function in own.items():
+            monkeypatch.setattr(module, name, function)
 
-    def valued(self, log_alpha, logit):
+    def valued(self, log_alpha, logit, right=True):
+        assert right, "the table first"
         self.values.append((log_alpha, logit))
         return self.value(log_alpha, logit)
 
-    def solved(self, log_alpha, logit, linear):
+    def solved(self, log_alpha, logit, linear, right):
         """The unknowns follow the point, and a trial starts at those of the point that it leaves."""
         assert linear.tolist() == ([*self.at, 0.0, 0.0] if self.values else [0.0] * 4)
         linear[:2] = log_alpha, logit
-        return self.valued(log_alpha, logit)
+        return self.valued(log_alpha, logit, right)
 
-    def sloped(self, alpha, logit):
+    def sloped(self, alpha, logit, right):
+        assert right, "the table first"
         self.at = next(point for point in self.values if math.exp(point[0]) == alpha and point[1] == logit)
-        return None, None, None
+        return DERIVATIVES
 
-    def stepped(self, *asked):
+    def stepped(self, free_alpha, free_logit, damping, right=True):
         """Least squares takes the residuals from where the sum was looked at last, so that has to be the point left."""
-        assert self.module is law_huber or self.values[-1] == self.at
-        self.steps.append(asked)
-        return self.step(*self.at, *asked)
+        assert right and (self.module is law_huber or self.values[-1] == self.at)
+        self.steps.append((free_alpha, free_logit, damping))
+        return self.step(*self.at, *self.steps[-1])
 
     def run(self, log_alpha, logit, free=(True, True), settled=1e-10, constant=0.0):
         if self.module is law_fit:
-            return law_fit.search(None, EXTRA, constant, log_alpha, logit, *free, settled, None)
-        found = law_huber.search(None, 0.1, log_alpha, logit, *free, self.linear, None)
+            return law_fit.search(TABLE, EXTRA, constant, log_alpha, logit, *free, settled, None)
+        found = law_huber.search(TABLE, 0.1, log_alpha, logit, *free, self.linear, None)
         assert self.linear[:2].tolist() == [*found[:2]], "the unknowns are those of the point that is returned"
         return found
 
@@ -169,8 +175,8 @@ def test_a_search_ends_where_too_little_is_promised(monkeypatch, module):
     """A share of the sum with what no shape can change; no trial is made then."""
     monkeypatch.setattr(module, "SETTLED", 0.25)
     constant = 3.0 if module is law_fit else 0.0
-    for promised, trials in ((0.25 * (1 + constant), 0), (0.25 * (1 + constant) + 0.01, 1), (math.nan, 0)):
-        hill = Hill(monkeypatch, module, lambda a, b: 1.0 - (a != -1.0) * 1e-3, lambda *_, p=promised: (-0.5, 0.0, p))
+    for promised, trials in ((0.25 * (2 + constant), 0), (0.25 * (2 + constant) + 0.01, 1), (math.nan, 0)):
+        hill = Hill(monkeypatch, module, lambda a, b: 2.0 - (a != -1.0) * 1e-3, lambda *_, p=promised: (-0.5, 0.0, p))
         monkeypatch.setattr(module, "STEPS", 1)
         hill.run(-1.0, 2.0, settled=0.25, constant=constant)
         assert len(hill.values) == 1 + trials
@@ -209,14 +215,17 @@ class Fall:
 
         def slopes(problem, extra, log_alpha, logit, work):
             self.slopes.append((log_alpha, logit))
+            assert (problem, extra) == (TABLE, EXTRA)
             return value(log_alpha, logit), fall, 0.25
 
         def newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
+            assert (problem, extra) == (TABLE, EXTRA)
             assert (log_alpha, logit) == self.slopes[-1] and (fall_0, fall_1) == (fall, 0.25)
             self.newtons.append((free_alpha, free_logit))
             return step
 
         def valued(problem, extra, log_alpha, logit, work):
+            assert (problem, extra) == (TABLE, EXTRA)
             self.values.append((log_alpha, logit))
             return value(log_alpha, logit)
 
@@ -224,7 +233,7 @@ class Fall:
             monkeypatch.setattr(law_fit, name, function)
 
     def run(self, log_alpha, logit, free=(True, True)):
-        found = law_fit.polish(None, EXTRA, log_alpha, logit, *free, None)
+        found = law_fit.polish(TABLE, EXTRA, log_alpha, logit, *free, None)
         assert self.values[-1] == found[:2], "the last look is at the end"
         return found
 
@@ -290,11 +299,12 @@ def test_newton_takes_differences_of_the_slopes(monkeypatch, free):
     matrix, at, asked = np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([-1.0, 0.5]), []
 
     def slopes(problem, extra, log_alpha, logit, work):
+        assert (problem, extra) == (TABLE, EXTRA)
         asked.append((log_alpha - at[0], logit - at[1]))
         return 0.0, *(np.array([4.0, 5.0]) - matrix @ [log_alpha, logit])
 
     monkeypatch.setattr(law_fit, "_slopes", slopes)
-    found = law_fit._newton(None, EXTRA, *at, *free, 4.0, 5.0, None)
+    found = law_fit._newton(TABLE, EXTRA, *at, *free, 4.0, 5.0, None)
     kept, wanted = list(free), np.zeros(2)
     wanted[kept] = np.linalg.solve(matrix[kept][:, kept], np.array([4.0, 5.0])[kept])
     check("laws.fitting.newton", float(np.abs(np.array(found) - wanted).max()))

@@ -29,8 +29,8 @@ from routelaws.conformance.meta.mutant_tests import callers, tests_for
 from routelaws.conformance.meta.mutants import Mutant
 
 LISTED = Path(__file__).with_name("survivors.toml")
-OWN_TESTS = ("test_auction.py", "test_fit.py", "test_law_kernels.py", "test_law_searches.py", "test_interval_kernels.py",
-             "test_assignment_kernel.py")  # fmt: skip
+OWN_TESTS = ("test_auction.py", "test_fit.py", "test_law_kernels.py", "test_law_loops.py", "test_law_searches.py",
+             "test_law_pieces.py", "test_interval_kernels.py", "test_assignment_kernel.py")  # fmt: skip
 """Tests of what the fast twin alone has: an auction, fits of many weightings and their loops. Not in a wheel."""
 PATIENCE = 60.0
 """Seconds that a test may take beyond ten times its usual ones; a mutant that takes longer is killed, as "hangs"."""
