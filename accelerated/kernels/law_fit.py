@@ -392,10 +392,11 @@ def _best_starts(values, starts):
                 continue
             place = i * columns + j
             for s in range(starts):
-                if found[s] < 0 or here < values.flat[found[s]]:
+                if found[s] < 0:
+                    found[s] = place
+                    break
+                if here < values.flat[found[s]]:
                     place, found[s] = found[s], place
-                    if place < 0:
-                        break
                     here = values.flat[place]
     return found
 
@@ -433,10 +434,7 @@ def _may_win(line, inside, constant):
     can be left out by mistake: of resamples from a law with E_max = 3e4 one in five was, for an objective up to 6e-4
     too high (relative). Nearer to the released tables it was none of 9,000.
     """
-    best = 0
-    for i in range(line.size):
-        if line[i] < line[best]:
-            best = i
+    best = line.argmin()
     least = line[best]
     if 0 < best < line.size - 1:
         bend = line[best - 1] - 2.0 * least + line[best + 1]

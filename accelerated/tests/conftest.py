@@ -78,7 +78,7 @@ def small_fields(text_file):
 
 @pytest.fixture
 def plain_loops(monkeypatch):
-    """Run the loops of the law's fits as plain Python: a test can then put a function of its own in a helper's place."""
+    """Run the loops of the law's fits as plain Python: a test can then put a function of its own for a helper."""
     import numpy as np
 
     from routelaws.accelerated.kernels import law_fit, law_huber

@@ -16,7 +16,6 @@ EXTRA = np.array([0.0, 1.0, 4.0, 20.0, 100.0, 300.0])
 LEVEL = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 5])
 WEIGHTS = np.array([1.0, 2.0, 0.5, 1.0, 0.0, 3.0, 0.5, 1.0, 1.5, 0.5, 1.0, 1.0, 0.0, 0.0])
 """Six E: one with one row (2), one whose rows have no weight (5)."""
-
 pytestmark = pytest.mark.usefixtures("plain_loops")
 
 
@@ -138,7 +137,7 @@ def test_what_a_scan_cannot_solve_is_infinite():
     problem[law_fit.TARGET] = 0.3, 0.4
     law_fit.scan_values(problem, np.ones((1, 1)), values)
     assert values == 0.0
-    problem[law_fit.FIXED_0, 0] = 0.6  # 0.64 is left of the first column's square: 0.09 / 0.64 comes off instead of 0.09
+    problem[law_fit.FIXED_0, 0] = 0.6  # leaves 0.64 of the first column's square: 0.09 / 0.64 comes off
     law_fit.scan_values(problem, np.ones((1, 1)), values)
     assert values == np.inf
 

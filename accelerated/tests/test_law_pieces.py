@@ -27,8 +27,8 @@ def near(found, wanted) -> bool:
 
 PLANE = np.full((4, 4), INFINITE)
 PLANE[[1, 3, 2, 0], [2, 3, 0, 0]] = 1.0, 2.0, 0.5, 3.0
-PLANE[[2, 0], [1, 1]] = 1.25, 2.5  # next to these, and lower than some of another piece
-"""A scan: two points inside, the lower one first, of which the other is on the last line, and two in the first column."""
+PLANE[[2, 1], [1, 1]] = 1.25, 1.125  # next to these, and lower than some of another piece
+"""A scan: two points inside, the second on the last line, and two in the first column."""
 
 
 @pytest.mark.parametrize("free, places", [((True, True), [(1, 2), (3, 3)]), ((True, False), [(2, 0), (0, 0)]),
@@ -236,7 +236,7 @@ def test_a_batch_is_a_fit_of_each_weighting():
 
 
 def test_the_scan_under_huber_goes_to_and_fro(monkeypatch):
-    """So that each solve starts from a neighbour's solution; what cannot be solved is infinite, and the next start 0."""
+    """So that each solve starts from a neighbour's solution; what has no answer is infinite, and the next start 0."""
     asked, answers = [], [5.0, math.nan, 3.0, 0.0]
 
     def solve(problem, delta, alpha, ratio, rest, linear, work):
@@ -264,7 +264,8 @@ def fit_of(monkeypatch, values, shapes=SHAPES, rows=8):
 
     def solve(problem, delta, alpha, ratio, rest, linear, work):
         piece = [shape[:1] for shape in SHAPES[:2]].index((alpha,))
-        assert (problem[3] is EXTRA, delta, ratio, rest) == (True, 0.1, 0.0, 1.0) and linear.tolist() == [0.0] * 4
+        assert (problem[3] is EXTRA, delta, ratio, rest) == (True, 0.1, 0.0, 1.0)
+        assert linear.tolist() == [0.0] * 4
         assert [part.shape for part in work] == [(4, rows), (4, 4), (4, 4), (rows,), (rows,)]
         linear[:] = 10.0 + piece
         return values[piece]
@@ -339,16 +340,17 @@ def test_starts_that_are_infinite_are_none():
 
 def test_a_place_to_keep_machine_code_is_no_need(monkeypatch):
     """Programs are kept on disk where that can be; with and without, 0/0 is no error, and options are handed on."""
-    asked = []
+    asked, folder = [], {}
 
     def njit(**options):
         asked.append(options)
-        if "cache" in options and not has_folder:
+        if "cache" in options and not folder["is there"]:
             raise RuntimeError("no folder")
         return lambda function: function
 
     monkeypatch.setattr(law_fit, "njit", njit)
     for has_folder in (False, True):
+        folder["is there"] = has_folder
         assert law_fit._compiler(fastmath={"contract"})(len) is len
     kept, plainly = ({"error_model": "numpy", "fastmath": {"contract"}} | more for more in ({"cache": True}, {}))
     assert asked == [kept, plainly, kept]
