@@ -438,9 +438,9 @@ def _may_win(line, inside, constant):
     least = line[best]
     if 0 < best < line.size - 1:
         bend = line[best - 1] - 2.0 * least + line[best + 1]
-        lean = 0.5 * (line[best + 1] - line[best - 1])
+        lean = line[best + 1] - line[best - 1]
         if bend < np.inf:
-            least -= 0.5 * lean * lean / bend
+            least -= 0.125 * lean * lean / bend
     return least + constant < MARGIN * (inside + constant)
 
 

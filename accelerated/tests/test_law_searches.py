@@ -46,6 +46,7 @@ class Hill:
 
     def valued(self, log_alpha, logit, right=True):
         assert right, "the table first"
+        assert len(self.values) < 100, "without end"
         self.values.append((log_alpha, logit))
         return self.value(log_alpha, logit)
 
@@ -226,7 +227,7 @@ class Fall:
             return step
 
         def valued(problem, extra, log_alpha, logit, work):
-            assert (problem, extra) == (TABLE, EXTRA)
+            assert (problem, extra) == (TABLE, EXTRA) and len(self.values) < 100
             self.values.append((log_alpha, logit))
             return value(log_alpha, logit)
 
