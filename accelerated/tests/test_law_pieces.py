@@ -27,12 +27,12 @@ def near(found, wanted) -> bool:
 
 PLANE = np.full((4, 4), INFINITE)
 PLANE[[1, 3, 2, 0], [2, 3, 0, 0]] = 1.0, 2.0, 0.5, 3.0
-PLANE[[2, 1], [1, 1]] = 1.25, 1.125  # next to these, and lower than some of another piece
-"""A scan: two points inside, the second on the last line, and two in the first column."""
+PLANE[[2, 1, 3], [1, 1, 1]] = 1.25, 1.125, 1.5  # next to these, and lower than some of another piece
+"""A scan: the lowest points inside, on the last line and in the first column differ."""
 
 
 @pytest.mark.parametrize("free, places", [((True, True), [(1, 2), (3, 3)]), ((True, False), [(2, 0), (0, 0)]),
-                                          ((False, True), [(3, 3)])])  # fmt: skip
+                                          ((False, True), [(3, 1), (3, 3)])])  # fmt: skip
 @BOTH
 def test_where_each_piece_is_searched(monkeypatch, module, free, places):
     """From the lowest points of its part of the scan: all but the first column, that column, the last line."""
