@@ -154,7 +154,7 @@ class Pieces:
         self.searched.append((piece, careful))
         return *self.shapes[piece], self.values[piece]
 
-    def run(self, careful=True):
+    def fit_one(self, careful=True):
         found = law_fit.fit_one(None, None, None, None, EXTRA, self.weights, np.empty((9, 4)), 2, careful)
         assert found.shape == (9,) and tuple(self.at) == tuple(found[1:4]), "the coefficients are those of the shape"
         assert found[5:].tolist() == [5.0, 6.0, 7.0, 8.0]
@@ -163,18 +163,18 @@ class Pieces:
 
 def test_a_careful_fit_searches_every_piece(monkeypatch):
     pieces = Pieces(monkeypatch, [9.0, 8.0, 7.0, 6.0, 5.0], 0.5)
-    assert pieces.run().tolist() == [4, *pieces.shapes[4], 5.5, 5.0, 6.0, 7.0, 8.0]
+    assert pieces.fit_one().tolist() == [4, *pieces.shapes[4], 5.5, 5.0, 6.0, 7.0, 8.0]
     assert sorted(pieces.searched) == [(2, True), (3, True), (4, True)] and not pieces.looked
 
 
 def test_a_quick_fit_looks_at_the_scan_of_an_edge(monkeypatch):
     """The first column is that without E_max, the last line that of E_start = 1; the inside comes first."""
     pieces = Pieces(monkeypatch, [9.0, 8.0, 3.0, 4.0, 5.0], 0.5)
-    assert pieces.run(careful=False)[0] == 2
+    assert pieces.fit_one(careful=False)[0] == 2
     assert pieces.searched == [(4, False), (3, False), (2, False)]
     assert pieces.looked == [([0.0, 3.0, 6.0], 5.0, 0.5), ([6.0, 7.0, 8.0], 5.0, 0.5)]
     pieces = Pieces(monkeypatch, [9.0, 8.0, 3.0, 4.0, 5.0], 0.5, may_win=False)
-    assert pieces.run(careful=False)[[0, 4]].tolist() == [4, 5.5] and pieces.searched == [(4, False)]
+    assert pieces.fit_one(careful=False)[[0, 4]].tolist() == [4, 5.5] and pieces.searched == [(4, False)]
 
 
 @pytest.mark.parametrize("lowest", range(5))
@@ -184,20 +184,20 @@ def test_the_smallest_piece_of_those_that_tie(monkeypatch, lowest):
         for other in range(lowest):
             values = [9.0] * 5
             values[lowest], values[other] = 1.0, 1.0 + 4.0 * share
-            found = Pieces(monkeypatch, values, 3.0).run()
+            found = Pieces(monkeypatch, values, 3.0).fit_one()
             assert found[:4].tolist() == [other if ties else lowest, *SHAPES[other if ties else lowest]]
     values = [9.0] * 5
     values[lowest] = 1.0
     for after in range(lowest + 1, 5):
         values[after] = 1.0
-    assert Pieces(monkeypatch, values).run()[0] == lowest
+    assert Pieces(monkeypatch, values).fit_one()[0] == lowest
 
 
 def test_what_a_search_cannot_tell_apart_decides_nothing(monkeypatch):
     """1e-10 in the root mean square of the predictions, so 1e-20 for each unit of weight; infinity is never taken."""
     for value, piece in ((3e-20, 1), (5e-20, 4)):
-        assert Pieces(monkeypatch, [9.0, value, 9.0, 9.0, 0.0]).run()[0] == piece
-    assert Pieces(monkeypatch, [math.nan, INFINITE, math.nan, INFINITE, 1.0]).run()[0] == 4
+        assert Pieces(monkeypatch, [9.0, value, 9.0, 9.0, 0.0]).fit_one()[0] == piece
+    assert Pieces(monkeypatch, [math.nan, INFINITE, math.nan, INFINITE, 1.0]).fit_one()[0] == 4
 
 
 def test_a_table_that_does_not_determine_the_law(monkeypatch):

@@ -67,7 +67,7 @@ class Hill:
         self.steps.append((free_alpha, free_logit, damping))
         return self.step(*self.at, *self.steps[-1])
 
-    def run(self, log_alpha, logit, free=(True, True), settled=1e-10, constant=0.0):
+    def search(self, log_alpha, logit, free=(True, True), settled=1e-10, constant=0.0):
         if self.module is law_fit:
             return law_fit.search(TABLE, EXTRA, constant, log_alpha, logit, *free, settled, None)
         found = law_huber.search(TABLE, 0.1, log_alpha, logit, *free, self.linear, None)
@@ -91,7 +91,7 @@ def to_the_least(log_alpha, logit, free_alpha, free_logit, damping):
 def test_a_search_ends_where_the_sum_is_least(monkeypatch, module):
     """In three steps: each leaves a thousandth of the way, then a ten-thousandth, and so on."""
     hill = Hill(monkeypatch, module, bowl, to_the_least)
-    log_alpha, logit, value = hill.run(-1.0, 2.0)
+    log_alpha, logit, value = hill.search(-1.0, 2.0)
     assert (log_alpha, logit) == hill.values[-1] and value == bowl(log_alpha, logit)
     check("laws.kernels.least", max(abs(log_alpha + 2), abs(logit - 3)))
     dampings = [asked[2] for asked in hill.steps]
@@ -108,7 +108,7 @@ def test_what_is_not_free_stays(monkeypatch, module, free):
     """Also where it is infinite."""
     start = (-1.0, 2.0) if free[1] else (-1.0, -INFINITE)
     hill = Hill(monkeypatch, module, lambda a, b: bowl(a, b if free[1] else 0.0), to_the_least)
-    found = hill.run(*start, free)
+    found = hill.search(*start, free)
     assert found[1 - free.index(True)] == start[1 - free.index(True)]
     check("laws.kernels.least", abs(found[0] + 2) if free[0] else abs(found[1] - 3))
     assert len(hill.values) <= 5 and all(asked[:2] == free for asked in hill.steps)
@@ -119,7 +119,7 @@ def test_damping_falls_with_each_success_to_a_floor(monkeypatch, module):
     """One step a round, on a slope without end; `STEPS` rounds are the most."""
     monkeypatch.setattr(module, "STEPS", 14)
     hill = Hill(monkeypatch, module, lambda a, b: 1e6 + a, lambda *_: (-0.5, 0.0, 0.5))
-    assert hill.run(-1.0, 2.0)[:2] == (-8.0, 2.0)
+    assert hill.search(-1.0, 2.0)[:2] == (-8.0, 2.0)
     floor = 1e-9 if module is law_fit else 1e-12
     assert len(hill.values) == 15 and len(hill.steps) == 14
     for k, asked in enumerate(hill.steps):
@@ -130,7 +130,7 @@ def test_damping_falls_with_each_success_to_a_floor(monkeypatch, module):
 def test_damping_rises_tenfold_until_the_search_gives_up(monkeypatch, module):
     """Nothing is better: 16 trials from 1e-3 on; rounding leaves the last just below 1e12."""
     hill = Hill(monkeypatch, module, lambda a, b: 1.0, lambda *_: (0.5, 0.5, 1.0))
-    assert hill.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    assert hill.search(-1.0, 2.0) == (-1.0, 2.0, 1.0)
     trials = [point for point in hill.values if point != (-1.0, 2.0)]
     assert trials == [(-0.5, 2.5)] * len(hill.steps)
     for k, asked in enumerate(hill.steps):
@@ -147,7 +147,7 @@ def test_a_search_goes_on_after_a_failure(monkeypatch, module):
         return (-1.0, 0.0, 1.0) if damping < 0.5 else (0.5, 0.0, 1.0 if log_alpha < -0.75 else 0.0)
 
     hill = Hill(monkeypatch, module, lambda a, b: 2.0 - a, step)
-    assert hill.run(-1.0, 2.0) == (-0.5, 2.0, 2.5)
+    assert hill.search(-1.0, 2.0) == (-0.5, 2.0, 2.5)
     dampings = [asked[2] for asked in hill.steps]
     wanted = [1e-3, 1e-2, 1e-1, 1.0, 1e-1, 1.0]
     assert len(dampings) == len(wanted)
@@ -169,7 +169,7 @@ def test_steps_are_cut_and_limits_kept(monkeypatch, module):
     ):
         value = lambda a, b, start=start: 1.0 + ((a, b) == start)  # noqa: E731
         hill = Hill(monkeypatch, module, value, lambda *_, step=step: (*step, 1.0))
-        assert hill.run(*start) == (*end, 1.0)
+        assert hill.search(*start) == (*end, 1.0)
 
 
 @BOTH
@@ -180,7 +180,7 @@ def test_a_search_ends_where_too_little_is_promised(monkeypatch, module):
     for promised, trials in ((0.25 * (2 + constant), 0), (0.25 * (2 + constant) + 0.01, 1), (math.nan, 0)):
         hill = Hill(monkeypatch, module, lambda a, b: 2.0 - (a != -1.0) * 1e-3, lambda *_, p=promised: (-0.5, 0.0, p))
         monkeypatch.setattr(module, "STEPS", 1)
-        hill.run(-1.0, 2.0, settled=0.25, constant=constant)
+        hill.search(-1.0, 2.0, settled=0.25, constant=constant)
         assert len(hill.values) == 1 + trials
 
 
@@ -195,11 +195,11 @@ def test_the_edge_in_the_way_of_a_step(monkeypatch, module, start, d0, held):
 
     monkeypatch.setattr(module, "STEPS", 1)
     hill = Hill(monkeypatch, module, lambda a, b: 10.0 - b, step)
-    assert hill.run(start, 2.0)[:2] == (min(start + d0, 0.0), 2.5)
+    assert hill.search(start, 2.0)[:2] == (min(start + d0, 0.0), 2.5)
     asked = [free[:2] for free in hill.steps]
     assert asked == ([(True, True)] if start == 0.0 else []) + [(not held, True)]
     hill = Hill(monkeypatch, module, lambda a, b: 10.0 - b, step)
-    assert hill.run(start, 2.0, (False, True))[:2] == (start, 2.5)
+    assert hill.search(start, 2.0, (False, True))[:2] == (start, 2.5)
     assert [free[:2] for free in hill.steps] == [(False, True)]
 
 
@@ -234,7 +234,7 @@ class Fall:
         for name, function in (("_slopes", slopes), ("_newton", newton), ("_value", valued)):
             monkeypatch.setattr(law_fit, name, function)
 
-    def run(self, log_alpha, logit, free=(True, True)):
+    def polish(self, log_alpha, logit, free=(True, True)):
         found = law_fit.polish(TABLE, EXTRA, log_alpha, logit, *free, None)
         assert self.values[-1] == found[:2], "the last look is at the end"
         return found
@@ -244,25 +244,25 @@ class Fall:
 def test_a_polish_shortens_a_step_five_times(monkeypatch, step):
     """1, 1/4, 1/16, 1/64 and 1/256 of it; where none is better it ends where it began."""
     fall = Fall(monkeypatch, lambda a, b: 1.0, step)
-    assert fall.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    assert fall.polish(-1.0, 2.0) == (-1.0, 2.0, 1.0)
     trials = [(-1.0 + step[0] / 4**k, 2.0 + step[1] / 4**k) for k in range(5)]
     assert fall.values == [*trials, (-1.0, 2.0)] and fall.slopes == [(-1.0, 2.0)]
 
 
 def test_a_polish_without_a_step_looks_once(monkeypatch):
     fall = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0))
-    assert fall.run(-1.0, 2.0) == (-1.0, 2.0, 1.0)
+    assert fall.polish(-1.0, 2.0) == (-1.0, 2.0, 1.0)
     assert fall.values == [(-1.0, 2.0)]
 
 
 def test_a_polish_takes_the_longest_step_that_is_better(monkeypatch):
     """A quarter, then the whole again; equal is not better, and `NEWTON_STEPS` are the most."""
     fall = Fall(monkeypatch, lambda a, b: max(2.0 - b, 0.0) if b < 5 else 9.0, (0.0, 4.0))
-    assert fall.run(-1.0, 1.5) == (-1.0, 2.5, 0.0)
+    assert fall.polish(-1.0, 1.5) == (-1.0, 2.5, 0.0)
     assert [b for _, b in fall.values] == [5.5, 2.5, 6.5, 3.5, 2.75, 2.5625, 2.515625, 2.5]
     monkeypatch.setattr(law_fit, "NEWTON_STEPS", 3)
     fall = Fall(monkeypatch, lambda a, b: -b, (0.0, 0.5))
-    assert fall.run(-1.0, 2.0) == (-1.0, 3.5, -3.5)
+    assert fall.polish(-1.0, 2.0) == (-1.0, 3.5, -3.5)
     assert len(fall.slopes) == 3 and len(fall.values) == 4
 
 
@@ -273,10 +273,10 @@ def test_a_polish_takes_the_longest_step_that_is_better(monkeypatch):
 def test_the_edge_in_the_way_of_a_polish(monkeypatch, start, fall, free, asked):
     """At log alpha = 0 it is held where the sum falls outwards."""
     found = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0), fall)
-    found.run(start, 2.0, (free, True))
+    found.polish(start, 2.0, (free, True))
     assert found.newtons == [(asked, True)]
     found = Fall(monkeypatch, lambda a, b: 1.0, (0.0, 0.0), fall)
-    found.run(start, -INFINITE, (free, False))
+    found.polish(start, -INFINITE, (free, False))
     assert found.newtons == [(asked, False)]
 
 
@@ -290,9 +290,9 @@ def test_a_polish_keeps_the_limits(monkeypatch):
         ((-0.5, -39.25), (-9.0, -0.5), (-9.5, -39.75)),
     ):
         fall = Fall(monkeypatch, lambda a, b, start=start: 1.0 + ((a, b) == start), step)
-        assert fall.run(*start) == (*end, 1.0)
+        assert fall.polish(*start) == (*end, 1.0)
     fall = Fall(monkeypatch, lambda a, b: 1.0 + a, (-0.25, 0.0))
-    assert fall.run(-0.5, -INFINITE, (True, False))[:2] == (-0.75, -INFINITE)
+    assert fall.polish(-0.5, -INFINITE, (True, False))[:2] == (-0.75, -INFINITE)
 
 
 @pytest.mark.parametrize("free", [(True, True), (True, False), (False, True), (False, False)])
