@@ -86,7 +86,8 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
         spread[level[i]] += weights[i] * offset * offset
         slope[level[i]] += weights[i] * offset * (log_loss[i] - mean_loss[level[i]])
     for j in range(levels):
-        slope[j] = slope[j] / spread[j] if spread[j] > 0 else 0.0
+        if spread[j] > 0:
+            slope[j] /= spread[j]
         root, lean = math.sqrt(total[j]), math.sqrt(spread[j])
         problem[ONE, 2 * j] = root
         problem[SIZE, 2 * j], problem[SIZE, 2 * j + 1] = root * mean_size[j], lean
@@ -174,7 +175,7 @@ def evaluate(problem, work):
 def _shape(t, w, log_top):
     """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are about equal ratios."""
     low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
-    alpha = min(math.expm1(t * log_top) / math.expm1(log_top), 1.0)
+    alpha = math.expm1(t * log_top) / math.expm1(log_top)
     return alpha, low / (low + high), high / (low + high)
 
 
@@ -206,7 +207,7 @@ def scan_values(problem, table, values):
         moments[j, 0], moments[j, 1] = one[i] * one[i], one[i] * size[i]
         moments[j, 2] = size[i] * size[i] + size[k] * size[k]
         moments[j, 3], moments[j, 4] = one[i] * fixed_0[i], one[i] * fixed_1[i]
-        moments[j, 5] = size[i] * fixed_0[i] + size[k] * fixed_0[k]
+        moments[j, 5] = size[i] * fixed_0[i]
         moments[j, 6] = size[i] * fixed_1[i] + size[k] * fixed_1[k]
         moments[j, 7], moments[j, 8] = one[i] * target[i], size[i] * target[i] + size[k] * target[k]
     total = _dot(target, target)
@@ -250,7 +251,7 @@ def _gradient(problem, extra, alpha, logit, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     p, q, top = alpha * rest, alpha * rest * ratio, extra[-1]
     rise = p * rest
-    scale = math.log1p(rise * top / (1.0 + q * top)) if rise > 0 else 1.0
+    scale = math.log1p(rise * top / (1.0 + q * top))
     tilt, level = work[TILT], work[LEVEL]
     gain, interaction = _routed_part(problem, work)
     for j in range(extra.size):
@@ -275,21 +276,26 @@ def _value(problem, extra, log_alpha, logit, work):
 
 
 @_jit
+def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
+    """Solve for the free ones of two unknowns, the other is 0; returns also whether the matrix is positive."""
+    if free_0 and free_1:
+        determinant = a00 * a11 - a01 * a01
+        if a00 > 0.0 and determinant > 0.0:
+            return (a11 * g0 - a01 * g1) / determinant, (a00 * g1 - a01 * g0) / determinant, True
+    elif free_0 and a00 > 0.0:
+        return g0 / a00, 0.0, True
+    elif free_1 and a11 > 0.0:
+        return 0.0, g1 / a11, True
+    return 0.0, 0.0, False
+
+
+@_jit
 def _step(work, free_alpha, free_logit, damping):
     """Return the damped Gauss-Newton step of the free variables, and the decrease it predicts."""
     first, second, residual = work[TURN_0], work[TURN_1], work[RESIDUAL]
-    g0 = _dot(first, residual) if free_alpha else 0.0
-    g1 = _dot(second, residual) if free_logit else 0.0
+    g0, g1 = _dot(first, residual), _dot(second, residual)
     a00, a11 = _dot(first, first) * (1.0 + damping), _dot(second, second) * (1.0 + damping)
-    a01 = _dot(first, second) if free_alpha and free_logit else 0.0
-    if not free_alpha:
-        a00 = 1.0
-    if not free_logit:
-        a11 = 1.0
-    determinant = a00 * a11 - a01 * a01
-    if not determinant > 0.0:
-        return 0.0, 0.0, 0.0
-    d0, d1 = (a11 * g0 - a01 * g1) / determinant, (a00 * g1 - a01 * g0) / determinant
+    d0, d1, _ = _solve_two(a00, _dot(first, second), a11, g0, g1, free_alpha, free_logit)
     return d0, d1, g0 * d0 + g1 * d1
 
 
@@ -333,23 +339,16 @@ def _slopes(problem, extra, log_alpha, logit, work):
 @_jit
 def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
     """Return Newton's step (0, 0 where the sum does not bend upwards), its Hessian from differences of the slopes."""
-    a00 = a11 = 1.0
-    a01 = 0.0
+    a00 = a01 = a11 = math.nan
     if free_alpha:
         _, low_0, low_1 = _slopes(problem, extra, log_alpha - NUDGE, logit, work)
         _, high_0, high_1 = _slopes(problem, extra, log_alpha + NUDGE, logit, work)
         a00, a01 = (low_0 - high_0) / (2.0 * NUDGE), (low_1 - high_1) / (2.0 * NUDGE)
     if free_logit:
-        _, low_0, low_1 = _slopes(problem, extra, log_alpha, logit - NUDGE, work)
-        _, high_0, high_1 = _slopes(problem, extra, log_alpha, logit + NUDGE, work)
+        _, _, low_1 = _slopes(problem, extra, log_alpha, logit - NUDGE, work)
+        _, _, high_1 = _slopes(problem, extra, log_alpha, logit + NUDGE, work)
         a11 = (low_1 - high_1) / (2.0 * NUDGE)
-    if not (free_alpha and free_logit):
-        a01 = 0.0
-    fall_0, fall_1 = fall_0 if free_alpha else 0.0, fall_1 if free_logit else 0.0
-    determinant = a00 * a11 - a01 * a01
-    if not (a00 > 0.0 and determinant > 0.0):
-        return 0.0, 0.0
-    return (a11 * fall_0 - a01 * fall_1) / determinant, (a00 * fall_1 - a01 * fall_0) / determinant
+    return _solve_two(a00, a01, a11, fall_0, fall_1, free_alpha, free_logit)[:2]
 
 
 @_jit
@@ -381,29 +380,23 @@ def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
 @_jit
 def _best_starts(values, starts):
     """Return the `starts` lowest local minima of the scan as flat indices, -1 where there are fewer."""
+    rows, columns = values.shape
     found = np.full(starts, -1)
-    if starts == 1:
-        lowest_value = np.inf
-        for i in range(values.shape[0]):
-            for j in range(values.shape[1]):
-                if values[i, j] < lowest_value:
-                    lowest_value, found[0] = values[i, j], i * values.shape[1] + j
-        return found
-    for i in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            here, lowest = values[i, j], True
-            for k in range(max(i - 1, 0), min(i + 2, values.shape[0])):
-                for m in range(max(j - 1, 0), min(j + 2, values.shape[1])):
-                    if values[k, m] < here:
-                        lowest = False
+    for i in range(rows):
+        for j in range(columns):
+            here, lowest = values[i, j], values[i, j] < np.inf
+            for k in range(max(i - 1, 0), min(i + 2, rows)):
+                for m in range(max(j - 1, 0), min(j + 2, columns)):
+                    lowest &= here <= values[k, m]
             if not lowest:
                 continue
-            place = i * values.shape[1] + j
+            place = i * columns + j
             for s in range(starts):
-                if found[s] < 0 or here < values.flat[found[s]]:
+                if found[s] < 0:
+                    found[s] = place
+                    break
+                if here < values.flat[found[s]]:
                     place, found[s] = found[s], place
-                    if place < 0:
-                        break
                     here = values.flat[place]
     return found
 
@@ -411,12 +404,12 @@ def _best_starts(values, starts):
 @_jit
 def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
     """Search one piece of the domain from the lowest points of its scan; returns (alpha, ratio, rest, residual sum)."""
-    scan, log_top = values.shape[0], math.log1p(extra[-1])
+    scan, log_top = len(values), math.log1p(extra[-1])
     settled = SETTLED if careful else SETTLED_SOON
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first = 0 if free_alpha else scan - 1
     part = values[first:, 1:] if free_logit else values[first:, :1]
-    best = (1.0, 0.0, 1.0, np.inf)
+    best = (np.nan, np.nan, np.nan, np.inf)
     for place in _best_starts(part, starts):
         if place < 0:
             continue
@@ -441,16 +434,13 @@ def _may_win(line, inside, constant):
     can be left out by mistake: of resamples from a law with E_max = 3e4 one in five was, for an objective up to 6e-4
     too high (relative). Nearer to the released tables it was none of 9,000.
     """
-    best = 0
-    for i in range(line.size):
-        if line[i] < line[best]:
-            best = i
+    best = line.argmin()
     least = line[best]
     if 0 < best < line.size - 1:
         bend = line[best - 1] - 2.0 * least + line[best + 1]
-        lean = 0.5 * (line[best + 1] - line[best - 1])
-        if bend > 0.0 and bend < np.inf:
-            least -= 0.5 * lean * lean / bend
+        lean = line[best + 1] - line[best - 1]
+        if bend < np.inf:
+            least -= 0.125 * lean * lean / bend
     return least + constant < MARGIN * (inside + constant)
 
 
@@ -481,9 +471,8 @@ def _independent(problem, psi, work):
         size[i] = problem[SIZE, i]
         level[i] = psi[i // 2] * problem[ONE, i]
         tilt[i] = psi[i // 2] * problem[SIZE, i]
-    full_size, full_level, full_tilt = _normalise(size), _normalise(level), _normalise(tilt)
-    if not (full_size > 0.0 and full_level > 0.0 and full_tilt > 0.0):
-        return False
+    for column in (size, level, tilt):  # a column of zeros becomes NaN, which no comparison holds for
+        _normalise(column)
     _remove(size, problem[FIXED_0])
     for column in (tilt, level):
         _remove(column, problem[FIXED_0])
@@ -519,7 +508,8 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     flat = np.empty(table.shape[0])
     scan_values(problem, table, flat)
     values = flat.reshape((scan, scan))
-    found = np.full((5, 4), np.inf)
+    found = np.empty((5, 4))
+    found[:] = np.inf
     fill_psi(work[PSI], extra, 0.0, 0.0, 1.0)
     found[LINEAR] = 0.0, 0.0, 1.0, evaluate(problem, work)
     fill_psi(work[PSI], extra, 1.0, 0.0, 1.0)

@@ -14,7 +14,19 @@ import math
 
 import numpy as np
 
-from .law_fit import CORNER, INTERIOR, LINEAR, RESOLUTION, START_AT_1, TIE, UNBOUNDED, _jit
+from .law_fit import (
+    CORNER,
+    INTERIOR,
+    LINEAR,
+    RESOLUTION,
+    START_AT_1,
+    TIE,
+    UNBOUNDED,
+    _best_starts,
+    _jit,
+    _shape,
+    _solve_two,
+)
 
 ROUNDS = 200  # of the Newton steps at one shape; about five are used
 STEPS = 300  # of the search over shapes
@@ -64,12 +76,12 @@ def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
 @_jit
 def _factor(matrix):
     """Replace the lower half of a symmetric positive matrix by its Cholesky factor."""
-    for j in range(matrix.shape[0]):
+    for j in range(len(matrix)):
         for k in range(j):
-            for i in range(j, matrix.shape[0]):
+            for i in range(j, len(matrix)):
                 matrix[i, j] -= matrix[i, k] * matrix[j, k]
         root = math.sqrt(max(matrix[j, j], 1e-300))
-        for i in range(j, matrix.shape[0]):
+        for i in range(j, len(matrix)):
             matrix[i, j] /= root
 
 
@@ -117,7 +129,7 @@ def _best_length(residual, change, delta, decline):
             low = length
         else:
             high = length
-        trial = length - slope / curvature if curvature > 0.0 else np.inf
+        trial = length - slope / curvature
         if not low < trial < high:
             trial = 0.5 * (low + high) if high < np.inf else 2.0 * length
             if not low < trial < high:
@@ -144,8 +156,8 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
     basis, triangle, matrix, residual, change = work
     _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest)
     moved, step = np.zeros(4), np.empty(4)
-    for k in range(4):
-        for m in range(k, 4):
+    for k in range(moved.size):
+        for m in range(k, moved.size):
             moved[k] += triangle[k, m] * linear[m]
     for i in range(log_loss.size):
         residual[i] = log_loss[i]
@@ -195,7 +207,7 @@ def _slopes(problem, delta, alpha, logit, linear, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     p, q = alpha * rest, alpha * rest * ratio
     rise = p * rest
-    scale = math.log1p(rise * extra[-1] / (1.0 + q * extra[-1])) if rise > 0.0 else 1.0
+    scale = math.log1p(rise * extra[-1] / (1.0 + q * extra[-1]))
     turn, whole, shared, slope = np.empty(2), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros(2)
     inner, scales = np.zeros((2, 2)), np.zeros(2)
     for i in range(log_loss.size):
@@ -226,15 +238,10 @@ def _slopes(problem, delta, alpha, logit, linear, work):
 @_jit
 def _step(slope, inner, scales, free_alpha, free_logit, damping):
     """Return the damped step of the free variables and the decrease it predicts."""
-    a00 = inner[0, 0] + damping * scales[0] if free_alpha else 1.0
-    a11 = inner[1, 1] + damping * scales[1] if free_logit else 1.0
-    a01 = inner[0, 1] if free_alpha and free_logit else 0.0
-    g0, g1 = (slope[0] if free_alpha else 0.0), (slope[1] if free_logit else 0.0)
-    determinant = a00 * a11 - a01 * a01
-    if not (determinant > 0.0 and a00 > 0.0):
-        return 0.0, 0.0, np.inf  # no descent at this damping: more is needed
-    d0, d1 = (a11 * g0 - a01 * g1) / determinant, (a00 * g1 - a01 * g0) / determinant
-    return d0, d1, g0 * d0 + g1 * d1
+    a00, a11 = inner[0, 0] + damping * scales[0], inner[1, 1] + damping * scales[1]
+    d0, d1, descends = _solve_two(a00, inner[0, 1], a11, slope[0], slope[1], free_alpha, free_logit)
+    # Where the matrix is not positive more damping is needed: infinity asks for a trial, which fails and brings it.
+    return d0, d1, slope[0] * d0 + slope[1] * d1 if descends else np.inf
 
 
 @_jit
@@ -245,7 +252,7 @@ def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, wor
     damping = 1e-3
     for _ in range(STEPS):
         slope, inner, scales = _slopes(problem, delta, math.exp(log_alpha), logit, linear, work)
-        held = log_alpha >= 0.0 and free_alpha and _step(slope, inner, scales, free_alpha, free_logit, 1.0)[0] > 0.0
+        held = log_alpha >= 0.0 and free_alpha and _step(slope, inner, scales, free_alpha, free_logit, damping)[0] > 0.0
         moved = False
         while damping < 1e12:
             d0, d1, predicted = _step(slope, inner, scales, free_alpha and not held, free_logit, damping)
@@ -274,14 +281,6 @@ def _at(problem, delta, log_alpha, logit, linear, work):
 
 
 @_jit
-def _shape(t, w, log_top):
-    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are about equal ratios."""
-    low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
-    alpha = min(math.expm1(t * log_top) / math.expm1(log_top), 1.0)
-    return alpha, low / (low + high), high / (low + high)
-
-
-@_jit
 def scan_shapes(problem, delta, scan, work):
     """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
 
@@ -294,7 +293,7 @@ def scan_shapes(problem, delta, scan, work):
             j = k if i % 2 == 0 else scan - 1 - k
             alpha, ratio, rest = _shape((i + 1) / scan, j / scan, math.log1p(extra[-1]))
             value = solve(problem, delta, alpha, ratio, rest, linear, work)
-            if not value >= 0.0:  # the shape is beyond rounding
+            if math.isnan(value):  # the shape is beyond rounding
                 value, linear[:] = np.inf, 0.0
             values[i, j] = value
             solutions[i, j] = linear
@@ -302,28 +301,16 @@ def scan_shapes(problem, delta, scan, work):
 
 
 @_jit
-def _lowest(values, starts):
-    """Return the flat indices of the `starts` lowest points that no neighbour is below, from the lowest on."""
-    rows, columns = values.shape
-    picked = []
-    for place in np.argsort(values.copy().ravel()):
-        i, j = place // columns, place % columns
-        around = values[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
-        if len(picked) < starts and values[i, j] <= around.min() and values[i, j] < np.inf:
-            picked.append(place)
-    return picked
-
-
-@_jit
 def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
     """Search one piece of the domain from the lowest points of its scan: [8] alpha, ratio, rest, value, unknowns."""
-    scan, log_top = values.shape[0], math.log1p(problem[3][-1])
+    scan, log_top = len(values), math.log1p(problem[3][-1])
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first, left = (0 if free_alpha else scan - 1), (1 if free_logit else 0)
     part = values[first:, left:] if free_logit else values[first:, :1]
-    best = np.zeros(8)
-    best[3] = np.inf
-    for place in _lowest(part, starts):
+    best = np.full(8, np.inf)
+    for place in _best_starts(part, starts):
+        if place < 0:
+            continue
         i, j = place // part.shape[1] + first, place % part.shape[1] + left
         alpha, ratio, rest = _shape((i + 1) / scan, j / scan, log_top)
         logit = math.log(ratio / rest) if free_logit else -np.inf
@@ -352,7 +339,7 @@ def fit(log_size, log_loss, level, extra, delta, scan, starts):
     """
     rows = log_size.size
     problem = (log_size, log_loss, level, extra)
-    work = (np.empty((4, rows)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))
+    work = (np.empty((4, rows)), np.empty((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))
     values, solutions = scan_shapes(problem, delta, scan, work)
     found = np.zeros((5, 8))
     found[LINEAR, 2] = found[CORNER, 0] = found[CORNER, 2] = 1.0

@@ -15,6 +15,9 @@ from routelaws.conformance.harness import central_difference
 from routelaws.conformance.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import routed
 
+plain = pytest.mark.usefixtures("plain_loops")
+"""Of tests that ask for so little that to compile it would cost more."""
+
 LAWS = {
     "inside": (2.0, 300.0),
     "nearly unbounded": (1.5, 3e4),
@@ -76,6 +79,7 @@ def shape_of(extra, alpha: float, ratio: float) -> np.ndarray:
     return psi / psi[-1]
 
 
+@plain
 def test_the_scan_is_least_squares_at_each_point():
     """alpha and E_start/E_max at equal steps of about equal ratios; the sums by the normal equations."""
     problem, extra = reduced()
@@ -106,6 +110,7 @@ def check_turns(problem, extra, at, work):
         check("laws.fitting.turn", float(np.abs(work[turn] - wanted).max()), scale, message=f"turn by {direction}")
 
 
+@plain
 @pytest.mark.parametrize("alpha, ratio", [(0.5, 0.01), (0.05, 0.2), (0.9, 1e-4)])
 def test_derivatives_of_the_search(alpha, ratio):
     """Of the residual sum, by log alpha and logit ratio: the loops' turn of the prediction, and central differences."""
@@ -126,6 +131,7 @@ def test_derivatives_of_the_search(alpha, ratio):
         check("laws.fitting.derivative", abs(found - wanted), size, message=f"by {direction}")
 
 
+@plain
 @pytest.mark.parametrize("free", [(True, True), (True, False), (False, True)])
 def test_a_step_of_newton(free):
     """With second differences of the residual sum, half of which the slopes are taken of, in the free variables."""
@@ -147,6 +153,7 @@ def test_a_step_of_newton(free):
     check("laws.fitting.newton", float(np.abs(found - wanted).max() / np.abs(wanted).max()), message=f"free: {free}")
 
 
+@plain
 def test_newton_stays_where_the_sum_does_not_bend_upwards():
     """There it has no step, and a search is left where it ended."""
     problem, extra = reduced()
@@ -185,16 +192,16 @@ PLANES = {
 }
 
 
+@plain
 @pytest.mark.parametrize("name", PLANES)
 def test_where_a_search_begins(name):
     """Flat places that none of the eight neighbours is below, the lowest first; for one start the lowest of all."""
     plane, wanted = PLANES[name]
     for starts in (1, 2, 3):
         assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
-        found = law_huber._lowest(np.array(plane), starts)
-        assert [int(place) for place in found] == [place for place in wanted[:starts] if place >= 0]
 
 
+@plain
 @pytest.mark.parametrize("delta", [1.0, 3e-3])
 def test_derivatives_of_the_search_under_huber(delta):
     """The slope is that of the criterion; the matrix is a weighted projection, here by least squares."""
@@ -236,6 +243,7 @@ def test_derivatives_of_the_search_under_huber(delta):
         check("laws.fitting.turns", abs(slope[f] - float(turns[f] @ clipped)), scale, message=f"slope {f}, by hand")
 
 
+@plain
 def test_the_linear_part_is_least_squares():
     """The residual sum at a shape, and the four coefficients by back-substitution."""
     problem, extra = reduced()
@@ -250,29 +258,6 @@ def test_the_linear_part_is_least_squares():
     check("laws.fitting.turns", abs(residual / residual_sum(problem, psi) - 1), message="residual sum")
     for name, ours, theirs in zip(("intercept", "size", "gain", "interaction"), found, wanted, strict=True):
         check("laws.fitting.turns", abs(ours / theirs - 1), message=name)
-
-
-INFINITE = math.inf
-EDGES = {
-    "below": ([3.0, 2.0, 1.0, 2.0, 3.0], True),
-    "above": ([1.3, 1.2, 1.2, 1.2, 1.3], False),
-    "between the points": ([3.0, 2.0, 1.125, 1.25, 3.0], True),  # the parabola's least is 1.0625
-    "not far enough between them": ([3.0, 2.0, 1.2, 1.25, 3.0], False),  # 1.1178
-    "first point": ([1.125, 3.0, 3.0, 3.0, 1.25], False),  # no parabola: the last point is not its neighbour
-    "last point": ([1.25, 3.0, 3.0, 3.0, 1.125], False),
-    "no neighbour": ([3.0, INFINITE, 1.125, 1.2, 3.0], False),
-    "nothing": ([INFINITE] * 5, False),
-}
-"""Residual sums of an edge, and whether one of at least 1 can be beaten, less 0.1 for what a scan misses."""
-
-
-@pytest.mark.parametrize("name", EDGES)
-def test_which_edges_a_quick_fit_searches(name):
-    """By hand; what no shape can change counts on both sides."""
-    line, wanted = EDGES[name]
-    assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
-    if np.isfinite(line).all():
-        assert law_fit._may_win(np.array(line) - 0.5, 0.5, 0.5) == wanted
 
 
 @pytest.mark.parametrize("kind", [law_intervals.SLOPE, law_intervals.PREDICTION, law_intervals.START])
@@ -303,3 +288,98 @@ def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
         found = law_intervals._least_over_t(*asked, True, limit, sign, work)
         assert len(ends) > 10 and found < max(ends)
         check("laws.uncertainty.end", max(found - min(ends), 0.0) / (max(ends) - min(ends)), message=f"sign {sign}")
+
+
+LEVELS_4, CELLS_7 = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 2, 3, 4, 5, 5])
+
+
+@plain
+@pytest.mark.parametrize("change, wanted", [
+    ({}, True), ({"weights": [1.0, 1, 1, 1, 1, 1, 0.5]}, False), ({"weights": [2.0, 1, 1, 1, 1, 1, 0.5]}, True),
+    ({"weights": [1.0, 1, 1, 1, 1, 2, 0]}, False), ({"weights": [3.0, 0, 1, 1, 1, 1, 1]}, False),
+    ({"level": [0, 0, 1, 1, 2, 2, 2]}, False), ({"cell": [0, 1, 2, 3, 4, 4, 4]}, False), ({"extra": 5}, True),
+])  # fmt: skip
+def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
+    """Seven rows, each as often as its weight, four E and six pairs (N, E); the columns are independent here."""
+    given = {"level": LEVELS_4, "cell": CELLS_7, "weights": [1.0] * 7} | change
+    monkeypatch.setattr(law_fit, "_independent", lambda *_: True)
+    level, cell, weights = (np.array(given[name]) for name in ("level", "cell", "weights"))
+    extra = np.arange(given.get("extra", 4), dtype=float)
+    assert bool(law_fit._determined(level, cell, weights, np.ones((6, 2 * extra.size)), extra, None)) == wanted
+
+
+@plain
+@pytest.mark.parametrize("spread, lines", [([1, 1, 0, 0], True), ([0, 0, 1, 1], True), ([0, 1, 0, 0], False),
+                                           ([0, 0.5, 0.5, 0], False), ([1, 0.5, 0, 2], True)])  # fmt: skip
+def test_two_e_with_two_sizes_are_enough(monkeypatch, spread, lines):
+    """Spreads in units of the least that counts beside the row's weight; else both ends of psi are looked at."""
+    asked, extra, problem = [], np.array([0.0, 1.0, 2.0, 4.0]), np.zeros((6, 8))
+    problem[law_fit.ONE, ::2] = [1.0, 2.0, 3.0, 4.0]
+    problem[law_fit.SIZE, 1::2] = 1.5 * law_fit.INDEPENDENT * np.array(spread) * problem[law_fit.ONE, ::2]
+    problem[law_fit.SIZE, ::2] = 0.1
+    for answers in ((True, True), (True, False), (False, True)):
+        del asked[:]
+        left = iter(answers)
+        look = lambda table, psi, _, left=left: asked.append((table, psi)) or next(left)  # noqa: E731
+        monkeypatch.setattr(law_fit, "_independent", look)
+        found = law_fit._determined(LEVELS_4, CELLS_7, np.ones(7), problem, extra, None)
+        assert bool(found) == (lines or answers == (True, True))
+        assert len(asked) == (0 if lines else 1 + answers[0]) and all(table is problem for table, _ in asked)
+    if not lines:
+        check("laws.kernels.sum", float(np.abs(asked[0][1] - np.log1p(extra)).max()))
+    problem[law_fit.SIZE, 1::2] = problem[law_fit.ONE, 4:] = 0.0
+    monkeypatch.setattr(law_fit, "_independent", lambda *_: False)
+    assert not law_fit._determined(LEVELS_4, CELLS_7, np.ones(7), problem, extra, None), "an E without weight is none"
+    assert law_fit.INDEPENDENT == 1e-8
+
+
+ROOT = np.array([1.0, 2.0, 0.5, 1.0, 1.5])
+TABLES = {
+    "two E with two sizes": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 1.0], True),
+    "four E with a size each": ([0, 1, 2, 3], [-1.0, 0.0, 2.0, 1.0], [0.0, 1.0, 3.0, 7.0], True),
+    "three of them": ([0, 1, 2], [-1.0, 0.0, 2.0], [0.0, 1.0, 3.0], False),
+    "the size is psi": ([0, 1, 2, 3], [0.0, 1.0, 3.0, 7.0], [0.0, 1.0, 3.0, 7.0], False),
+    "psi is 1 and the inverse size": ([0, 1, 2, 3, 4], [1.0, 2.0, 4.0, 8.0, -1.0], [2.0, 1.5, 1.25, 1.125, 0.0], False),
+    "psi is size less psi log10 N": (
+        [0, 1, 2, 3, 4],
+        [0.0, 1.0, 2.0, 3.0, 4.0],
+        [0.0, 1 / 2, 2 / 3, 3 / 4, 4 / 5],
+        False,
+    ),
+    "one size": ([0, 1, 2, 3], [0.5] * 4, [0.0, 1.0, 3.0, 7.0], False),
+    "size 0": ([0, 1, 2, 3], [0.0] * 4, [0.0, 1.0, 3.0, 7.0], False),
+    "psi 0": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 0.0], False),
+    "psi 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0], False),
+    "psi nearly 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0 + 1e-9], False),
+    "psi not that near 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0 + 1e-7], True),
+    "nearly one size": ([0, 0, 1, 1], [0.5, 0.5 + 1e-9, 0.5, 0.5 + 1e-9], [0.0, 1.0], False),
+    "not that near": ([0, 0, 1, 1], [0.5, 0.5 + 1e-7, 0.5, 0.5 + 1e-7], [0.0, 1.0], True),
+}
+"""Levels, sizes, psi of each level, and whether 1, log10 N, psi and psi log10 N are independent."""
+
+
+@plain
+@pytest.mark.parametrize("name", TABLES)
+def test_independent_columns(name):
+    """By their lengths of 1, less what the others hold."""
+    level, size, psi, wanted = TABLES[name]
+    level, size, psi = np.array(level), np.array(size), np.array(psi)
+    problem, _ = law_fit.reduce_rows(size, size * 0.0, level, ROOT[: size.size] ** 2, psi.size)
+    assert bool(law_fit._independent(problem, psi, np.empty((6, 2 * psi.size)))) == wanted
+    assert bool(law_fit._independent(problem, 1e-5 * psi, np.empty((6, 2 * psi.size)))) == wanted, "a factor"
+
+
+@plain
+@pytest.mark.parametrize("spread, wanted", [(1e-9, False), (1e-7, True)])
+def test_a_size_that_only_few_rows_tell(spread, wanted):
+    """With little weight on the rows of another size, and there psi is 1: the other columns are far from each other."""
+    level, size = np.array([0, 0, 1, 1]), np.array([1.0, 1.0 + spread, 1.0, 1.0 + 2000 * spread])
+    weights = np.array([1.0, 1.0, 1e-6, 1e-6])
+    problem, _ = law_fit.reduce_rows(size, size * 0.0, level, weights, 2)
+    assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
+
+
+def test_long_sums_may_be_added_up_in_any_order():
+    """Where all terms are there at once; nothing else is relaxed."""
+    assert law_fit._dot.targetoptions["fastmath"] == {"reassoc", "contract"}
+    assert not law_fit.evaluate.targetoptions.get("fastmath") and not law_huber.solve.targetoptions.get("fastmath")
