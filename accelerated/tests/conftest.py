@@ -59,9 +59,17 @@ CALLS = 5_000
 """More calls of loops than any test makes where they run as plain Python: one that goes on for ever is stopped."""
 
 
+def put_plain(patch, modules, through=lambda function: function) -> None:
+    """Put the plain Python function in place of each compiled one: nothing is compiled, and helpers can be replaced."""
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "py_func"):
+                patch.setattr(module, name, through(value.py_func))
+
+
 @pytest.fixture
 def plain(monkeypatch):
-    """Put the plain Python function in place of each compiled one: nothing is compiled, and helpers can be replaced."""
+    """Run the loops of assignment, auction and intervals as plain Python."""
     from routelaws.accelerated.kernels import assignment, auction, law_fit, law_intervals
 
     left = iter(range(CALLS))
@@ -73,14 +81,20 @@ def plain(monkeypatch):
 
         return call
 
-    for module in (assignment, auction):
-        for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func"):
-                monkeypatch.setattr(module, name, counted(value.py_func))
-    for module in (law_fit, law_intervals):  # whose searches take a given number of steps
-        for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func"):
-                monkeypatch.setattr(module, name, value.py_func)
+    put_plain(monkeypatch, (assignment, auction), counted)
+    put_plain(monkeypatch, (law_fit, law_intervals))  # whose searches take a given number of steps
+
+
+@pytest.fixture
+def plain_loops(monkeypatch):
+    """Run the loops of the law's fits as plain Python."""
+    import numpy as np
+
+    from routelaws.accelerated.kernels import law_fit, law_huber
+
+    put_plain(monkeypatch, (law_fit, law_huber))
+    with np.errstate(all="ignore"):
+        yield
 
 
 @pytest.fixture
@@ -120,17 +134,3 @@ def small_fields(text_file):
         "batch_size": 4, "steps": 24, "steps_per_call": 4, "evaluations": 3, "evaluation_tokens": 256, "seed": 1,
     }  # fmt: skip
 
-
-@pytest.fixture
-def plain_loops(monkeypatch):
-    """Run the loops of the law's fits as plain Python: a test can then put a function of its own for a helper."""
-    import numpy as np
-
-    from routelaws.accelerated.kernels import law_fit, law_huber
-
-    for module in (law_fit, law_huber):
-        for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func"):
-                monkeypatch.setattr(module, name, value.py_func)
-    with np.errstate(all="ignore"):
-        yield
