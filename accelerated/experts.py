@@ -221,7 +221,7 @@ def routed_ffn(
     # PLACE
     capacity = slots
     if asked is not None:
-        num_real = asked.any(axis=1).sum(dtype=jnp.int32)
+        num_real = asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
     placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
     row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)

@@ -333,7 +333,7 @@ def loss(
     output = apply(params, inputs, config, compute_dtype=compute_dtype, **options)
     logits = output.logits.astype(jnp.promote_types(output.logits.dtype, jnp.float32))
     log_z = log_sum_exp(logits, axis=-1)
-    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
     log_probability = of_target - log_z
     if counted is None:
         cross_entropy = -log_probability.mean()
