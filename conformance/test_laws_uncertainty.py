@@ -432,6 +432,7 @@ def test_verdict(backend, numbers, words, extrapolated):
 OUTSIDE = [
     (("slope", SIZES[0]), False), (("slope", SIZES[3]), False), (("slope", SIZES[3] * 1.01), True),
     (("prediction", SIZES[1], 512.0), False), (("prediction", SIZES[3], 513.0), True),
+    (("prediction", SIZES[0], 1.0), False), (("observation", SIZES[3], 1.0), False),
     (("gain", SIZES[0], 512.0), False), (("gain", SIZES[0] / 2, 2.0), True),
     (("effective_parameters", SIZES[0], 8.0), False), (("effective_parameters", SIZES[3], 512.0), True),
     (("a",), False), (("b",), True), (("c",), False), (("d",), True), (("E_start",), False), (("N_cutoff",), True),
