@@ -248,7 +248,7 @@ def test_decisions_in_evaluation(backend, name):
     check_evaluation(backend, name)
 
 
-def test_the_credit_of_a_policy_is_held(backend):
+def check_held_credit(backend) -> None:
     """The loss with rewards and advantages of other weights: they count as they are given."""
     precision, name = precisions_of(backend)[0], "reinforce"
     config, own = (models.build(room, name, policy_weight=1.0) for room in (reference.transformer, backend.transformer))
@@ -262,6 +262,10 @@ def test_the_credit_of_a_policy_is_held(backend):
     assert abs(free.total - wanted.total) > 1e-3, "another credit has to matter"
     scale = UNIT[precision] * max(1.0, abs(wanted.total))
     assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")
+
+
+def test_the_credit_of_a_policy_is_held(backend):
+    check_held_credit(backend)
 
 
 FILLED = [

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import accounting, routed_block
+from routelaws.accelerated import accounting, configuration, routed_block, transformer
 from routelaws.accelerated.laws import uncertainty
 from routelaws.accelerated.routers import expert_choice, sinkhorn, top_k
 from routelaws.conformance import test_base, test_experts, test_parts, test_sinkhorn
@@ -46,6 +46,27 @@ def old_bias(params, group, tokens, config, **options):
     return routed_block.decide(params, group, tokens, config, **options)._replace(bias=params["bias"])
 
 
+def padding_that_asks(params, x, tokens, config, *, mask=None, **more):
+    return routed_block.routed_block(params, x, tokens, config, **more)
+
+
+def own_selection(params, group, tokens, config, *, held=None, **more):
+    return routed_block.decide(params, group, tokens, config, **more)
+
+
+def balanced_in_evaluation(params, group, tokens, config, *, training=False, **more):
+    found = routed_block.decide(params, group, tokens, config, training=training, **more)
+    return found if training else found._replace(auxiliary=jnp.asarray(1e-2))
+
+
+def narrow_heads(**fields):
+    return configuration.ModelConfig(**{"kqv_size": 8} | fields)
+
+
+def own_credit(params, tokens, config, *, held_credit=None, **more):
+    return transformer.loss(params, tokens, config, **more)
+
+
 def a_little_warmer(logits, **options):
     return sinkhorn.sinkhorn_plan(logits / 1.001, **options)
 
@@ -76,6 +97,15 @@ BUGS = {
         lambda b: test_parts.check_selection_scores(b, SEVEN, "float32")),
     "a block without a capacity": ("routed_block.routed_block", capacity_left_out, block),
     "a bias that stays": ("routed_block.decide", old_bias, block),
+    "padding that asks for experts": (
+        "routed_block.routed_block", padding_that_asks, lambda b: test_parts.check_padded_block(b, "GShard")),
+    "a selection that is not held": (
+        "routed_block.decide", own_selection, lambda b: test_parts.check_held(b, "quantile, G = 4")),
+    "a balance loss in evaluation": (
+        "routed_block.decide", balanced_in_evaluation, lambda b: test_parts.check_evaluation(b, "GShard")),
+    "heads of a fixed width": (
+        "configuration.ModelConfig", narrow_heads, lambda b: test_parts.check_filled_in(b, {})),
+    "a credit that is not held": ("transformer.loss", own_credit, test_parts.check_held_credit),
     "exact GELU": (
         "experts.gelu", lambda x: jax.nn.gelu(x, approximate=False),
         lambda b: test_experts.check_gelu(b, CHOSEN, "float32")),
