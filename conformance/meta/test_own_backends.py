@@ -130,15 +130,21 @@ class TestPrecisions:
         assert seen[:2] == [("float32", "bfloat16", [[1.0] * 4] * 2), "bfloat16"] and seen[-1] == "bfloat16"
 
 
-def test_llvm_optimises_nothing_in_the_quick_profile_alone(monkeypatch):
-    seen = []
+def test_compiled_in_the_least_time_in_the_quick_profile_alone(monkeypatch):
+    options, seen = harness._quick_options(), []
+    assert options["xla_backend_optimization_level"] == 0 and options.items() <= harness.QUICK.items()
     monkeypatch.setattr(jax, "jit", lambda function, compiler_options: seen.append(compiler_options))
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     for quickly in (True, False):
         monkeypatch.setattr(harness, "_quickly", None)
         harness.compile_quickly(quickly)
         harness._jit(cube)
-    assert seen == [{"xla_backend_optimization_level": 0}, None]
+    assert seen == [options, None]
+
+
+def test_an_option_that_this_compiler_has_not_is_left_out(monkeypatch):
+    monkeypatch.setattr(harness, "QUICK", harness.QUICK | {"xla_cpu_no_such_option": 1})
+    assert "xla_cpu_no_such_option" not in harness._quick_options.__wrapped__()
 
 
 def low_check(backend) -> None:

@@ -269,7 +269,7 @@ ROUTERS = {
         "balance.z_loss", square_of_the_mean, lambda b: test_balance.check_z_loss(b, FREE, "float32")),
     "bias by rounded shares": (
         "balance.update_bias", bias_by_shares,
-        lambda b: test_balance.check_update_bias(b, np.zeros(7), np.full(7, 11), "float32", 0.5, "none")),
+        lambda b: test_balance.check_update_bias(b, np.zeros(12), np.full(12, 11), "float32", 0.5, "none")),
     "bias by products that overflow": (
         "balance.update_bias", bias_by_products,
         lambda b: test_balance.check_update_bias(b, np.zeros(8), np.array([2**29] + [9] * 7), "float32", 0.5, "none")),
