@@ -1,6 +1,7 @@
 """The suite as a product: strangers' backends, each named as what it is, and the rest goes on."""
 
 import ast
+import gc
 import json
 import os
 import re
@@ -362,6 +363,14 @@ class TestBlame:
         plain, known = (report.build(backend, ledger, {}, paths, expected) for expected in ({}, reason))
         assert (plain.exit_code, known.exit_code) == (1, 0) and known["softmax"].verdict == "expected"
         assert known["one_hot"].verdict == "right" and "known (wrong: softmax is off)" in known["softmax"].detail
+
+
+def test_the_collector_is_as_it_was_after_a_run(tmp_path):
+    """The quick profile collects garbage seldom, and only while it runs."""
+    before, seen = gc.get_threshold(), []
+    mine = SimpleNamespace(softmax=lambda z: seen.append(gc.get_threshold()) or notation.softmax(z))
+    assert runner.check_backend(mine, only=["softmax"]).exit_code == 0
+    assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
 
 
 def test_words_of_a_test():
