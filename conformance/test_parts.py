@@ -123,10 +123,30 @@ def test_selection_scores(backend, drawn, precision):
     check_selection_scores(backend, drawn, precision)
 
 
+def both(backend, name: str, **changes):
+    """Return the configuration of a small model in the reference and in the backend."""
+    return (models.build(room, name, **changes) for room in (reference.transformer, backend.transformer))
+
+
+def given_besides(noise, table, **more) -> dict:
+    """Return what the first router of a model is given besides weights and tokens, where it is given that."""
+    more |= {"noise": None if noise is None else noise[0], "table": table}
+    return {key: value for key, value in more.items() if value is not None}
+
+
+def one_router(params: dict) -> dict:
+    """Return what the first router of a model decides with."""
+    routed = params["routed_ffn"]
+    found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "bias")}
+    if "baseline" in routed:
+        found["baseline"] = {key: np.asarray(value)[0] for key, value in routed["baseline"].items()}
+    return found
+
+
 def check_block(backend, name: str, training: bool) -> None:
     """One routed block, and its router alone, with the weights of a small model."""
     precision = precisions_of(backend)[0]
-    config, own = (models.build(module, name) for module in (reference.transformer, backend.transformer))
+    config, own = both(backend, name)
     params, tokens, noise, _ = models.draw(config, 16)
     ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items()}
     x = np.random.default_rng(16).standard_normal((*tokens[:, :-1].shape, config.d_model))
@@ -162,15 +182,12 @@ BLOCKS = [name for name in models.MODELS if name != "wide" and "sequences" not i
 def check_padded_block(backend, name: str) -> None:
     """One routed block in training with padded tokens: all that a real token, or a sum over them, gets of it."""
     precision, mask = precisions_of(backend)[0], RAGGED
-    rooms, more = (reference.transformer, backend.transformer), TIGHT.get(name, {})
-    config, own = (models.build(room, name, **more) for room in rooms)
+    config, own = both(backend, name, **TIGHT.get(name, {}))
     params, tokens, noise, table = models.draw(config, 16)
     ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key != "baseline"}
     ffn |= one_router(params)
     x = np.random.default_rng(16).standard_normal((*mask.shape, config.d_model))
-    more = {"mask": mask, "noise": None if noise is None else noise[0], "table": table}
-    more = {key: value for key, value in more.items() if value is not None}
-    ffn, x, more = rounded((ffn, x, more), precision)
+    ffn, x, more = rounded((ffn, x, given_besides(noise, table, mask=mask)), precision)
     given = (ffn, x, tokens[:, :-1])
     wanted = reference.routed_block.routed_block(*given, config, training=True, **more)
     found = run(backend, "routed_block.routed_block", precision, *given, traced=more, config=own, training=True)
@@ -188,27 +205,17 @@ def test_padded_block(backend, name):
     check_padded_block(backend, name)
 
 
-def one_router(params: dict) -> dict:
-    """Return what the first router of a model decides with."""
-    routed = params["routed_ffn"]
-    found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "bias")}
-    if "baseline" in routed:
-        found["baseline"] = {key: np.asarray(value)[0] for key, value in routed["baseline"].items()}
-    return found
-
-
 HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bias, token order", "bigram hash")]
 
 
 def check_held(backend, name: str) -> None:
     """A router that is given another selection, that of other tokens, keeps it."""
     precision = precisions_of(backend)[0]
-    config, own = (models.build(room, name) for room in (reference.transformer, backend.transformer))
+    config, own = both(backend, name)
     params, tokens, noise, table = models.draw(config, 17)
     ffn = one_router(params)
     group, other = np.random.default_rng(17).standard_normal((2, tokens[:, :-1].size, config.d_model))
-    more = {"noise": None if noise is None else noise[0], "table": table}
-    ffn, group, more = rounded((ffn, group, {key: part for key, part in more.items() if part is not None}), precision)
+    ffn, group, more = rounded((ffn, group, given_besides(noise, table)), precision)
     decide = functools.partial(reference.routed_block.decide, config=config, training=True, **more)
     held = rounded(decide(ffn, other, tokens[::-1, :-1]).routing, precision)
     free, wanted = (decide(ffn, group, tokens[:, :-1], **options).routing for options in ({}, {"held": held}))
@@ -230,13 +237,11 @@ def test_a_selection_is_held(backend, name):
 def check_evaluation(backend, name: str) -> None:
     """What a router decides in evaluation: no noise, nothing to add to the loss, a bias that stays."""
     precision = precisions_of(backend)[0]
-    config, own = (models.build(room, name) for room in (reference.transformer, backend.transformer))
+    config, own = both(backend, name)
     params, tokens, _, table = models.draw(config, 18)
     ffn = one_router(params)
-    group, more = np.random.default_rng(18).standard_normal((tokens[:, :-1].size, config.d_model)), {}
-    if table is not None:
-        more["table"] = table
-    ffn, group = rounded((ffn, group), precision)
+    group = np.random.default_rng(18).standard_normal((tokens[:, :-1].size, config.d_model))
+    ffn, group, more = rounded((ffn, group, given_besides(None, table)), precision)
     wanted = reference.routed_block.decide(ffn, group, tokens[:, :-1], config, **more)
     found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more, config=own)
     assert float(found.auxiliary) == 0, f"decide of {name} in evaluation: auxiliary {found.auxiliary}, expected 0"
@@ -251,7 +256,7 @@ def test_decisions_in_evaluation(backend, name):
 def check_held_credit(backend) -> None:
     """The loss with rewards and advantages of other weights: they count as they are given."""
     precision, name = precisions_of(backend)[0], "reinforce"
-    config, own = (models.build(room, name, policy_weight=1.0) for room in (reference.transformer, backend.transformer))
+    config, own = both(backend, name, policy_weight=1.0)
     (params, tokens, noise, _), (others, *_) = (models.draw(config, seed) for seed in (19, 20))
     params, others, noise = rounded((params, others, noise), precision)
     loss = functools.partial(reference.transformer.loss, tokens=tokens, config=config, noise=noise)
