@@ -367,8 +367,11 @@ def _evaluate(arguments: list[str]) -> None:
             return
         groups = f", groups of {found['group_size']}" if found["group_size"] > 1 else ""
         groups += ", mixtures of one token each" if one_hot else ""
-        for name in (name for name in found if name.startswith("loss_")):
-            print(f"{folder}: {name} {found[name]:.4f} nats per token ({found['tokens']:,} tokens{groups})")
+        for name in (name.removeprefix("loss_") for name in found if name.startswith("loss_")):
+            error = found[f"standard_error_{name}"]
+            spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
+            of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
+            print(f"{folder}: loss_{name} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
 
     _run(evaluate, "evaluate", arguments)
 

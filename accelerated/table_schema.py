@@ -24,7 +24,8 @@ RELEASED_COLUMNS = (
 
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "objective",
-    "learning_rate", "dropped_fraction", "max_load", "idle_experts", "wall_seconds", "device", "commit",
+    "learning_rate", "dropped_fraction", "max_load", "idle_experts", "evaluation_tokens",
+    "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
@@ -86,6 +87,8 @@ RANGES = {
     "dropped_fraction": Range("a share from 0 to 1", 0, high=1),
     "max_load": Range("1 or more", 1 - 1e-6),  # of the busiest expert, in fair shares; a mean of float32 sums
     "idle_experts": Range("a share from 0 to 1", 0, high=1),
+    **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _COUNT),
+    "standard_error": Range("0 or more", 0),  # of loss_validation over documents, nats per token
     "wall_seconds": Range("0 or more", 0),
 }
 """The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""

@@ -121,7 +121,7 @@ def text_file(tmp_path_factory):
     syllables = ["ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "vu", "ze"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
     lines = (" ".join(draw.choices(words, k=draw.randint(3, 12))) + ".\n" for _ in range(2200))
-    path = tmp_path_factory.mktemp("text") / "words.txt"
+    path = tmp_path_factory.mktemp("text") / "lines.txt"
     path.write_text("".join(lines), encoding="utf-8")
     return path
 

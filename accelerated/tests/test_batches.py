@@ -11,6 +11,7 @@ import pytest
 from etils import epath
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import batches
 from routelaws.accelerated.training.batches import training_batches, validation_batches, windows_of_text
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, train_tokenizer
 from routelaws.accelerated.training.tokens import TokenFiles
@@ -120,34 +121,72 @@ def test_a_position_in_another_text_is_refused(files, tmp_path):
         stream(token_files(tmp_path / "other")).set_state(stream(files).get_state())
 
 
-def test_validation_windows_are_the_first_ones(files):
-    batches = validation_batches(files, sequence_length=S, batch_size=B, num_batches=2)
-    assert batches.shape == (2, B, S + 1) and batches.dtype == np.int32
-    in_order = batches.swapaxes(0, 1)  # neighbours in the text are in different batches
-    assert list(in_order[..., 1:].ravel()) == list(range(1, 2 * B * S + 1))
-    assert np.array_equal(batches[..., 0], batches[..., 1] - 1)
-    whole = validation_batches(files, sequence_length=S, batch_size=B, num_batches=99)
-    assert whole.shape == (2, B, S + 1)  # 89 targets are two batches of 32 and a rest
+def test_validation_windows_are_at_equal_steps_through_the_whole_text(tmp_path):
+    files = token_files(tmp_path / "entry", validation=100 * S + 1)
+    text = validation_batches(files, sequence_length=S, batch_size=B, num_batches=5)
+    assert text.tokens.shape == (5, B, S + 1) and text.tokens.dtype == np.int32
+    assert np.array_equal(text.tokens, text.window[..., None] * S + np.arange(S + 1))
+    in_order = text.window.T.ravel()  # neighbours among the chosen windows are in different batches
+    assert in_order.tolist() == list(range(2, 100, 5))  # the middles of twenty stretches of five windows
+
+
+@pytest.mark.parametrize("windows", [8, 9, 11, 12, 13, 40])
+@pytest.mark.parametrize("num_batches", [1, 2, 3, 99])
+def test_no_part_of_the_validation_text_is_left_out(tmp_path, windows, num_batches):
+    files = token_files(tmp_path / "entry", validation=windows * S + 1)
+    text = validation_batches(files, sequence_length=S, batch_size=B, num_batches=num_batches)
+    n = min(num_batches, windows // B)
+    chosen = text.window.T.ravel()
+    assert text.window.shape == (n, B) and len(set(chosen)) == n * B
+    step = windows / (n * B)
+    assert chosen[0] < step and chosen[-1] >= windows - 1 - step  # from the first stretch to the last
+    assert set(np.diff(chosen)) <= {int(np.floor(step)), int(np.ceil(step))}
+
+
+def test_every_token_knows_its_document(tmp_path):
+    files = token_files(tmp_path / "entry", validation=9 * S + 1)
+    lengths = [3, 1, 20, 7, 30]  # with their ends; the rest is a document without one
+    tokens = np.full(9 * S + 1, 7, dtype="uint16")
+    tokens[np.cumsum(lengths) - 1] = END_OF_DOCUMENT
+    tokens.tofile(files.validation)
+    text = validation_batches(files, sequence_length=S, batch_size=3, num_batches=3)
+    expected = np.repeat(np.arange(6), [*lengths, len(tokens) - sum(lengths)])
+    assert np.array_equal(text.document, expected[text.window[..., None] * S + np.arange(S + 1)])
 
 
 def test_windows_of_another_text(files, tmp_path):
     files.tokenizer.write_bytes(train_tokenizer(["some text to learn from " * 9], 266))
-    tokenizer, sizes = files.load_tokenizer(), {"sequence_length": S, "batch_size": B, "num_batches": 3}
+    tokenizer, sizes = files.load_tokenizer(), {"sequence_length": S, "batch_size": 1, "num_batches": 999}
     texts = {f"{i}.txt": f"text number {i}\r\n" * (i + 1) for i in range(9)} | {"same.txt": "text number 0\r\n"}
     (tmp_path / "other").mkdir()
     for name, text in texts.items():
         (tmp_path / "other" / name).write_text(text, newline="")
-    windows = windows_of_text(str(tmp_path / "other"), files, **sizes)
-    assert windows.shape == (3, B, S + 1) and windows.dtype == np.int32
+    found = windows_of_text(str(tmp_path / "other"), files, **sizes)
+    windows = found.tokens
+    assert windows.shape[1:] == (1, S + 1) and windows.dtype == np.int32
     row = [*windows.swapaxes(0, 1)[..., :-1].ravel(), windows[-1, -1, -1]]
     ends = np.flatnonzero(np.array(row) == END_OF_DOCUMENT)
     documents = [tokenizer.decode(part) for part in np.split(row, ends + 1)]
     assert len(documents) > 1 and set(documents[:-1]) <= set(texts.values())
 
     with pytest.raises(InputError, match="0.txt is too small: it has .* needs 33"):
-        windows_of_text(str(tmp_path / "other" / "0.txt"), files, **sizes)
+        windows_of_text(str(tmp_path / "other" / "0.txt"), files, **sizes | {"batch_size": B})
     with pytest.raises(InputError, match="no such file"):
         windows_of_text(str(tmp_path / "missing"), files, **sizes)
+
+
+def test_windows_of_a_text_that_is_too_large_to_encode_come_from_all_of_it(files, tmp_path, monkeypatch):
+    files.tokenizer.write_bytes(train_tokenizer(["0 1 2 3 4 5 6 7 8 9 " * 9], 266))
+    tokenizer = files.load_tokenizer()
+    lines = [json.dumps({"text": f"{i:03d} " * 20}) for i in range(200)]
+    (tmp_path / "large.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(batches, "MOST_ENCODED", 80 * 50)  # characters: fifty of two hundred documents
+    monkeypatch.setattr(batches, "ENCODED_FOR_ONE", 0)
+    text = windows_of_text(str(tmp_path / "large.jsonl"), files, sequence_length=S, batch_size=B, num_batches=10_000)
+    assert text.document.max() == 49
+    names = {int(word) for row in text.tokens.reshape(-1, S + 1) for word in tokenizer.decode(row).split()
+             if len(word) == 3}  # fmt: skip
+    assert len(names) > 40 and min(names) < 20 and max(names) > 180
 
 
 @pytest.mark.parametrize("tokens", [1, 2, B * S])
@@ -164,7 +203,7 @@ def test_too_little_text_for_a_batch(tmp_path, tokens):
 def test_just_enough_text_for_a_batch(tmp_path):
     files = token_files(tmp_path / "entry", B * S + 1, B * S + 1)
     assert sorted(next(stream(files))[:, 0]) == [0, 8, 16, 24]
-    assert validation_batches(files, sequence_length=S, batch_size=B, num_batches=1).max() == B * S
+    assert validation_batches(files, sequence_length=S, batch_size=B, num_batches=1).tokens.max() == B * S
 
 
 @pytest.mark.parametrize("sizes", [{"sequence_length": 0}, {"batch_size": 0}, {"batch_size": -1}])

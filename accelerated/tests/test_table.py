@@ -39,7 +39,7 @@ def save(tmp_path):
 def test_columns_are_the_released_ones_in_order():
     assert len(RELEASED_COLUMNS) == 22 and RELEASED_COLUMNS[0] == "hyper_id" and RELEASED_COLUMNS[-2:] == (
         "flops_per_step", "model_size_label")  # fmt: skip
-    assert len(OWN_COLUMNS) == 14 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
+    assert len(OWN_COLUMNS) == 17 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])

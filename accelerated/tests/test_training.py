@@ -14,10 +14,12 @@ from routelaws.accelerated.table import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate, sample
 from routelaws.accelerated.training.results import COLUMNS, read_rows, size_label
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.window_losses import documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import apply, loss
 
 
@@ -67,6 +69,29 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
     assert np.asarray(evaluations[-1]["load"]).shape == (1, 4)
     assert np.isclose(np.sum(evaluations[-1]["load"]), 1)
     assert json.loads((folder / "config.json").read_text())["experts"] == 4
+
+
+def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
+    """From the weights and the text again: every window's loss by `transformer.loss`, errors by document."""
+    folder, rows = trained
+    config = loop.read_config(folder)
+    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    text = loop.open_text(config, tokens)[1]["validation"]
+    params, last = loop.load_own_params(folder), rows[-1]
+    one = jax.jit(functools.partial(loss, config=config.model(), training=False))
+    by_window = {int(w): float(one(params, window[None]).cross_entropy)
+                 for w, window in zip(text.window.ravel(), text.tokens.reshape(-1, 17), strict=True)}  # fmt: skip
+    assert np.isclose(float(last["loss_validation"]), np.mean(list(by_window.values())), rtol=1e-5)
+    kept = read_window_losses(folder)
+    for window, mean in by_window.items():
+        mine = kept.window == window
+        assert kept.tokens[mine].sum() == 16 and np.isclose(kept.loss[mine].sum() / 16, mean, rtol=1e-4)
+    assert int(last["evaluation_tokens"]) == 256 and int(last["evaluation_documents"]) == documents(kept) > 1
+    assert float(last["standard_error"]) == standard_error(kept) > 0
+    again = evaluate_run(folder, tell=lambda line: None)
+    assert np.isclose(again["loss_validation"], float(last["loss_validation"]), rtol=1e-6)
+    assert np.isclose(again["standard_error_validation"], float(last["standard_error"]), rtol=1e-4)
+    assert (again["tokens_validation"], again["documents_validation"]) == (256, documents(kept))
 
 
 @pytest.mark.parametrize(
@@ -230,10 +255,11 @@ def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
     found = step.make_evaluate(config)(params, batches)
     training, evaluation = (jax.jit(functools.partial(loss, config=config.model(), training=t)) for t in (True, False))
     by_hand = [evaluation(params, tokens) for tokens in batches]
-    assert np.isclose(found.loss, np.mean([part.cross_entropy for part in by_hand]), rtol=1e-6)
+    assert found.loss.shape == found.counted.shape == (3, 4, 16) and found.counted.all()
+    np.testing.assert_allclose(found.loss.mean(axis=(1, 2)), [part.cross_entropy for part in by_hand], rtol=1e-6)
     np.testing.assert_allclose(found.load, np.mean([part.output.routing.load for part in by_hand], axis=0), rtol=1e-6)
     in_training = np.mean([training(params, tokens).cross_entropy for tokens in batches])
-    assert not np.isclose(found.loss, in_training, rtol=1e-6)
+    assert not np.isclose(found.loss.mean(), in_training, rtol=1e-6)
 
 
 def test_several_steps_in_one_call_are_several_calls():

@@ -14,10 +14,12 @@ NumPy permutation and a batch one indexing of the memory-mapped tokens, since gr
 long (0.3 ms for 32 windows).
 """
 
+import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -26,6 +28,12 @@ from ..errors import InputError
 from .corpus import PIECE, cut, find_files, name_hash, read_documents
 from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
+
+MOST_ENCODED = 2**22
+"""Characters of another text that are encoded for an evaluation, whatever is wanted of it: seconds."""
+
+ENCODED_FOR_ONE = 16
+"""Characters of another text that may be encoded for each token that is wanted."""
 
 
 class TrainingBatches(grain.DatasetIterator):
@@ -108,65 +116,90 @@ def training_batches(token_files: TokenFiles, *, sequence_length: int, batch_siz
     return TrainingBatches(batches, identity)
 
 
+class EvaluationText(NamedTuple):
+    """Windows of a text to evaluate on, and where in the text each lies."""
+
+    tokens: np.ndarray  # [n, b, S+1] int32
+    window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
+    document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
+
+
 def validation_batches(
     token_files: TokenFiles, *, sequence_length: int, batch_size: int, num_batches: int
-) -> np.ndarray:
-    """Return the first windows of the validation tokens, the same at every call.
+) -> EvaluationText:
+    """Return windows at equal steps through all of the validation tokens, the same ones at every call.
 
-    The validation text is in the order of a hash, so its first windows are a sample of all of it.
+    The first windows alone would be a handful of documents: a model of the demo has a loss of 2.49 on the first 131,072
+    tokens of the standard library's validation text, and of 2.71 on all 1.1 million.
 
     Returns:
-        [n, b, S+1] int32; n is `num_batches`, or as many whole batches as there are. No target is in two windows.
+        `EvaluationText`; n is `num_batches`, or as many whole batches as there are. No target is in two windows. A
+        document is a piece of text as `corpus.cut` leaves it: a long file counts as several.
 
     Raises:
         InputError: the validation text is too small for one batch.
     """
     tokens = load_tokens(token_files.validation, token_files.dtype)
-    return _first_windows("the validation text", tokens, sequence_length, batch_size, num_batches)
+    return _spread_windows("the validation text", tokens, sequence_length, batch_size, num_batches)
 
 
 def windows_of_text(
     path: str, token_files: TokenFiles, *, sequence_length: int, batch_size: int, num_batches: int
-) -> np.ndarray:
-    """Return the first windows of another text, for evaluation, in the tokens of `token_files`.
+) -> EvaluationText:
+    """Return windows at equal steps through another text, for evaluation, in the tokens of `token_files`.
 
     Args:
-        path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. The
-            documents are taken in the order of a hash of their names; what is not needed is not encoded.
+        path: a file, folder or pattern, read as `read_corpus` reads it. Nothing is split off and duplicates stay. Of a
+            text of more than `MOST_ENCODED` characters (and `ENCODED_FOR_ONE` for each token that is wanted), pieces at
+            equal steps are encoded, in the order of a hash of their names.
         token_files: whose tokenizer to use.
 
     Returns:
-        [n, b, S+1] int32 as from `validation_batches`.
+        `EvaluationText` as from `validation_batches`.
 
     Raises:
         InputError: the text cannot be read, or is too small for one batch.
     """
     documents, _ = read_documents(find_files([path]))
+    ordered = sorted(documents, key=lambda document: (name_hash(document.name), document))
+    pieces = [piece for document in ordered for piece in cut(document, PIECE)]
+    characters = sum(len(piece.text) for piece in pieces)
+    most = max(MOST_ENCODED, ENCODED_FOR_ONE * num_batches * batch_size * sequence_length)
     tokenizer, tokens = token_files.load_tokenizer(), []
-    wanted = num_batches * batch_size * sequence_length + 1
-    for document in sorted(documents, key=lambda document: (name_hash(document.name), document)):
-        for piece in cut(document, PIECE):
-            if len(tokens) < wanted:
-                tokens += tokenizer.encode(piece.text)
-        tokens.append(END_OF_DOCUMENT)
-    return _first_windows(f"the text of {path}", np.array(tokens), sequence_length, batch_size, num_batches)
+    for i in _equal_steps(len(pieces), math.ceil(len(pieces) * min(1, most / max(1, characters)))):
+        tokens += [*tokenizer.encode(pieces[i].text), END_OF_DOCUMENT]
+    return _spread_windows(f"the text of {path}", np.array(tokens), sequence_length, batch_size, num_batches)
 
 
-def _first_windows(
+def _equal_steps(number: int, chosen: int) -> np.ndarray:
+    """Return `chosen` of 0 ... number - 1 at equal steps: the middles of as many equal stretches, rounded down."""
+    return (2 * np.arange(chosen) + 1) * number // (2 * max(1, chosen))
+
+
+def _spread_windows(
     what: str, tokens: np.ndarray, sequence_length: int, batch_size: int, num_batches: int
-) -> np.ndarray:
-    """Return up to `num_batches` batches of windows from the beginning of `tokens`: [n, b, S+1].
+) -> EvaluationText:
+    """Return up to `num_batches` batches of windows at equal steps through `tokens`.
 
-    The windows of a batch are n windows apart: a router that groups sequences would otherwise show a window the text
-    that follows it, in the next row of its batch. With a single batch they are neighbours all the same, and a document
-    that is longer than n windows meets its own later text.
+    The windows of a batch are n chosen windows apart: a router that groups sequences would otherwise show a window the
+    text that follows it, in the next row of its batch. With a single batch they are neighbours all the same, and a
+    document that is longer than n windows meets its own later text.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches: at least 1")
     windows = _count_windows(what, len(tokens), sequence_length, batch_size)
     n = min(num_batches, windows // batch_size)
-    chosen = _gatherer(tokens, sequence_length)(np.arange(n * batch_size))
-    return chosen.reshape(batch_size, n, sequence_length + 1).swapaxes(0, 1)
+    chosen = _equal_steps(windows, n * batch_size).reshape(batch_size, n).T
+    places = chosen[..., None] * sequence_length + np.arange(sequence_length + 1)
+    return EvaluationText(tokens[places].astype(np.int32), chosen, np.searchsorted(_document_ends(tokens), places))
+
+
+def _document_ends(tokens: np.ndarray) -> np.ndarray:
+    """Return the places of the end-of-document tokens, read in parts: the text may be larger than the memory."""
+    part = 2**24
+    ends = [start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT)
+            for start in range(0, len(tokens), part)]  # fmt: skip
+    return np.concatenate(ends)
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:

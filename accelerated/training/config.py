@@ -123,8 +123,8 @@ class TrainConfig:
     """Of the matrix products: float32 or bfloat16."""
     evaluations: int = 5
     """How often to evaluate, evenly spaced; the last time is at the end."""
-    evaluation_tokens: int = 65_536
-    """Validation tokens per evaluation (fewer if the corpus has fewer)."""
+    evaluation_tokens: int = 131_072
+    """Validation tokens per evaluation, in windows at equal steps through the validation text (all of it if it has fewer)."""  # noqa: E501
     steps_per_call: int = 8
     """Steps that run in one compiled call."""
     checkpoint_every: int | None = None

@@ -16,6 +16,7 @@ from .hashing import read_table
 from .loop import load_own_params, open_text, read_config
 from .step import make_evaluate
 from .tokens import prepare_tokens
+from .window_losses import documents, mean_loss, standard_error, window_losses
 
 
 def evaluate_run(
@@ -31,7 +32,9 @@ def evaluate_run(
         tell: called with a line on what is being done.
 
     Returns:
-        {"loss_validation": nats per token, "loss_NAME": ..., "tokens", "router", "group_size", "one_hot"}.
+        {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
+        "standard_error_NAME": of it, over documents (None with one document), "tokens_NAME": that were predicted,
+        "documents_NAME": that they are of}.
 
     Raises:
         InputError: no run there, its text is not the one it was trained on, or an option does not fit its router.
@@ -47,10 +50,16 @@ def evaluate_run(
         raise InputError(f"{folder}: was trained on another text than {where} is now")
     evaluate = make_evaluate(config, read_table(folder), model)
     params = load_own_params(folder)
-    batches = open_text(config, files)[1]
-    results = {f"loss_{name}": float(evaluate(params, text).loss) for name, text in batches.items()}
-    count = int(np.prod(batches["validation"].shape[:2])) * config.sequence_length
-    return results | {"tokens": count, "router": config.router, "group_size": model.group_size, "one_hot": one_hot}
+    results = {"router": config.router, "group_size": model.group_size, "one_hot": one_hot}
+    for name, text in open_text(config, files)[1].items():
+        found = evaluate(params, text.tokens)
+        losses = window_losses(text, np.asarray(found.loss), np.asarray(found.counted), model.objective)
+        results |= {
+            f"loss_{name}": mean_loss(losses),
+            f"standard_error_{name}": standard_error(losses) if documents(losses) > 1 else None,
+            f"tokens_{name}": int(losses.tokens.sum()), f"documents_{name}": documents(losses),
+        }  # fmt: skip
+    return results
 
 
 def _changed(config, group_size, one_hot):

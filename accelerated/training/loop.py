@@ -6,6 +6,7 @@
     hash_table.npy     of a hash: from token id to experts
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
+        validation_windows.csv   the last evaluation, window by window: see `window_losses`
         checkpoints/       the last two
 
 A run that was killed goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log
@@ -24,7 +25,7 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
+from .batches import EvaluationText, TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .config import TrainConfig, from_mapping
 from .files import locked, make_folder, write_atomically
@@ -32,6 +33,7 @@ from .hashing import hash_table_of, keep_table, read_table
 from .results import read_rows, result_row, write_rows
 from .step import TrainState, initial_state, make_evaluate, make_train_steps
 from .tokens import TokenFiles
+from .window_losses import mean_loss, window_losses, write_window_losses
 
 
 class DivergedError(InputError):
@@ -162,15 +164,24 @@ class Run:
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _record_evaluation(self, step: int, evaluate, params: dict) -> None:
-        results = {name: evaluate(params, batches) for name, batches in self.evaluation_sets.items()}
-        losses = {name: float(result.loss) for name, result in results.items()}
+        texts, objective = self.evaluation_sets, self.config.model().objective
+        found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
+        by_window = {
+            name: window_losses(texts[name], np.asarray(result.loss), np.asarray(result.counted), objective)
+            for name, result in found.items()
+        }
+        losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
             raise DivergedError(f"{self.folder}: the validation loss is {losses['validation']} at step {step}")
-        load = np.asarray(results["validation"].load, np.float64)
+        load = np.asarray(found["validation"].load, np.float64)
         dropped = self.dropped[0] / max(1, self.dropped[1])
         self.dropped = (0.0, 0)
         self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
-        self.rows.append(result_row(self.config, self.hyper_id, step, losses, dropped, load, self.seconds))
+        validation = by_window["validation"]
+        self.rows.append(result_row(
+            self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds
+        ))  # fmt: skip
+        write_window_losses(self.folder, validation)
         write_rows(self.folder / "results.csv", self.rows)
         self.watch("evaluation", step=step, loss=losses["validation"])
 
@@ -179,8 +190,8 @@ class Run:
         self._log.flush()
 
 
-def open_text(config: TrainConfig, tokens: TokenFiles) -> tuple[TrainingBatches, dict[str, np.ndarray]]:
-    """Return the training batches of a run, and {name: [n, b, S + 1]} of what it is evaluated on.
+def open_text(config: TrainConfig, tokens: TokenFiles) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
+    """Return the training batches of a run, and {name: windows} of what it is evaluated on.
 
     Raises:
         InputError: a text is missing or too small for the run.

@@ -14,6 +14,7 @@ from ..accounting import ROUTER_TYPES
 from ..table import OWN_COLUMNS, RELEASED_COLUMNS
 from .config import TrainConfig
 from .files import write_atomically
+from .window_losses import WindowLosses, documents, standard_error
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
 """Header of every table that is written here."""
@@ -24,6 +25,7 @@ def result_row(
     hyper_id: int,
     step: int,
     losses: dict[str, float],
+    validation: WindowLosses,
     dropped: float,
     load: np.ndarray,
     seconds: float,
@@ -35,6 +37,7 @@ def result_row(
         hyper_id: number of the run in its sweep.
         step: training steps done.
         losses: {"validation": nats per token, ...}; sets that were not evaluated stay blank.
+        validation: those of the validation text, window by window.
         dropped: share of assignments dropped in training since the evaluation before.
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
@@ -57,6 +60,8 @@ def result_row(
         "learning_rate": config.peak_learning_rate(), "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
         "idle_experts": float((load == 0).mean()) if load.size else "",
+        "evaluation_tokens": int(validation.tokens.sum()), "evaluation_documents": documents(validation),
+        "standard_error": standard_error(validation) if documents(validation) > 1 else "",
         "wall_seconds": round(seconds, 3), "device": jax.devices()[0].device_kind, "commit": commit(),
     }  # fmt: skip
     return row

@@ -47,9 +47,10 @@ class StepMetrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Means over the evaluation tokens."""
+    """What a model did on the windows of an evaluation, with routing as in evaluation."""
 
-    loss: jax.Array  # cross-entropy, nats per (hidden) token, with routing as in evaluation
+    loss: jax.Array  # [n, b, S] cross-entropy of each predicted token, nats
+    counted: jax.Array  # [n, b, S] bool, the predicted tokens: all of them, or the hidden ones
     load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
 
 
@@ -162,11 +163,14 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
             windows, number = now
             tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
             options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
-            result = loss(params, tokens, model, training=False, **options)
-            return None, Evaluation(result.cross_entropy, _load(result.output.routing, model))
+            output = loss(params, tokens, model, training=False, **options).output
+            targets = windows[:, 1:] if hidden is None else tokens
+            losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
+            counted = jnp.ones(targets.shape, bool) if hidden is None else hidden
+            return None, Evaluation(losses, counted, _load(output.routing, model))
 
         _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
-        return jax.tree.map(lambda leaf: leaf.mean(axis=0), parts)
+        return parts._replace(load=parts.load.mean(axis=0))
 
     return evaluate
 

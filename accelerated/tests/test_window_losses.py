@@ -1,0 +1,95 @@
+"""The losses of an evaluation: their error counts documents, and models are compared window by window."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated.training.batches import EvaluationText
+from routelaws.accelerated.training.window_losses import (
+    WindowLosses,
+    difference,
+    documents,
+    mean_loss,
+    read_window_losses,
+    standard_error,
+    window_losses,
+    write_window_losses,
+)
+
+ONE = WindowLosses(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 1, 1, 2]), np.array([4.0, 1, 3, 8]))
+"""Three windows of two tokens; the second has one token of document 0 and one of document 1."""
+
+
+def test_the_error_of_a_mean_by_hand():
+    """Documents 0, 1, 2 have 3, 1, 2 tokens and losses 5, 3, 8: L is 16/6, the misses 5 - 8, 3 - 8/3 and 8 - 16/3."""
+    assert mean_loss(ONE) == 16 / 6 and documents(ONE) == 3
+    by_hand = math.sqrt(3 / 2 * ((5 - 8) ** 2 + (3 - 8 / 3) ** 2 + (8 - 16 / 3) ** 2)) / 6
+    assert standard_error(ONE) == pytest.approx(by_hand, rel=1e-12)
+    single = ONE._replace(document=np.zeros(4, int))
+    assert documents(single) == 1 and math.isnan(standard_error(single))
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_a_loss_belongs_to_the_window_and_document_of_the_token_it_predicts(objective):
+    text = EvaluationText(
+        np.zeros((1, 2, 4), np.int32), np.array([[5, 9]]), np.array([[[0, 0, 1, 1], [2, 3, 3, 3]]])
+    )  # fmt: skip
+    loss, counted = np.array([[[1.0, 2, 4], [8, 16, 32]]]), np.array([[[True, True, True], [True, False, True]]])
+    found = window_losses(text, loss, counted, objective)
+    expected = {
+        "causal": [(5, 0, 1, 1), (5, 1, 2, 6), (9, 3, 2, 40)],  # the targets are tokens 1, 2, 3 of the window
+        "masked": [(5, 0, 2, 3), (5, 1, 1, 4), (9, 2, 1, 8), (9, 3, 1, 32)],  # tokens 0, 1, 2
+    }[objective]
+    assert list(zip(*found, strict=True)) == expected
+
+
+def test_an_interval_of_two_errors_holds_the_loss_of_the_source():
+    """Documents with a level of their own, of very different lengths: of 1,000 texts the interval of 1.96 errors holds
+    the mean of the source in about 950. An error that counted tokens or windows would hold it in fewer than 600."""
+    draw, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        tokens = draw.integers(1, 9, 120) * 64
+        level = draw.normal(3, 0.6, 120)
+        per_window = np.repeat(level, tokens // 64) + draw.normal(0, 0.3, tokens.sum() // 64)
+        document = np.repeat(np.arange(120), tokens // 64)
+        n = len(document)
+        losses = WindowLosses(np.arange(n), document, np.full(n, 64), 64 * per_window)
+        held += abs(mean_loss(losses) - 3) < 1.96 * standard_error(losses)
+    assert 915 <= held <= 975  # four standard deviations of a binomial about 945: D - 1 is 119, L is not fixed
+
+
+def test_a_difference_is_taken_on_the_same_windows():
+    """What two models find hard alike cancels: the errors of the losses are 0.05, that of their difference is not."""
+    draw = np.random.default_rng(1)
+    window, document, tokens = np.arange(600), np.arange(600) // 4, np.full(600, 64)
+    hard = 64 * (3 + np.repeat(draw.normal(0, 0.6, 150), 4))
+    worse = [WindowLosses(window, document, tokens, hard + 64 * draw.normal(0.25, 0.02, 600)) for _ in range(2)]
+    better = [WindowLosses(window, document, tokens, hard + 64 * draw.normal(0, 0.02, 600)) for _ in range(3)]
+    found = difference(worse, better)
+    means = [np.mean([mean_loss(losses) for losses in models]) for models in (worse, better)]
+    assert mean_loss(found) == pytest.approx(means[0] - means[1], abs=1e-12)
+    assert abs(mean_loss(found) - 0.25) < 5 * standard_error(found)
+    assert standard_error(worse[0]) > 0.03 and standard_error(found) < 0.003
+
+
+@pytest.mark.parametrize("name", ["window", "document", "tokens"])
+def test_there_is_no_difference_on_other_windows(name):
+    other = ONE._replace(**{name: getattr(ONE, name) + 1})
+    assert difference([ONE], [ONE]) is not None
+    assert difference([ONE], [ONE, other]) is None and difference([other], [ONE]) is None
+    shorter = WindowLosses(*(column[:-1] for column in ONE))
+    assert difference([ONE], [shorter]) is None
+
+
+def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):
+    losses = ONE._replace(loss=np.random.default_rng(2).gamma(2.0, 1.0, 4) / 3)
+    write_window_losses(tmp_path, losses)
+    found = read_window_losses(tmp_path)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(losses, found, strict=True))
+    with open(tmp_path / "validation_windows.csv", newline="") as file:
+        assert next(csv.reader(file)) == ["window", "document", "tokens", "loss"]
+    assert read_window_losses(tmp_path / "missing") is None
+    (tmp_path / "validation_windows.csv").write_text("window,document\n1,2\n")
+    assert read_window_losses(tmp_path) is None

@@ -1,0 +1,117 @@
+"""The losses of an evaluation window by window, their standard error, and the difference of two models.
+
+    one row      one window's tokens of one document: how many were predicted, and the sum of their losses
+    L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
+    error of L   how far L would lie from that of other documents of the same kind               `standard_error`
+    A less B     token by token on the same windows, with the error of that difference           `difference`
+
+The tokens of a document are alike: a model that does badly on its first window does so on the next. So the standard
+error counts documents, not tokens. With lₔ the summed loss of document d, mₔ its predicted tokens, and M those of all
+D documents, it is that of a ratio of sums,
+
+    error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
+
+(the cluster-robust variance of a mean). A document that is hard for one model is hard for the other, so the difference
+of two models on the same windows is much better known than either loss.
+
+Which windows a validation text gives depends on the text, the tokenizer, the sequence length, the batch size and the
+number of evaluation tokens; runs that agree in these were evaluated on the same windows.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .batches import EvaluationText
+from .files import write_atomically
+
+FILE = "validation_windows.csv"
+"""Of a run folder: the window losses of its last evaluation."""
+
+
+class WindowLosses(NamedTuple):
+    """One row for every window and document that share tokens, in the order of the text."""
+
+    window: np.ndarray  # [n] integers: which window of the text
+    document: np.ndarray  # [n] integers: which document
+    tokens: np.ndarray  # [n] integers: predicted tokens
+    loss: np.ndarray  # [n] their summed loss, nats
+
+
+def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, objective: str) -> WindowLosses:
+    """Return the losses of an evaluation, summed within each window and document.
+
+    Args:
+        text: what was evaluated on.
+        loss: [n, b, S] of each predicted token, nats.
+        counted: [n, b, S] bool, the tokens that were predicted.
+        objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
+    """
+    document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
+    window = np.broadcast_to(text.window[..., None], document.shape)
+    pairs = np.stack([window[counted], document[counted]])
+    (window, document), row = np.unique(pairs, axis=1, return_inverse=True)
+    row = row.reshape(-1)
+    total = np.bincount(row, weights=np.asarray(loss, np.float64)[counted], minlength=len(window))
+    return WindowLosses(window, document, np.bincount(row, minlength=len(window)), total)
+
+
+def mean_loss(losses: WindowLosses) -> float:
+    """Return the mean over predicted tokens, nats per token."""
+    return float(losses.loss.sum() / losses.tokens.sum())
+
+
+def documents(losses: WindowLosses) -> int:
+    """Return D, the number of documents with a predicted token."""
+    return len(np.unique(losses.document))
+
+
+def standard_error(losses: WindowLosses) -> float:
+    """Return the standard error of the mean over documents, nats per token; NaN with a single document."""
+    _, row = np.unique(losses.document, return_inverse=True)
+    count = row.max() + 1
+    if count < 2:
+        return math.nan
+    tokens, loss = (np.bincount(row, weights=values) for values in (losses.tokens, losses.loss))
+    misses = loss - mean_loss(losses) * tokens
+    return float(math.sqrt(count / (count - 1) * np.sum(misses**2)) / tokens.sum())
+
+
+def difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
+    """Return the losses of the first models less those of the second, window by window; means where there are several.
+
+    Returns:
+        Window losses whose mean and standard error are those of the difference; None where not all were evaluated on
+        the same windows.
+    """
+    everyone = [*first, *second]
+    same = ("window", "document", "tokens")
+    one = everyone[0]
+    if not all(np.array_equal(getattr(one, name), getattr(other, name)) for other in everyone for name in same):
+        return None
+    ours, theirs = (np.mean([losses.loss for losses in models], axis=0) for models in (first, second))
+    return one._replace(loss=ours - theirs)
+
+
+def write_window_losses(folder: Path, losses: WindowLosses) -> None:
+    """Write the window losses of a run, whole or not at all; numbers read back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(WindowLosses._fields)
+    writer.writerows(zip(*(column.tolist() for column in losses), strict=True))
+    write_atomically(Path(folder) / FILE, text.getvalue())
+
+
+def read_window_losses(folder: Path) -> WindowLosses | None:
+    """Return what `write_window_losses` wrote, None where there is no such file or it cannot be read."""
+    try:
+        rows = np.loadtxt(Path(folder) / FILE, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
+        window, document, tokens, loss = rows.T
+    except (OSError, ValueError):
+        return None
+    return WindowLosses(window.astype(np.int64), document.astype(np.int64), tokens.astype(np.int64), loss)
