@@ -17,6 +17,7 @@ from ..laws.fitting import RoutedFit, fit_routed
 from ..laws.routed import cutoff
 from ..laws.uncertainty import GainInterval, SlopeInterval, gain_interval, slope_interval, student_quantile
 from ..table import DENSE, RouterRows
+from ..training.window_losses import loss_difference, standard_error
 from .sweep_data import Sweep, SweepRun, same_but_seed
 
 
@@ -44,6 +45,7 @@ class Comparison(NamedTuple):
     percent: float  # the same in percent of the dense loss
     spread: float | None  # range over seeds that the difference is held against; None if not measured
     borrowed: bool  # the spread is that of other routers, since this one has one seed per point
+    error: float | None  # standard error of the difference over documents; None if not on the same windows
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
 
@@ -130,27 +132,47 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[SeedSpread]) -> l
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)
     for size in sorted({run.size for run in runs}):
-        dense = [run.loss for run in runs if run.size == size and run.router == DENSE]
+        dense = [run for run in runs if run.size == size and run.router == DENSE]
         routed = [run for run in runs if run.size == size and run.router != DENSE]
         if not dense or not routed:
             continue
         experts = max(run.experts for run in routed)
-        before = float(np.mean(dense))
-        after = float(np.mean([run.loss for run in routed if run.experts == experts]))
+        largest = [run for run in routed if run.experts == experts]
+        before, after = (float(np.mean([run.loss for run in group])) for group in (dense, largest))
+        error = difference_error(largest, dense)
         comparisons.append(Comparison(
             selection.router, size, experts, before, after, after - before, 100 * (after - before) / before, spread,
-            borrowed, verdict(after - before, spread),
+            borrowed, error, verdict(after - before, spread, error),
         ))  # fmt: skip
     return comparisons
 
 
-def verdict(difference: float, spread: float | None) -> str:
-    """Return whether a loss that differs from dense by `difference` is lower by more than chance."""
+def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
+    """Return the standard error, over documents, of how far the mean losses of two groups of runs lie apart.
+
+    It is taken window by window on the same windows; None where some of the runs kept no windows, have others, or have
+    a single document.
+    """
+    if any(run.windows is None for run in (*first, *second)):
+        return None
+    apart = loss_difference([run.windows for run in first], [run.windows for run in second])
+    error = math.nan if apart is None else standard_error(apart)
+    return None if math.isnan(error) else error
+
+
+def verdict(difference: float, spread: float | None, error: float | None) -> str:
+    """Return whether a loss that differs from dense by `difference` is lower by more than chance.
+
+    Two kinds of chance count: that of the seed, by the range over seeds, and that of the documents which the losses
+    were measured on, by a 95 % interval of 1.96 standard errors.
+    """
     if spread is None:
         return ("lower" if difference < 0 else "not lower") + ", spread not measured"
-    if difference < -spread:
-        return "yes"
-    return "no, within the spread" if difference <= spread else "no, routing hurts"
+    if abs(difference) <= spread:
+        return "no, within the spread"
+    if error is not None and abs(difference) <= 1.96 * error:
+        return "no, other documents could turn it round"
+    return "yes" if difference < 0 else "no, routing hurts"
 
 
 def fit_law(selection: RouterRows) -> RouterLaw:

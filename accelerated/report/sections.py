@@ -24,14 +24,15 @@ def helps_section(findings: Findings, sweep: Sweep) -> str:
     if not findings.comparisons:
         return "## Does routing help?\n\nNo size has both a dense and a routed run yet, so this cannot be said."
     lines = table(
-        ("router", "N", "dense loss", "largest E", "loss there", "difference", "in %", "seed spread",
-         "below dense by more than the spread?"),
+        ("router", "N", "dense loss", "largest E", "loss there", "difference", "± over documents", "in %",
+         "seed spread", "below dense by more than chance?"),
         [(c.router, f"{c.size:,}", f"{c.dense_loss:.4f}", c.experts, f"{c.routed_loss:.4f}", f"{c.difference:+.4f}",
-          f"{c.percent:+.2f}", "not measured" if c.spread is None else f"{c.spread:.4f}" + ("*" if c.borrowed else ""),
+          "not known" if c.error is None else f"{c.error:.4f}", f"{c.percent:+.2f}",
+          "not measured" if c.spread is None else f"{c.spread:.4f}" + ("*" if c.borrowed else ""),
           f"**{c.verdict}**") for c in findings.comparisons],
     )  # fmt: skip
     text = "## Does routing help?\n\nLosses are validation losses in nats per token, means over the seeds of a point."
-    text += f" {_evaluation_words(sweep)}\n\n{lines}\n\n{_spread_words(findings)}"
+    text += f" {_evaluation_words(sweep)}\n\n{lines}\n\n{_spread_words(findings)}\n\n{_error_words(sweep, findings)}"
     if any(c.borrowed for c in findings.comparisons):
         text += "\n\n\\* This router has one seed at every point; the spread is the largest of the other runs."
     return text
@@ -56,6 +57,30 @@ def _evaluation_words(sweep: Sweep) -> str:
             + ("." if masked else ", though on no later position of any.")
         )
     return text
+
+
+def _error_words(sweep: Sweep, findings: Findings) -> str:
+    """Return what was evaluated on, and what is known of the error that this brings."""
+    known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
+    if not known:
+        return "**Error over documents:** not known: these runs kept no losses window by window."
+    tokens, counts = ({int(run.row[name]) for run in known} for name in ("evaluation_tokens", "evaluation_documents"))
+    least, most = (significant(end([run.standard_error for run in known])) for end in (min, max))
+    size = f"{least} nats" if least == most else f"{least} to {most} nats"
+    text = (
+        f"**Error over documents:** losses were measured on {_or(tokens)} tokens, in windows at equal steps through"
+        f" the whole validation text, of {_or(counts)} documents (a long file counts as several). With other documents"
+        f" of the same kind a loss would be another: its standard error is {size}, given with each run below. What is"
+        " hard for one model is hard for the others, so a difference between models is known better than a loss."
+    )
+    if any(c.error is not None for c in findings.comparisons):
+        text += " It is taken window by window on the same windows; ± is its standard error over the documents."
+    return text
+
+
+def _or(numbers: set[int]) -> str:
+    ends = sorted({min(numbers), max(numbers)})
+    return " to ".join(f"{number:,}" for number in ends)
 
 
 def _spread_words(findings: Findings) -> str:
@@ -229,7 +254,7 @@ def load_section(findings: Findings, drawn: list[str]) -> str:
 def runs_section(sweep: Sweep) -> str:
     """Return the table of all finished runs."""
     rows = [_run_row(run) for run in sweep.runs]
-    head = ("run", "router", "E", "N", "P", "seed", "learning rate", "tokens", "loss", "time")
+    head = ("run", "router", "E", "N", "P", "seed", "learning rate", "tokens", "loss", "± over documents", "time")
     text = (
         "## The runs\n\nN counts what one token passes through, embeddings left out; P counts every expert. The"
         f" learning rate is the peak, after warm-up.\n\n{table(head, rows)}"
@@ -249,7 +274,7 @@ def _run_row(run: SweepRun) -> tuple:
     return (
         run.hyper_id, run.router, run.experts, f"{run.size:,}", f"{int(row['total_parameter_count']):,}",
         run.config.seed, f"{row['learning_rate']:.3g}", f"{int(row['tokens']):,}", f"{run.loss:.4f}",
-        duration(row["wall_seconds"]),
+        f"{run.standard_error:.4f}" if math.isfinite(run.standard_error) else "", duration(row["wall_seconds"]),
     )  # fmt: skip
 
 

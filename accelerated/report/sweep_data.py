@@ -7,6 +7,7 @@ that was killed, or is still at work, has not collected.
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from ..training.config import TrainConfig, from_mapping
 from ..training.loop import read_log
 from ..training.results import read_rows
 from ..training.sweep import read_sessions, run_folder
+from ..training.window_losses import WindowLosses, read_window_losses
 
 
 class SweepRun(NamedTuple):
@@ -25,6 +27,7 @@ class SweepRun(NamedTuple):
     config: TrainConfig
     row: dict  # its last evaluation, a row of `read_table`
     log: list[dict]  # the lines of log.jsonl
+    windows: WindowLosses | None  # of its last evaluation, window by window; None if the run kept none
 
     @property
     def router(self) -> str:
@@ -45,6 +48,11 @@ class SweepRun(NamedTuple):
     def loss(self) -> float:
         """Validation loss at the end, nats per token."""
         return float(self.row["loss_validation"])
+
+    @property
+    def standard_error(self) -> float:
+        """Of the loss, over documents, nats per token; NaN if it is not known."""
+        return float(self.row.get("standard_error", math.nan))
 
     @property
     def load(self) -> list[list[float]]:
@@ -90,8 +98,8 @@ def read_sweep(folder: Path) -> Sweep:
     runs = []
     for row in last.to_dict("records"):
         config = planned[row["hyper_id"]]
-        log = read_log(run_folder(folder, row["hyper_id"], config) / "log.jsonl")
-        runs.append(SweepRun(row["hyper_id"], config, row, log))
+        where = run_folder(folder, row["hyper_id"], config)
+        runs.append(SweepRun(row["hyper_id"], config, row, read_log(where / "log.jsonl"), read_window_losses(where)))
     routed = any(run.router != DENSE for run in runs)
     return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder))
 

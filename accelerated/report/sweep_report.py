@@ -17,7 +17,7 @@ from ..table import DENSE
 from ..training.files import write_atomically
 from . import sections
 from .figures import draw_all
-from .findings import Findings, RouterLaw, as_json, find, percent
+from .findings import Findings, RouterLaw, as_json, find, finite, percent
 from .sweep_data import Sweep, read_sweep
 
 
@@ -210,8 +210,8 @@ def _numbers(sweep: Sweep, findings: Findings, seconds: dict[str, float]) -> dic
             {"hyper_id": run.hyper_id, "name": run.config.name(), "router": run.router, "experts": run.experts,
              "N": run.size, "P": int(run.row["total_parameter_count"]), "seed": run.config.seed,
              "learning_rate": run.row["learning_rate"], "tokens": int(run.row["tokens"]), "loss": run.loss,
-             "dropped_fraction": run.row["dropped_fraction"], "wall_seconds": run.row["wall_seconds"],
-             "device": run.row["device"], "commit": run.row["commit"]}
+             "standard_error": finite(run.standard_error), "dropped_fraction": run.row["dropped_fraction"],
+             "wall_seconds": run.row["wall_seconds"], "device": run.row["device"], "commit": run.row["commit"]}
             for run in sweep.runs
         ],
     }  # fmt: skip

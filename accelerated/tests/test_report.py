@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
+import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
@@ -23,6 +24,7 @@ from routelaws.accelerated.training.files import write_atomically
 from routelaws.accelerated.training.grid import Grid
 from routelaws.accelerated.training.results import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweep import claim_sweep_folder, run_folder
+from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
 LAWS = {
     "dense": RoutedCoefficients(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0),
@@ -45,8 +47,10 @@ def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8,
     return runs
 
 
-def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect=True, logs=True):
-    """Write the folder of a sweep whose losses follow laws, as the trainer would; returns the folder."""
+def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect=True, logs=True, apart=0.001):
+    """Write the folder of a sweep whose losses follow laws, as the trainer would; returns the folder.
+
+    The documents that a model of E experts is evaluated on lie E times `apart` above and below its loss."""
     runs = grid() if runs is None else runs
     claim_sweep_folder(folder, Grid("made up", tuple(runs)))
     random, table = np.random.default_rng(0), []
@@ -59,9 +63,11 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
             loss = final + (0 if step == STEPS else 0.3)
             dropped = 0.01 if config.router == "sinkhorn" else 0.0
             load = np.full((config.model().num_routed, config.experts), 1 / config.experts)
-            rows.append(result_row(config, i, step, {"validation": loss}, dropped, load, step / 10))
+            windows = window_losses_about(loss, apart * config.experts)
+            rows.append(result_row(config, i, step, {"validation": loss}, windows, dropped, load, step / 10))
         path = run_folder(folder, i, config)
         path.mkdir(parents=True)
+        write_window_losses(path, windows)
         write_rows(path / "results.csv", rows)
         if logs:
             write_atomically(path / "log.jsonl", make_log(config, final, random))
@@ -71,6 +77,19 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
     sessions = [{"started": 1000.0, "last": 1600.0, "jobs": 2}, {"started": 9000.0, "last": 9065.0, "jobs": 2}]
     write_atomically(folder / "sessions.json", json.dumps(sessions))
     return folder
+
+
+def window_losses_about(loss: float, apart: float) -> WindowLosses:
+    """Return 40 windows of 50 tokens in 20 documents with a mean of `loss` and a standard error of apart / sqrt(19).
+
+    Of the two windows of a document one is 0.6 above it and one below, which says nothing of documents; of two
+    documents in a row one is higher by `apart`, the other lower.
+    """
+    window = np.arange(40)
+    document = window // 2
+    return WindowLosses(
+        window, document, np.full(40, 50), 50 * (loss + 0.6 * (-1.0) ** window + apart * (-1.0) ** document)
+    )
 
 
 def make_log(config, final, random) -> str:
@@ -151,6 +170,42 @@ def test_the_comparison_with_dense_is_that_of_the_last_evaluations(whole, router
         assert entry["difference"] == pytest.approx(after - before)
         assert entry["percent"] == pytest.approx(100 * (after / before - 1))
         assert f"| {before:.4f} | 32 | {after:.4f} | {after - before:+.4f} |" in text
+
+
+def test_errors_over_documents_stand_beside_the_spread(whole):
+    """Twenty documents, by turns E / 1,000 above and below the loss: an error of that over sqrt(19). Of a difference
+    to dense, (E - 1) / 1,000 over sqrt(19): what both models find hard cancels."""
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    root = math.sqrt(19)
+    for run in numbers(whole)["runs"]:
+        assert run["standard_error"] == pytest.approx(run["experts"] / 1000 / root)
+        assert f"| {run['loss']:.4f} | {run['experts'] / 1000 / root:.4f} |" in text
+    for entry in numbers(whole)["does_routing_help"]:
+        assert entry["error"] == pytest.approx(31 / 1000 / root)
+        assert f"| {entry['difference']:+.4f} | {31 / 1000 / root:.4f} |" in text
+    assert "on 2,000 tokens, in windows at equal steps through the whole validation text, of 20 documents" in text
+
+
+def test_a_gain_that_other_documents_could_turn_round_is_none(tmp_path, without_figures):
+    folder = make_sweep(tmp_path / "sweep", apart=0.1)  # an error of 3.1 / sqrt(19), and gains of 0.2 to 0.5
+    write_report(folder)
+    result = numbers(folder)
+    assert {entry["verdict"] for entry in result["does_routing_help"]} == {"no, other documents could turn it round"}
+    assert "is below dense by more than the spread over seeds" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_figures):
+    """Such as runs of an earlier version, whose tables lack the columns too."""
+    folder = make_sweep(tmp_path / "sweep")
+    for path in [*folder.glob("runs/*/validation_windows.csv")]:
+        path.unlink()
+    for path in [folder / "results.csv", *folder.glob("runs/*/results.csv")]:
+        frame = pandas.read_csv(path)
+        frame.drop(columns=["standard_error", "evaluation_tokens", "evaluation_documents"]).to_csv(path, index=False)
+    write_report(folder)
+    assert {entry["error"] for entry in numbers(folder)["does_routing_help"]} == {None}
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| not known |" in text and "these runs kept no losses window by window" in text
 
 
 def test_the_seed_spread_is_that_of_the_point_with_three_seeds(whole):

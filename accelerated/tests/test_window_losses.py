@@ -9,8 +9,8 @@ import pytest
 from routelaws.accelerated.training.batches import EvaluationText
 from routelaws.accelerated.training.window_losses import (
     WindowLosses,
-    difference,
     documents,
+    loss_difference,
     mean_loss,
     read_window_losses,
     standard_error,
@@ -67,7 +67,7 @@ def test_a_difference_is_taken_on_the_same_windows():
     hard = 64 * (3 + np.repeat(draw.normal(0, 0.6, 150), 4))
     worse = [WindowLosses(window, document, tokens, hard + 64 * draw.normal(0.25, 0.02, 600)) for _ in range(2)]
     better = [WindowLosses(window, document, tokens, hard + 64 * draw.normal(0, 0.02, 600)) for _ in range(3)]
-    found = difference(worse, better)
+    found = loss_difference(worse, better)
     means = [np.mean([mean_loss(losses) for losses in models]) for models in (worse, better)]
     assert mean_loss(found) == pytest.approx(means[0] - means[1], abs=1e-12)
     assert abs(mean_loss(found) - 0.25) < 5 * standard_error(found)
@@ -77,10 +77,10 @@ def test_a_difference_is_taken_on_the_same_windows():
 @pytest.mark.parametrize("name", ["window", "document", "tokens"])
 def test_there_is_no_difference_on_other_windows(name):
     other = ONE._replace(**{name: getattr(ONE, name) + 1})
-    assert difference([ONE], [ONE]) is not None
-    assert difference([ONE], [ONE, other]) is None and difference([other], [ONE]) is None
+    assert loss_difference([ONE], [ONE]) is not None
+    assert loss_difference([ONE], [ONE, other]) is None and loss_difference([other], [ONE]) is None
     shorter = WindowLosses(*(column[:-1] for column in ONE))
-    assert difference([ONE], [shorter]) is None
+    assert loss_difference([ONE], [shorter]) is None
 
 
 def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):

@@ -3,7 +3,7 @@
     one row      one window's tokens of one document: how many were predicted, and the sum of their losses
     L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
     error of L   how far L would lie from that of other documents of the same kind               `standard_error`
-    A less B     token by token on the same windows, with the error of that difference           `difference`
+    A less B     token by token on the same windows, with the error of that difference           `loss_difference`
 
 The tokens of a document are alike: a model that does badly on its first window does so on the next. So the standard
 error counts documents, not tokens. With lₔ the summed loss of document d, mₔ its predicted tokens, and M those of all
@@ -82,7 +82,7 @@ def standard_error(losses: WindowLosses) -> float:
     return float(math.sqrt(count / (count - 1) * np.sum(misses**2)) / tokens.sum())
 
 
-def difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
+def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:
     """Return the losses of the first models less those of the second, window by window; means where there are several.
 
     Returns:
