@@ -24,7 +24,7 @@ POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 
 def test_no_module_exists_on_posix_alone():
-    """What is used is there on Windows too, where nobody has tried it: an import that fails would stop every command."""
+    """What is imported is there on Windows too, where nobody has tried it."""
     for path in (ROOT / "accelerated").rglob("*.py"):
         if "tests" not in path.relative_to(ROOT).parts:
             tree = ast.parse(path.read_text(encoding="utf-8"))
