@@ -215,6 +215,8 @@ class _Evaluation:
             allowed = "a number with a number, text with text, == None, != None; and, or between conditions"
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
         found = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
+        if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
+            return found  # what is not a number compares so by itself, and text in the condition is never blank
         blank = _blank(left) | _blank(right)
         return found | blank if op is ast.NotEq else found & ~blank
 
@@ -230,8 +232,7 @@ class _Evaluation:
         wanted = [entry.data for entry in entries if entry.kind == left.kind]
         data = left.data
         found = data.isin(wanted).to_numpy() if hasattr(data, "isin") else np.isin(data, np.array(wanted))
-        blank = _blank(left)
-        return found & ~blank | blank & (len(wanted) < len(entries))
+        return found | _blank(left) if len(wanted) < len(entries) else found
 
     def joined(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
         """Return conditions joined by and, by or, or one turned round by not."""
