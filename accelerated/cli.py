@@ -16,11 +16,13 @@ from pathlib import Path
 from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
-    "tyro": "train", "grain": "train", "optax": "train", "orbax": "train", "sentencepiece": "train", "rich": "train",
-    "pandas": "laws", "matplotlib": "laws", "pooch": "laws",
-    "markdown_it": "laws",
-}  # fmt: skip
-"""Which extra brings a package that the base install lacks."""
+    "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
+}
+"""The packages that each extra brings to the base install, by the names that are imported."""
+
+NEEDED = {"train": "train", "sweep": "train,laws", "report": "train,laws", "evaluate": "train", "generate": "train"}
+"""The extras that a command needs, where it needs others than `laws`."""
 
 COMMANDS = {
     "train": "Train one model.",
@@ -42,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: the command and its flags; those of the process if None.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if hasattr(sys.stdout, "reconfigure"):  # an output without Greek letters, as Windows has them, gets their numbers
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0 if arguments else 2
@@ -60,10 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"routelaws: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        extras = NEEDED.get(command, "laws")
+        package = (error.name or "").partition(".")[0]
+        if not any(package in EXTRAS[extra] for extra in extras.split(",")):
             raise
-        print(f"routelaws: {error.name} is missing; install it with: pip install 'routelaws[{extra}]'", file=sys.stderr)
+        print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("routelaws: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
@@ -154,6 +159,8 @@ def _train(arguments: list[str]) -> None:
 
 
 def _sweep(arguments: list[str]) -> None:
+    import matplotlib  # noqa: F401  # the report at the end needs both: what is missing is said before hours of training
+    import pandas  # noqa: F401
     import tyro
 
     from .report.progress import Progress
@@ -201,7 +208,9 @@ def _fit(arguments: list[str]) -> None:
             table: A results table, .csv or .csv.gz.
             law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
             loss: Column of the loss.
-            rows: The preset clark, or an expression over the columns; the last evaluation of every run if not given.
+            rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
+                such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+                if not given, those with k = 1 and the commonest routing frequency, of every seed.
             huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square.
             json: Print one JSON object and nothing else.
         """
@@ -243,7 +252,9 @@ def _predict(arguments: list[str]) -> None:
             utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
             router: One router_type alone; all of the table if not given.
             loss: Column of the loss.
-            rows: The preset clark, or an expression over the columns; the last evaluation of every run if not given.
+            rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
+                such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+                if not given, those with k = 1 and the commonest routing frequency, of every seed.
             level: Confidence level of the intervals.
             json: Print one JSON object and nothing else.
         """
@@ -310,6 +321,8 @@ def _report(arguments: list[str]) -> None:
 
 
 def _reproduce(arguments: list[str]) -> None:
+    import markdown_it  # noqa: F401  # as in `sweep`: the pages are written last
+    import matplotlib  # noqa: F401
     import tyro
 
     from .report.reproduce.command import reproduce as write
@@ -326,7 +339,8 @@ def _reproduce(arguments: list[str]) -> None:
         Args:
             table: A results table, .csv or .csv.gz; if not given, the one that the paper's authors released.
             out: Folder of the report; a report in it is replaced.
-            rows: The preset clark, or an expression over the columns; if not given, clark for the released runs and
+            rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
+                such as "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
                 every seed for others.
             loss: Column of the main loss; loss_validation if not given.
         """

@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import InputError
 from .table_files import Block, Cells, is_json, read_blocks, take_apart
+from .table_rows import row_mask
 from .table_schema import (
     BLANK,
     DENSE,
@@ -114,11 +115,11 @@ def select_rows(
     * None: every seed; k 1; of the routed runs those with the commonest routing_frequency among them (the larger one
       of a tie) and the commonest granularity (the smaller one). Runs that this drops are listed as left out. A column
       that the table lacks is not asked about.
-    * Anything else: a pandas query over the table's columns, such as "seed == 42 and step <= 100000"; it is applied to
-      the evaluations before the last one is taken, and nothing else is dropped.
+    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `table_rows`); it applies
+      to the evaluations before the last one is taken, and nothing else is dropped.
 
-    Losses of the causal and of the masked objective are never mixed, unless a query asks for it: the commoner one of
-    the table is kept (causal of a tie, and where the column is blank).
+    Losses of the causal and of the masked objective are never mixed, unless a condition asks for it: the commoner one
+    of the table is kept (causal of a tie, and where the column is blank).
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is wider
     than its N says and is not used. A run whose last evaluation has no loss is left out: an earlier one would be a
@@ -140,7 +141,7 @@ def select_rows(
         One entry for each router_type but Dense, sorted by name.
 
     Raises:
-        InputError: the loss column is missing; a column that "clark" needs is missing; the query cannot be evaluated;
+        InputError: the loss column is missing; a column that "clark" needs is missing; the condition is none;
             no routed run is left, or for "dense" no dense one.
     """
     if loss_column not in frame:
@@ -290,16 +291,7 @@ def _chosen(frame, rows: str | None) -> np.ndarray:
         if missing:
             raise InputError(f"rows clark: column {missing[0]} is missing; needed: {', '.join(CLARK_COLUMNS)}")
         return ((frame["routing_frequency"] == 0.5) & (frame["k"] == 1) & (frame["seed"] == 42)).to_numpy()
-    import pandas
-
-    try:
-        mask = frame.eval(rows)
-    except Exception as error:  # pandas raises many kinds here, SyntaxError and NotImplementedError among them
-        reason = " ".join(str(error).split())
-        raise InputError(f"rows {rows!r}: not a condition on the table's columns ({reason}); or: clark") from None
-    if not (isinstance(mask, pandas.Series) and mask.dtype == bool):
-        raise InputError(f"rows {rows!r}: gives no true or false for each row; needed: such as seed == 42")
-    return mask.to_numpy()
+    return row_mask(frame, rows)
 
 
 def _reasons(last, rows: str | None, loss_column: str, axes: Axes):

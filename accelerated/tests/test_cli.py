@@ -1,5 +1,6 @@
 """The command line: exit codes, one clear line for what is wrong, nothing written by what failed."""
 
+import io
 import json
 import re
 import subprocess
@@ -118,10 +119,102 @@ def test_a_folder_or_table_that_is_not_there(capsys, tmp_path, command):
     assert code == 2 and stdout == "" and len(stderr.strip().splitlines()) == 1
 
 
-def test_a_missing_extra_is_named(capsys, monkeypatch):
+def test_an_output_that_has_not_every_letter(monkeypatch):
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    monkeypatch.setitem(cli.COMMANDS, "fit", "Fit Ê.")
+    assert cli.main(["--help"]) == 0
+    narrow.flush()
+    assert b"Fit \\xca." in narrow.buffer.getvalue()
+
+
+EXTRAS_OF = {
+    "train": "train", "evaluate": "train", "generate": "train", "sweep": "train,laws", "report": "train,laws",
+    "fit": "laws", "predict": "laws", "convert": "laws", "reproduce": "laws",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_missing_extra_is_named(capsys, monkeypatch, command):
+    """Both extras bring tyro: the one to install is that of the command."""
     monkeypatch.setitem(sys.modules, "tyro", None)
-    code, _, stderr = run(capsys, "report", "anywhere")
-    assert code == 2 and stderr == "routelaws: tyro is missing; install it with: pip install 'routelaws[train]'\n"
+    code, stdout, stderr = run(capsys, command, "anywhere")
+    extra = EXTRAS_OF[command]
+    assert (code, stdout) == (2, "")
+    assert stderr == f"routelaws: tyro is missing; install it with: pip install 'routelaws[{extra}]'\n"
+
+
+def test_a_package_that_no_extra_brings_is_a_fault_of_ours(monkeypatch):
+    monkeypatch.setitem(sys.modules, "routelaws.accelerated.report.fit_command", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["fit", "anywhere"])
+
+
+ONE_EXTRA = """
+import contextlib, io, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+from routelaws.accelerated.cli import main
+
+def run(*arguments):
+    try:
+        return main(list(arguments))
+    except SystemExit as exit_:
+        return exit_.code or 0
+
+for arguments in {commands}:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert run(*arguments) == 0, (arguments, said.getvalue())
+assert not set({refused}) & set(sys.modules)
+for arguments in {others}:
+    assert run(*arguments) == 2
+"""
+
+
+def check_one_extra(cwd, extra: str, other: str, commands: list, others: list) -> None:
+    """Run commands where what only the other extra brings cannot be imported: some end well, the others name it."""
+    refused = sorted(set(cli.EXTRAS[other]) - set(cli.EXTRAS[extra]))
+    helps = [[command, "--help"] for command, extras in EXTRAS_OF.items() if extras == extra]
+    script = ONE_EXTRA.format(refused=refused, commands=[*helps, *commands], others=others)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    for (command, *_), line in zip(others, done.stderr.splitlines()[-len(others) :], strict=True):
+        said = re.fullmatch(r"routelaws: (\w+) is missing; install it with: pip install 'routelaws\[(.*)\]'", line)
+        assert said and said[1] in refused and said[2] == EXTRAS_OF[command], line
+
+
+def test_laws_are_fitted_without_what_trains(tmp_path):
+    """`fit`, `predict`, `convert` and `reproduce` need the extra `laws` alone."""
+    rows = [
+        f"{3 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.2 * j + 0.01 * (i * j % 3)}"
+        for i in range(6, 10) for j in range(3)
+    ]  # fmt: skip
+    header = "hyper_id,step,router_type,k,num_experts,dense_parameter_count,loss_validation"
+    (tmp_path / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
+    choice = ["table.csv", "--law", "bilinear", "--rows", "k == 1 and num_experts in (1, 4, 16)"]
+    commands = [
+        ["convert", "runs.csv", "--out", "table.csv"], ["fit", *choice], ["fit", *choice, "--json"],
+        ["predict", *choice, "--n", "1e8", "--experts", "8"],
+    ]  # fmt: skip
+    others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras]
+    check_one_extra(tmp_path, "laws", "train", commands, others)
+
+
+@pytest.mark.slow
+def test_models_are_trained_without_what_fits(tmp_path):
+    """`train`, `evaluate` and `generate` need the extra `train` alone; a sweep says at once what its report lacks."""
+    header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4"
+    (tmp_path / "table.csv").write_text(f"{header}\n1,1,a,1,1,1\n")
+    others = [["sweep", "smoke", "--out", "out"], ["fit", "table.csv"], ["convert", "table.csv", "--out", "new.csv"],
+              ["predict", "table.csv", "--n", "1", "--experts", "2"], ["reproduce", "--out", "out"]]  # fmt: skip
+    check_one_extra(tmp_path, "train", "laws", [], others)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_importing_changes_nothing_in_the_process():

@@ -200,8 +200,8 @@ def test_a_query_is_applied_before_the_last_evaluation():
 
 @pytest.mark.parametrize(
     ("rows", "loss", "message"),
-    [("seed ==", "loss_c4", "not a condition"), ("sede == 42", "loss_c4", "not a condition.*sede"),
-     ("seed + 1", "loss_c4", "no true or false"), ("True", "loss_c4", "no true or false"),
+    [("seed ==", "loss_c4", "rows 'seed ==': "), ("sede == 42", "loss_c4", "'sede': no column.*close: seed"),
+     ("seed + 1", "loss_c4", "no true or false"), ("True", "loss_c4", "this value is not allowed"),
      ("seed == 7", "loss_c4", "no routed run is left"), ("num_experts == 1", "loss_c4", "no routed run is left"),
      (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Writing files so that a kill leaves the old content or the new, and locks that end with their process."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def locked(folder: Path, *, wait: bool, holder: str) -> Iterator[None]:
     """Hold the lock of a folder; the system releases it when the process ends, however it ends.
 
+    It is the lock of a file `.lock` there: flock on Linux and macOS, LockFileEx on Windows (not tried there).
+
     Args:
         folder: an existing folder.
         wait: wait for the lock instead of failing.
@@ -32,12 +33,17 @@ def locked(folder: Path, *, wait: bool, holder: str) -> Iterator[None]:
     Raises:
         InputError: somebody else holds the lock and `wait` is off.
     """
-    with open(Path(folder) / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise InputError(f"{folder}: {holder} is running there; wait for it or choose another --out") from error
+    import filelock  # not at the top: reports write files too, and come without the extra that brings it
+
+    lock = filelock.FileLock(Path(folder) / ".lock")
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except filelock.Timeout:
+        raise InputError(f"{folder}: {holder} is running there; wait for it or choose another --out") from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def make_folder(path: Path) -> Path:

@@ -1,0 +1,54 @@
+"""What an installed package is made of: its types, its addresses, the packages that its extras bring."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from routelaws.accelerated import cli
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+IMPORTED_AS = {"orbax-checkpoint": "orbax", "markdown-it-py": "markdown_it"}
+
+
+@pytest.mark.parametrize("extra", cli.EXTRAS)
+def test_the_message_of_a_missing_extra_knows_its_packages(extra):
+    listed = [re.match(r"[\w-]+", line)[0] for line in PROJECT["project"]["optional-dependencies"][extra]]
+    assert sorted(cli.EXTRAS[extra]) == sorted(IMPORTED_AS.get(name, name) for name in listed)
+
+
+POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
+
+
+def test_no_module_exists_on_posix_alone():
+    """What is imported is there on Windows too, where nobody has tried it."""
+    for path in (ROOT / "accelerated").rglob("*.py"):
+        if "tests" not in path.relative_to(ROOT).parts:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+            assert not names & POSIX, f"{path}: {names & POSIX}"
+
+
+def test_types_are_part_of_every_room():
+    """PEP 561: without the file a type checker reads none of the annotations."""
+    settings = PROJECT["tool"]["setuptools"]
+    assert "py.typed" in settings["package-data"]["*"]
+    for name, folder in settings["package-dir"].items():
+        assert (ROOT / folder / "py.typed").read_bytes() == b"", f"{name} has no py.typed"
+
+
+def test_addresses_are_those_that_the_project_names_elsewhere():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert PROJECT["project"]["urls"] and all(f"({url})" in readme for url in PROJECT["project"]["urls"].values())
+
+
+def test_every_package_has_a_version_that_was_tried():
+    pinned = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-")
+              for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"}  # fmt: skip
+    extras = PROJECT["project"]["optional-dependencies"]
+    needed = [*PROJECT["project"]["dependencies"], *extras["train"], *extras["laws"], *extras["conformance"]]
+    assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned
