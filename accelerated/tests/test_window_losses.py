@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.training.batches import EvaluationText
 from routelaws.accelerated.training.window_losses import (
+    EvaluationText,
     WindowLosses,
     documents,
     loss_difference,

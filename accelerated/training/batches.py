@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -28,6 +27,7 @@ from ..errors import InputError
 from .corpus import PIECE, cut, find_files, name_hash, read_documents
 from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
+from .window_losses import EvaluationText
 
 MOST_ENCODED = 2**22
 """Characters of another text that are encoded for an evaluation, whatever is wanted of it: seconds."""
@@ -114,14 +114,6 @@ def training_batches(token_files: TokenFiles, *, sequence_length: int, batch_siz
         "seed": seed,
     }
     return TrainingBatches(batches, identity)
-
-
-class EvaluationText(NamedTuple):
-    """Windows of a text to evaluate on, and where in the text each lies."""
-
-    tokens: np.ndarray  # [n, b, S+1] int32
-    window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
-    document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
 
 
 def validation_batches(

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from .batches import EvaluationText, TrainingBatches, training_batches, validation_batches, windows_of_text
+from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .config import TrainConfig, from_mapping
 from .files import locked, make_folder, write_atomically
@@ -33,7 +33,7 @@ from .hashing import hash_table_of, keep_table, read_table
 from .results import read_rows, result_row, write_rows
 from .step import TrainState, initial_state, make_evaluate, make_train_steps
 from .tokens import TokenFiles
-from .window_losses import mean_loss, window_losses, write_window_losses
+from .window_losses import EvaluationText, mean_loss, window_losses, write_window_losses
 
 
 class DivergedError(InputError):

@@ -27,11 +27,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .batches import EvaluationText
 from .files import write_atomically
 
 FILE = "validation_windows.csv"
 """Of a run folder: the window losses of its last evaluation."""
+
+
+class EvaluationText(NamedTuple):
+    """Windows of a text to evaluate on, and where in the text each lies."""
+
+    tokens: np.ndarray  # [n, b, S+1] int32
+    window: np.ndarray  # [n, b] integers: which window of the text, the first is 0
+    document: np.ndarray  # [n, b, S+1] integers: which document each token is of, its end-of-document token included
 
 
 class WindowLosses(NamedTuple):
