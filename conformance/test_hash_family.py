@@ -61,6 +61,15 @@ def test_modulo_table(backend, size):
     check_modulo_table(backend, *size)
 
 
+def test_steps_by_hand(backend):
+    """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, as 2 · 4 leads back to 0."""
+    for module in (backend.routers.hash_layer, reference):
+        for num_experts, k, steps in ((5, 2, [2, 3, 4, 1]), (8, 3, [2, 3, 5, 6, 7, 1]), (4, 4, [1, 3]), (2, 2, [1])):
+            found = module.modulo_table(2 * num_experts * len(steps), num_experts, k)[::num_experts]
+            by_hand = [[j * step % num_experts for j in range(k)] for step in steps * 2]
+            assert_same(found, by_hand, what=f"modulo_table at the ids of expert 0, E {num_experts}, k {k}")
+
+
 def test_every_pair_of_experts_has_a_token(backend):
     found = backend.routers.hash_layer.modulo_table(5 * 4, 5, 2)
     assert len({tuple(row) for row in found.tolist()}) == 20
@@ -351,8 +360,9 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
         ids = np.array([0, 1, bad])
         found = run(backend, TABLE, "float32", ids, table, num_experts=2)
         assert np.isnan(found.gate).ravel().tolist() == [False, False, True]
-        experts = run(backend, BIGRAM, "float32", ids, np.zeros(3, int), table.T.repeat(2, 0), num_experts=2)
-        assert (np.asarray(experts) == -1).ravel().tolist() == [False, False, True]
+        for pair in ((ids, np.zeros(3, int)), (np.zeros(3, int), ids)):
+            experts = run(backend, BIGRAM, "float32", *pair, table.T.repeat(2, 0), num_experts=2)
+            assert (np.asarray(experts) == -1).ravel().tolist() == [False, False, True]
         with pytest.raises(ValueError, match="allowed: 0 to 3"):
             reference.table_router(ids, table, 2)
         expert = np.array([[0, 1], [3, 2], [2, bad]])

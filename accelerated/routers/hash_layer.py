@@ -127,7 +127,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     # Ascending order of the complement: negating an unsigned or the most negative count would wrap.
     order = np.argsort(~counts.astype(np.int64), kind="stable")
     experts, steps = np.arange(num_experts), _steps(num_experts, num_experts)
-    table, (load, held) = np.zeros((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)
+    table, (load, held) = np.empty((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)
     for place, (token, count) in enumerate(zip(order.tolist(), counts[order].tolist(), strict=True)):
         least = load.min()
         emptiest = np.flatnonzero(load == least)
