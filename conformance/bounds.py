@@ -132,6 +132,16 @@ BOUNDS["mixture.gradient"] = Bound(3e-11, "max |weight| (1 + max |z|) sum w |m||
 BOUNDS["mixture.gradient_float32"] = Bound(0.3, "u times the scale of mixture.gradient; errors average; measured 0.11")
 BOUNDS["hash.centres"] = Bound(1e-15, "of the largest entry; means of up to 40 numbers; measured 2.2e-16")
 BOUNDS["hash.multi"] = Bound(2, "u |x| max |U| max |D|, over experts; as experts.routed_ffn; measured 0.7")
+# The remainder where ids are in order of frequency. p: the share of id 0; P: of the first E ids; s = (E - 1) // k. In
+# the first run of E ids the k of an expert are s apart or more: the first has p at most, each other one no more than
+# the mean share of the s ids before it, in sum P / s. In a later run each of the k has no more than the mean share of
+# the run before: in sum k / E over all runs, which is also the mean load.
+BOUNDS["hash.remainder"] = Bound(1, "(p + P / s) E / k + 1 mean loads, all choices together; measured 0.76")
+BOUNDS["hash.turned"] = Bound(1 + 1e-13, "of the largest load by the first choice, which has the top of each run")
+BOUNDS["hash.balanced"] = Bound(1.01, "of the least possible, 1 or p E / k; the rarest are put last; measured 1.001")
+BOUNDS["hash.drawn"] = Bound(4, "standard deviations above 1 + p E / k: tokens apart from id 0 by chance; measured 3.0")
+BOUNDS["hash.pairs"] = Bound(1 + 1e-13, "of the largest load by one token: it is a mean of its loads; measured 0.6")
+BOUNDS["hash.block"] = Bound(1, "p E / k + 2 mean loads, where p is the share in the batch; measured 0.7")
 BOUNDS["base.objective"] = Bound(3, "u sum of |chosen scores|: another order of the sum, one rounding; measured 0.8")
 BOUNDS["base.certificate"] = Bound(0.2, "u T (max |s| + max price): rounded prices and scores, T terms; measured 0.06")
 BOUNDS["base.optimum"] = Bound(1, "u T max |s|: multiples of 2^-51 of the largest, then a sum; measured 0")

@@ -45,16 +45,29 @@ def check_table(found, wanted, num_experts: int, what: str) -> None:
 
 
 def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """Remainders first; with as many ids as ordered choices of k experts, each choice once."""
+    """Remainders first; then, in every run of E ids, each choice is the first one turned round."""
     found = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_table(found, reference.modulo_table(vocab_size, num_experts, k), num_experts, what)
     assert_same(found[:, 0], np.arange(vocab_size) % num_experts, what=f"{what}: first choices")
+    turned = (found - found[:, :1]) % num_experts
+    for first in range(0, vocab_size, num_experts):
+        run = turned[first : first + num_experts]
+        assert_same(run, np.broadcast_to(run[0], run.shape), what=f"{what}: distances in the run of id {first}")
 
 
 @given(size=sizes())
 def test_modulo_table(backend, size):
     check_modulo_table(backend, *size)
+
+
+def test_steps_by_hand(backend):
+    """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, as 2 · 4 leads back to 0."""
+    for module in (backend.routers.hash_layer, reference):
+        for num_experts, k, steps in ((5, 2, [2, 3, 4, 1]), (8, 3, [2, 3, 5, 6, 7, 1]), (4, 4, [1, 3]), (2, 2, [1])):
+            found = module.modulo_table(2 * num_experts * len(steps), num_experts, k)[::num_experts]
+            by_hand = [[j * step % num_experts for j in range(k)] for step in steps * 2]
+            assert_same(found, by_hand, what=f"modulo_table at the ids of expert 0, E {num_experts}, k {k}")
 
 
 def test_every_pair_of_experts_has_a_token(backend):
@@ -83,13 +96,13 @@ def test_evenly_spread_uniforms_give_every_choice_equally_often(backend):
 
 
 def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
-    """The table, and its promise: loads differ by the count of the most frequent token at most."""
+    """The table, and its promise: loads differ by the count of the most frequent token at most, twice that if k > 1."""
     found = backend.routers.hash_layer.balanced_table(counts, num_experts, k)
     what = f"balanced_table, counts {counts.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.balanced_table(counts, num_experts, k), num_experts, what)
     load = np.zeros(num_experts)
     np.add.at(load, found, np.broadcast_to(counts[:, None], found.shape))
-    assert load.max() - load.min() <= counts.max(), f"{what}: loads {load}"
+    assert load.max() - load.min() <= counts.max() * min(k, 2), f"{what}: loads {load}"
     fewest, most = (f(np.bincount(found.ravel(), minlength=num_experts)) for f in (np.min, np.max))
     if len(set(counts.tolist())) == 1:  # nothing to weigh: tokens are dealt out
         assert most - fewest <= 1, f"{what}: tokens per expert from {fewest} to {most}"
@@ -108,6 +121,15 @@ def test_balanced_table_by_hand(backend):
     for module in (backend.routers.hash_layer, reference):
         assert module.balanced_table(counts, 2).ravel().tolist() == [1, 1, 0, 1, 1, 0]
         assert module.balanced_table(np.zeros(5, int), 3).ravel().tolist() == [0, 1, 2, 0, 1]
+
+
+def test_two_balanced_choices_by_hand(backend):
+    """9 to experts 0 and 1. 6 starts from 2, a step of 3 leads to 1 and 0, which are too full, and to 3. 5 starts from
+    2 and steps to 3. 4 starts from 0, where 9 are; a step of 3 leads to 3, where 11 are, less than 4 more. 0 is less
+    than nobody's distance, so the two emptiest have it: 1 with 9, and 2 with 11."""
+    for module in (backend.routers.hash_layer, reference):
+        found = module.balanced_table(np.array([0, 9, 6, 5, 4]), 4, 2)
+        assert found.tolist() == [[1, 2], [0, 1], [2, 3], [2, 3], [0, 3]]
 
 
 def test_a_balanced_table_balances_what_the_remainder_does_not(backend):
@@ -174,13 +196,15 @@ def test_cluster_ties(backend):
 
 
 def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
-    """The table, and its promise: in a cluster, and in all, the experts' first choices differ by one token at most."""
+    """The table, and its promise: by each choice experts differ by one token of all at most, by two of a cluster."""
     found = backend.routers.hash_layer.dispersed_table(cluster, num_experts, k)
     what = f"dispersed_table, {cluster.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.dispersed_table(cluster, num_experts, k), num_experts, what)
-    for chosen in (slice(None), *(cluster == c for c in np.unique(cluster))):
-        tokens = np.bincount(found[chosen, 0], minlength=num_experts)
-        assert tokens.max() - tokens.min() <= 1, f"{what}: tokens per expert {tokens}"
+    for choice in range(k):
+        for chosen in (slice(None), *(cluster == c for c in np.unique(cluster))):
+            tokens = np.bincount(found[chosen, choice], minlength=num_experts)
+            most = 1 if choice == 0 or isinstance(chosen, slice) else 2
+            assert tokens.max() - tokens.min() <= most, f"{what}: tokens per expert by choice {choice}: {tokens}"
 
 
 @given(size=sizes(), clusters=st.sampled_from([1, 3]), seed=seeds)
@@ -336,8 +360,9 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
         ids = np.array([0, 1, bad])
         found = run(backend, TABLE, "float32", ids, table, num_experts=2)
         assert np.isnan(found.gate).ravel().tolist() == [False, False, True]
-        experts = run(backend, BIGRAM, "float32", ids, np.zeros(3, int), table.T.repeat(2, 0), num_experts=2)
-        assert (np.asarray(experts) < 0).ravel().tolist() == [False, False, True]
+        for pair in ((ids, np.zeros(3, int)), (np.zeros(3, int), ids)):
+            experts = run(backend, BIGRAM, "float32", *pair, table.T.repeat(2, 0), num_experts=2)
+            assert (np.asarray(experts) == -1).ravel().tolist() == [False, False, True]
         with pytest.raises(ValueError, match="allowed: 0 to 3"):
             reference.table_router(ids, table, 2)
         expert = np.array([[0, 1], [3, 2], [2, bad]])

@@ -450,7 +450,7 @@ def test_tables(backend, kind):
 
 BAD = {
     "hash": (dict(router="hash", hash="md5"), "hash is 'md5'"),
-    "drop order": (dict(drop_order="last"), "drop_order is 'last'"),
+    "drop order": (dict(router="hash", drop_order="last"), "drop_order is 'last'"),
     "G that does not divide": (dict(router="hash", granularity=5), "granularity is 5; it has to divide 4 d_model = 32"),
     "dense with G": (dict(granularity=2), "granularity 2"),
     "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; only a dense model"),
@@ -477,9 +477,54 @@ BAD = {
     "gate of a policy": (dict(router="reinforce", gate="sigmoid"), "not of reinforce"),
     "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
     "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
+    "frequency of no blocks": (dict(routing_frequency=0.25), "routing_frequency is 0.25; a dense model has no routed"),
     "GShard without normalisation": (dict(router="top_k", num_experts=2, k=2, sample_second=True,
                                           normalisation="none"), "normalised gates"),
 }  # fmt: skip
+
+
+OTHERS = dict(
+    capacity_factor=3.0, drop_order="token", gate=("softmax", "sigmoid"), normalisation="softmax", sample_second=True,
+    balance_weight=0.3, z_weight=0.1, bias_rate=0.1, policy_weight=0.5, baseline_weight=0.5, entropy_weight=0.5,
+    nucleus=0.5, reward_to_go=True, hash="random", grouping="sequence", group_size=6, temperature=0.5, one_hot=True,
+    flop_increase=2, routing_frequency=0.25, k=2, granularity=2, num_experts=6,
+)  # fmt: skip
+"""Every option of a router at a value that is no default; of two one is."""
+
+TAKEN = {
+    "dense": {"flop_increase"},
+    "hash": {"capacity_factor", "drop_order", "hash", "k"},
+    "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
+    "base": {"capacity_factor", "drop_order", "gate", "k"},
+    "quantile": {"capacity_factor", "drop_order", "gate", "k"},
+    "top_k": {"capacity_factor", "drop_order", "gate", "k", "balance_weight", "z_weight", "bias_rate"},
+    "reinforce": {"capacity_factor", "drop_order", "k", "balance_weight", "policy_weight", "baseline_weight",
+                  "entropy_weight", "nucleus", "reward_to_go"},
+    "expert_choice": {"gate", "grouping", "group_size", "k"},
+    "mixture_of_tokens": {"group_size", "temperature", "one_hot"},
+}  # fmt: skip
+"""By hand: the options that a router with one expert per token has. What needs another option too is not among them:
+normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
+
+
+@pytest.mark.twin
+@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.parametrize("router", TAKEN)
+def test_an_option_that_a_router_does_not_have_is_named(backend, router):
+    """Each option alone, at a value that is not the default: taken, or an error that names it."""
+    routed = {} if router == "dense" else dict(routing_frequency=0.5, num_experts=3)
+    shared = set(routed) | ({"granularity"} if routed else set())
+    for module in (backend.configuration, configuration):
+        usual = SMALL | dict(num_blocks=4, router=router) | routed
+        gate = module.ModelConfig(**usual).gate
+        for option, value in OTHERS.items():
+            (value,) = (set(value) - {gate}) if option == "gate" else (value,)
+            fields = usual | {option: value}
+            if option in TAKEN[router] | shared:
+                assert getattr(module.ModelConfig(**fields), option) == value
+                continue
+            with pytest.raises(ValueError, match=rf"\b{option}\b"):
+                module.ModelConfig(**fields)
 
 
 @pytest.mark.twin

@@ -103,20 +103,21 @@ def hash_layer() -> Answer:
 
 
 def modulo_table() -> Answer:
-    menu = ((7, 3, 1), (13, 4, 2), (9, 3, 3), (5, 1, 1), (1, 8, 2))
+    menu = ((7, 3, 1), (13, 4, 2), (9, 3, 3), (5, 1, 1), (1, 8, 2), (60, 12, 4))
     inputs = [dict(vocab_size=V, num_experts=E, k=k) for V, E, k in menu]
     cases = [Case(title(i), i, [equal("", call("routers.hash_layer.modulo_table", i))]) for i in inputs]
     return Answer(
         "routers.hash_layer.modulo_table",
-        "Row v has the digits of v in the bases E, E - 1, ..., the lowest first, counted among the experts not yet "
-        "taken.",
+        "Choice j of token t is (t + j s) mod E, exactly. s is entry (t div E) mod n of a list of n steps: the numbers "
+        "s of 0 to E - 1 for which 0, s, ..., (k - 1) s differ modulo E, those from (E - 1) div k on first, then the "
+        "others, both rising.",
         cases,
     )
 
 
 def balanced_table() -> Answer:
     menu = (([1, 5, 3, 3, 0, 0], 2, 1), ([4, 4, 4, 4, 4], 3, 1), ([9, 1, 7, 7, 2, 0, 3], 4, 2), ([3], 2, 1),
-            ([2, 2, 1], 1, 1))  # fmt: skip
+            ([2, 2, 1], 1, 1), ([0, 9, 6, 5, 4], 4, 2))  # fmt: skip
     cases = []
     for counts, num_experts, k in menu:
         inputs = dict(counts=np.array(counts), num_experts=num_experts, k=k)
@@ -124,8 +125,10 @@ def balanced_table() -> Answer:
         cases.append(Case(f"counts {counts}, E {num_experts}, k {k}", inputs, checks))
     return Answer(
         "routers.hash_layer.balanced_table",
-        "The most frequent token first (equal ones by id), each into the k emptiest experts (equal ones by the number "
-        "of their tokens, then by index), exactly.",
+        "The most frequent token first (equal ones by id), token i of that order (from 0) into the first k of the "
+        "experts e, e + s, e + 2 s, ... modulo E that are fuller than e by less than its count, exactly. e is the "
+        "emptiest (equal ones by the number of their tokens, then by index), s entry i mod n of the n numbers below E "
+        "that are prime to E, rising. If fewer than k are so near, it goes into the k emptiest.",
         cases,
     )
 

@@ -66,9 +66,9 @@ UNGATED = ("dense", "hash", "reinforce")
 """Routers whose gate is the constant 1/k, so that the output is the mean of k dense FFNs."""
 
 OPTIONS_OF = {
-    "capacity_factor": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
-    "drop_order": ("dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
-    "gate": ("dense", "sinkhorn", "base", "quantile", "top_k", "expert_choice"),
+    "capacity_factor": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "drop_order": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
+    "gate": ("sinkhorn", "base", "quantile", "top_k", "expert_choice"),
     "balance_weight": ("top_k", "reinforce"),
     **dict.fromkeys(("normalisation", "sample_second", "z_weight", "bias_rate"), ("top_k",)),
     **dict.fromkeys(("policy_weight", "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"), ("reinforce",)),
@@ -79,8 +79,7 @@ OPTIONS_OF = {
     "one_hot": ("mixture_of_tokens",),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
-"""Which routers an option is for. Elsewhere it has to keep its default; dense models ignore the first three, so that
-a grid can give them once for all of its runs."""
+"""Which routers an option is for. Elsewhere it has to keep its default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +179,11 @@ class ModelConfig:
                 raise ValueError(
                     f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
                     "a dense model has 1 of each"
+                )
+            if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
+                raise ValueError(
+                    f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
+                    "ones only with flop_increase above 1"
                 )
         else:
             self._check_routing()

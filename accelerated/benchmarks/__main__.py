@@ -16,6 +16,7 @@ from pathlib import Path
 SHORT = {
     "assignment": ["--sizes", "1024x16", "4096x64", "--repeats", "3"],
     "balanced": ["--size", "512x16", "--inputs", "random", "tied", "--repeats", "1"],
+    "hash_loads": ["--sizes", "1024x16x1x1", "1024x16x4x1", "1024x4x4x2"],
     "law_fit": ["--bootstraps", "100", "--restarts", "3", "--repeats", "3"],
     "policy_gradient": ["--layouts", "r", "ra", "--steps", "0", "--seeds", "1"],
 }

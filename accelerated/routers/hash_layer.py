@@ -9,7 +9,6 @@ Tables are built once, on the host, by NumPy: arrays of int32. Distances between
 matrix product, so two centres that are equally near are told apart by rounding unless the numbers are whole.
 """
 
-import heapq
 from typing import NamedTuple
 
 import jax
@@ -94,13 +93,19 @@ def _without_repeats(picks):
     return table.astype(np.int32)
 
 
+def _steps(num_experts, k):
+    """See reference: j s and i s differ modulo E if and only if E / gcd(s, E) does not divide j − i."""
+    steps, first = np.arange(num_experts), (num_experts - 1) // k
+    steps = steps[num_experts // np.gcd(steps, num_experts) >= k]
+    return np.roll(steps, -np.searchsorted(steps, first))
+
+
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """See reference."""
     _check_choices(num_experts, k)
-    rest, picks = np.arange(vocab_size), np.zeros((vocab_size, k), np.int64)
-    for choice in range(k):
-        rest, picks[:, choice] = np.divmod(rest, num_experts - choice)
-    return _without_repeats(picks)
+    ids, steps = np.arange(vocab_size), _steps(num_experts, k)
+    step = steps[ids // num_experts % len(steps)]
+    return ((ids[:, None] + step[:, None] * np.arange(k)) % num_experts).astype(np.int32)
 
 
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
@@ -114,20 +119,26 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """See reference. A heap holds (load, tokens, index) of each expert: V k log E steps."""
+    """See reference. The experts are sorted for a token only if fewer than k are near the emptiest: about V E steps."""
     counts = np.asarray(counts)
     _check_choices(num_experts, k)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
     # Ascending order of the complement: negating an unsigned or the most negative count would wrap.
     order = np.argsort(~counts.astype(np.int64), kind="stable")
-    table = np.zeros((len(counts), k), np.int32)
-    heap = [(0, 0, expert) for expert in range(num_experts)]
-    for token, count in zip(order.tolist(), counts[order].tolist(), strict=True):
-        emptiest = [heapq.heappop(heap) for _ in range(k)]
-        for choice, (load, held, expert) in enumerate(emptiest):
-            table[token, choice] = expert
-            heapq.heappush(heap, (load + count, held + 1, expert))
+    experts, steps = np.arange(num_experts), _steps(num_experts, num_experts)
+    table, (load, held) = np.empty((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)
+    for place, (token, count) in enumerate(zip(order.tolist(), counts[order].tolist(), strict=True)):
+        least = load.min()
+        emptiest = np.flatnonzero(load == least)
+        first = emptiest[held[emptiest].argmin()]
+        walk = (first + steps[place % len(steps)] * experts) % num_experts
+        chosen = walk[load[walk] < least + count][:k]
+        if len(chosen) < k:
+            chosen = np.lexsort((held, load))[:k]
+        load[chosen] += count
+        held[chosen] += 1
+        table[token] = chosen
     return table
 
 

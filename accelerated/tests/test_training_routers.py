@@ -121,6 +121,36 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
         assert np.ptp(loads) <= counts.max()
 
 
+KINDS = ("modulo", "random", "balanced", "clustered", "dispersed", "previous", "multi", "bigram")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loads_of_a_run_are_even(small_fields, tmp_path, kind):
+    """G = 4 and k = 2 where the hash can have them. On the text no expert serves nearly every token, and experts are
+    not tied to each other; in numbers of tokens, whatever order the tokenizer gives them, experts differ by one."""
+    np.save(tmp_path / "given.npy", np.random.default_rng(0).random((300, 4)))
+    extra = {"multi": {"granularity": 4}, "bigram": {}}.get(kind, {"granularity": 4, "k": 2})
+    if kind in ("clustered", "dispersed"):
+        extra["hash_embeddings"] = str(tmp_path / "given.npy")
+    config = from_mapping({**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}, "test")
+    config.check()
+    tokens, experts, choices = tokens_of(small_fields), config.model().expert_count, config.model().choices
+    table = hashing.hash_table_of(config, tokens, tokens.tokenizer)
+    counts = hashing.count_tokens(tokens, 300)
+    if kind == "bigram":
+        assert table.shape == (2, 300) and all(len(set(row)) == experts for row in table.tolist())
+        return
+    assert all(len(set(row)) == choices for row in table.tolist())
+    assert len({frozenset(row) for row in table.tolist()}) > experts
+    load = np.bincount(table.ravel(), np.repeat(counts, choices), experts) * experts / (choices * counts.sum())
+    assert load.max() < 0.9 * experts / choices, f"an expert serves nearly every token: {load}"
+    if kind in ("modulo", "previous", "dispersed"):
+        tokens_of_expert = [np.bincount(column, minlength=experts) for column in table.T]
+        assert np.ptp(tokens_of_expert, axis=1).max() <= 1
+    if kind == "balanced":
+        assert np.ptp(load) * choices * counts.sum() / experts <= 2 * counts.max()
+
+
 def test_the_table_of_a_run_stays(small_fields, tmp_path):
     """Its experts were trained by it, whatever happens to what it was made of."""
     random = np.random.default_rng(0)

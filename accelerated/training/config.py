@@ -110,7 +110,7 @@ class TrainConfig:
     learning_rate: float | None = None
     """Peak learning rate; by a rule of size and expert count if not given."""
     router_rate: float = 0.2
-    """Learning rate of router weights, in units of that of the other weights."""
+    """Learning rate of router weights, in units of that of the other weights; dense and hash have none."""
     warmup: float = 0.05
     """Share of the steps over which the rate rises from 0; then it falls along a cosine to a tenth of the peak."""
     weight_decay: float = 0.1
@@ -179,6 +179,8 @@ class TrainConfig:
                 f"k {model.k} times sequence_length {self.sequence_length} over experts {self.experts} is the number "
                 "of tokens of an expert; it has to be whole"
             )
+        if self.router in ("dense", "hash") and self.router_rate != TrainConfig.router_rate:
+            raise InputError(f"router_rate is {self.router_rate}; {self.router} has no router weights")
         wants_embeddings = self.router == "hash" and self.hash in ("clustered", "dispersed")
         if wants_embeddings != (self.hash_embeddings is not None):
             raise InputError(

@@ -25,6 +25,7 @@ from routelaws.conformance import (
     test_experts,
     test_hash_family,
     test_hash_layer,
+    test_hash_loads,
     test_notation,
     test_quantile,
     test_sinkhorn,
@@ -230,6 +231,45 @@ def unseen_tokens_together(counts, num_experts, k=1):
     return found
 
 
+def later_digits(vocab_size, num_experts, k=1):
+    """Choice j is digit j of the id, counted among the experts not yet taken: 0 for the most frequent tokens."""
+    table = np.zeros((vocab_size, k), np.int32)
+    for token in range(vocab_size):
+        rest, left = token, list(range(num_experts))
+        for choice in range(k):
+            rest, digit = divmod(rest, num_experts - choice)
+            table[token, choice] = left.pop(digit)
+    return table
+
+
+def one_step(vocab_size, num_experts, k=1):
+    return ((np.arange(vocab_size)[:, None] + np.arange(k)) % num_experts).astype(np.int32)
+
+
+def every_step(vocab_size, num_experts, k=1):
+    ids = np.arange(vocab_size)
+    step = 1 + ids // num_experts % (num_experts - 1)
+    return ((ids[:, None] + step[:, None] * np.arange(k)) % num_experts).astype(np.int32)
+
+
+def always_the_emptiest(counts, num_experts, k=1):
+    table, load, held = np.zeros((len(counts), k), np.int32), np.zeros(num_experts), np.zeros(num_experts)
+    for token in np.argsort(-counts, kind="stable"):
+        table[token] = np.lexsort((held, load))[:k]
+        load[table[token]] += counts[token]
+        held[table[token]] += 1
+    return table
+
+
+def emptiest_and_any_others(counts, num_experts, k=1):
+    first = hash_layer.balanced_table(counts, num_experts, 1)
+    return ((first + np.arange(k)) % num_experts).astype(np.int32)
+
+
+def dealt_by_digits(cluster, num_experts, k=1):
+    return later_digits(len(cluster), num_experts, k)[np.argsort(np.argsort(cluster, kind="stable"))]
+
+
 def clusters_kept_together(cluster, num_experts, k=1):
     return hash_layer.modulo_table(max(cluster) + 1, num_experts, k)[cluster]
 
@@ -327,6 +367,22 @@ ROUTERS = {
     "dispersed like clustered": (
         "routers.hash_layer.dispersed_table", clusters_kept_together,
         lambda b: test_hash_family.check_dispersed_table(b, np.arange(24) % 3, 5, 2)),
+    "later choices by later digits": (
+        "routers.hash_layer.modulo_table", later_digits, lambda b: test_hash_loads.check_remainder(b, 1024, 64, 4)),
+    "one step for all runs": ("routers.hash_layer.modulo_table", one_step, test_hash_loads.check_sets),
+    "neighbours for the most frequent": (
+        "routers.hash_layer.modulo_table", one_step, lambda b: test_hash_loads.check_remainder(b, 1024, 64, 8)),
+    "steps that come round": (
+        "routers.hash_layer.modulo_table", every_step, lambda b: test_hash_loads.check_remainder(b, 300, 16, 9)),
+    "always the k emptiest": (
+        "routers.hash_layer.balanced_table", always_the_emptiest,
+        lambda b: test_hash_loads.check_balanced(b, 1024, 64, 4)),
+    "neighbours of the emptiest": (
+        "routers.hash_layer.balanced_table", emptiest_and_any_others,
+        lambda b: test_hash_loads.check_balanced(b, 1000, 12, 4)),
+    "clusters dealt out by digits": (
+        "routers.hash_layer.dispersed_table", dealt_by_digits,
+        lambda b: test_hash_loads.check_dispersed(b, (1024, 64, 4), 64)),
     "segments of one expert side by side": (
         "routers.hash_layer.multi_hash", experts_before_segments,
         lambda b: test_hash_family.check_multi_hash(b, "float32", 0)),

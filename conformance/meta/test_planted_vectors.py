@@ -69,7 +69,7 @@ def greedy(scores, k=1, **options):
     return found._replace(expert=expert, objective=np.take_along_axis(scores, expert, axis=1).sum())
 
 
-def ascending_digits(vocab_size, num_experts, k=1):
+def last_choice_first(vocab_size, num_experts, k=1):
     return oracle.routers.hash_layer.modulo_table(vocab_size, num_experts, k)[:, ::-1]
 
 
@@ -80,7 +80,7 @@ BUGS = {
     "division for remainder": (
         "routers.hash_layer.hash_layer",
         rewrite("routers.hash_layer.hash_layer", token_ids=lambda g: g["token_ids"] // g["num_experts"])),
-    "highest digit first": ("routers.hash_layer.modulo_table", ascending_digits),
+    "last choice first": ("routers.hash_layer.modulo_table", last_choice_first),
     "rarest first": (
         "routers.hash_layer.balanced_table",
         rewrite("routers.hash_layer.balanced_table", counts=lambda g: g["counts"].max() - g["counts"])),

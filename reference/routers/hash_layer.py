@@ -9,7 +9,7 @@ Roller et al. 2021, "Hash Layers For Large Sparse Models" (arXiv 2106.04426); HA
 A table is an array [V, k] of int32 from token id to expert ids, distinct within a row. It is built once, before
 training, and can be saved and loaded as it stands:
 
-    remainder           id mod E                                              `modulo_table`
+    remainder           id mod E; further choices at equal steps from it      `modulo_table`
     random              uniform                                               `random_table`
     balanced            most frequent token first, into the emptiest expert   `balanced_table`
     clustered           similar tokens share an expert                        `clustered_table`
@@ -19,18 +19,21 @@ A table need not be asked about the token itself. `table_router` of the ids befo
 the positions the position hash (`previous_tokens`, `position_ids`). Two tokens at once, the bigram hash, are one
 remainder of two entries (`bigram_experts`): with random tables each pair of tokens gets a uniform expert.
 
-Vocabularies are ordered roughly by frequency, so neighbouring ids are about equally frequent and the remainder
-spreads them over the experts. Balance is a matter of luck all the same: the most frequent token alone can hold a
-tenth of all tokens, and it has one expert. A balanced table is balanced over the corpus that was counted, not over any
-one batch.
+How even are the loads? Vocabularies are ordered roughly by frequency, so neighbouring ids are about equally frequent
+and the remainder spreads them over the experts, by each of the k choices alike. No table can be perfectly even: the
+most frequent token has a share p of the text, often a tenth, and the same k experts wherever it stands, so the largest
+load is at least p E / k times the mean. A balanced table comes nearest, over the corpus that was counted and not over
+any one batch. A random table is even in expectation only, a dispersed one counts tokens and not how often they occur,
+and a clustered one is as even as the clusters happen to be.
 
 MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
 hash names. That is a sum over k narrow experts out of k E, without a gate: `multi_hash` numbers them.
 
-Ours and theirs: Roller et al. compare several hashes; Clark et al. name only "HASH". The remainder is our choice as the
-default. So are the rule for k > 1 experts of full width (a mean, so that the output keeps its size), the digits that
-choose them in `modulo_table`, the sum modulo E of the bigram, the id that stands before the first token, and dealing
-out the clusters of `dispersed_table` in turn. The exact form of MultiHash is our reading.
+Ours and theirs: Roller et al. compare several hashes; the main text of Clark et al. names only "HASH", and its appendix
+was not at hand. The remainder is our choice as the default. So are the rule for k > 1 experts of full width (a mean, so
+that the output keeps its size), the steps of `modulo_table` and `balanced_table`, the sum modulo E of the bigram, the
+id that stands before the first token, and dealing out the clusters of `dispersed_table` in turn. The exact form of
+MultiHash is our reading.
 
 What leaks in training: nothing. Causal, in training as in evaluation: the expert of a token depends on that token, the
 one before it or its position alone. (Roller et al. also try the token to come, as a bound; it is not causal and not
@@ -183,10 +186,35 @@ def _without_repeats(picks, num_experts):
     return table
 
 
-def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k], the remainder of the id; further choices by its next digits.
+def _steps(num_experts, k):
+    """Return the steps s for which 0, s, … (k − 1) s differ modulo E: from (E − 1) // k on, then the smaller ones."""
+    steps = [s for s in range(num_experts) if len({j * s % num_experts for j in range(k)}) == k]
+    first = (num_experts - 1) // k
+    return [s for s in steps if s >= first] + [s for s in steps if s < first]
 
-    The id is written with digits of base E, E − 1, E − 2, …; digit j counts among the experts not yet taken.
+
+def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
+    """Return [V, k], the remainder of the id, and further choices at equal steps from it.
+
+    Choice j of token t is (t + j s) mod E. The ids come in runs of E: 0 to E − 1, E to 2 E − 1 and so on. A run has one
+    step s, and the next run has the next one of those with which the k choices of a token differ, in rising order from
+    (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing know it as double
+    hashing: the remainder says where to begin, the quotient how far to step.)
+
+    In a run each choice is the first one turned round the circle of experts, so that it names every expert once. It
+    follows that
+
+    - of the whole vocabulary, by each choice, no expert gets more than one token more than another;
+    - where ids are in order of frequency, no choice has a larger load than the first one at expert 0, which gets the
+      most frequent token of every run. So the loads of all k choices together are at least as even as those of k = 1.
+
+    The first step keeps the most frequent tokens apart: their k experts lie about E / k from each other, and of the E
+    tokens in the first run no two have the same set of them if k < E.
+
+    What is not balanced: the k experts of the most frequent token have its whole share; a vocabulary that is not in
+    order of frequency is even in numbers of tokens only; and in one batch anything can happen. There are at most
+    E (E − 1) / 2 different sets of experts, since a step and its negative give the same ones; random tables have more
+    where k > 2.
 
     Args:
         vocab_size: V.
@@ -197,16 +225,20 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
         ValueError: k is out of range.
 
     Example:
-        >>> modulo_table(5, 3).ravel().tolist(), modulo_table(5, 3, 2).tolist()
-        ([0, 1, 2, 0, 1], [[0, 1], [1, 0], [2, 0], [0, 2], [1, 2]])
+        With E = 4 and k = 2 the steps are 1, 2 and 3. The run of ids 0 to 3 has step 1, that of 4 to 7 step 2:
+
+        >>> modulo_table(5, 4).ravel().tolist()
+        [0, 1, 2, 3, 0]
+        >>> modulo_table(8, 4, 2).tolist()
+        [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2], [1, 3], [2, 0], [3, 1]]
     """
     _check_choices(num_experts, k)
-    picks = np.zeros((vocab_size, k), dtype=np.int64)
+    table, steps = np.zeros((vocab_size, k), dtype=np.int32), _steps(num_experts, k)
     for token in range(vocab_size):
-        rest = token
+        run = token // num_experts
         for choice in range(k):
-            rest, picks[token, choice] = divmod(rest, num_experts - choice)
-    return _without_repeats(picks, num_experts)
+            table[token, choice] = (token + choice * steps[run % len(steps)]) % num_experts
+    return table
 
 
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
@@ -233,13 +265,20 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k]: the most frequent token first, each into the k emptiest experts.
+    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 others that are nearly so.
+
+    The others are the next on a walk round the circle of experts, from the emptiest in equal steps, among those that
+    are fuller than the emptiest by less than the token's count. Only where fewer than k are near enough, the k emptiest
+    are taken. The step is another one for each token. (Our choice: if always the k emptiest were taken, they would stay
+    equally full, and E / k groups of experts would each serve the same tokens for ever, as if they were one expert.)
 
     Ties: of equally frequent tokens the lower id goes first; of equally full experts the one with fewer tokens in its
-    table is taken, then the lower index. So tokens that were never seen are spread too.
+    table is emptier, then the lower index. So tokens that were never seen are spread too.
 
-    The fullest and the emptiest expert differ by at most the count of the most frequent token. That holds at the start
-    and stays so: what is added goes to the emptiest, and is no larger.
+    The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
+    at most that count. It holds at the start and stays so. An expert on the walk that gets a token of count c ends less
+    than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above). Where the k emptiest are
+    taken, they keep their distances from each other, and end at most c above the others, which were no emptier.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.
@@ -252,6 +291,12 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     Example:
         >>> balanced_table(np.array([1, 5, 3, 3, 0, 0]), 2).ravel().tolist()
         [0, 0, 1, 1, 0, 1]
+
+        Two choices of four experts, in steps of 1 and 3 in turn. The second token steps from 2 to 1 and 0, which are
+        too full, and takes 3. The last one steps from 0 to 3, where 7 are, less than 3 above the 5 of expert 0:
+
+        >>> balanced_table(np.array([5, 4, 3, 3]), 4, 2).tolist()
+        [[0, 1], [2, 3], [2, 3], [0, 3]]
     """
     counts = np.asarray(counts)
     _check_choices(num_experts, k)
@@ -259,12 +304,17 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
         raise ValueError("counts have to be integers of at least 0")
     table = np.zeros((len(counts), k), dtype=np.int32)
     load, held = [0] * num_experts, [0] * num_experts
-    for token in sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token)):
-        emptiest = sorted(range(num_experts), key=lambda e: (load[e], held[e], e))[:k]
-        for e in emptiest:
-            load[e] += int(counts[token])
+    steps = _steps(num_experts, num_experts)  # each leads to every expert
+    for place, token in enumerate(sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token))):
+        count, step = int(counts[token]), steps[place % len(steps)]
+        emptiest = sorted(range(num_experts), key=lambda e: (load[e], held[e], e))
+        walk = [(emptiest[0] + i * step) % num_experts for i in range(num_experts)]
+        near = [e for e in walk if load[e] < load[emptiest[0]] + count]
+        chosen = near[:k] if len(near) >= k else emptiest[:k]
+        for e in chosen:
+            load[e] += count
             held[e] += 1
-        table[token] = emptiest
+        table[token] = chosen
     return table
 
 
@@ -327,7 +377,9 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
     """Return [V, k] in which the tokens of one cluster are dealt out to the experts in turn.
 
     Tokens are put in order of cluster, then of id, and their place in that order is what `modulo_table` is asked about.
-    Of a cluster, and of the vocabulary, no expert gets more than one token more than another (first choices).
+    So by each choice no expert gets more than one token of the vocabulary more than another. Of a cluster it gets at
+    most two more, one more by the first choice: a cluster is a part of a run of places, whole runs, and a part of
+    another. How often tokens occur is not looked at, so the loads are about as even as those of a random table.
 
     Args:
         cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.

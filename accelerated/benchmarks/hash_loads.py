@@ -1,0 +1,153 @@
+"""How evenly each hash loads the experts where a few tokens are most of the text.
+
+    python -m routelaws.accelerated.benchmarks.hash_loads [--sizes 1024x16x4x1 32000x16x4x1 ...] [--hashes modulo ...]
+                                                          [--positions 1024] [--seed 0] [--markdown FILE]
+
+A size is V x E x G x k: tokens, experts, granularity and experts per token, so that k G of E G experts work on a token.
+Tokens follow Zipf's law: the share of token i is proportional to 1/(i + 1). No text is drawn; loads are expected ones.
+
+Each line has the largest load over the mean load, of all choices together and of the one choice (column of the table)
+where it is largest; the least that any table could have for all choices; and how many different sets of experts the
+tokens have.
+
+The least is 1, or more where one token is so frequent that its experts are above the mean even if they serve no other
+token: its share times E/k, as G cancels. The uniforms of random, multi and bigram follow from the seed, and so do the
+embeddings of clustered and dispersed, which are normal [V, 8]. The counts of balanced are the shares of ten million
+tokens. Positions are equally frequent. The two tokens of a bigram are taken as independent of each other. A hash that
+a size cannot have is left out: multi needs k = 1 and G > 1, bigram k = G = 1. The clusters of the larger sizes take
+half a minute each.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+SIZES = ("1024x16x1x1", "1024x16x4x1", "32000x4x4x1", "32000x16x1x2", "32000x16x4x1", "32000x64x4x1", "32000x64x4x2")
+
+DIMENSION = 8
+"""Of the embeddings."""
+
+COUNTED = 10_000_000
+"""Tokens of the text that the balanced table counts."""
+
+
+class Result(NamedTuple):
+    """One line of the table."""
+
+    size: str
+    hash: str
+    largest: float  # largest over mean load, all choices together
+    choice: float  # the same of the choice in which it is largest
+    least: float  # what `largest` is not below for any table
+    sets: int  # different sets of experts
+
+
+def zipf(vocab_size: int) -> np.ndarray:
+    """Return the shares of the tokens, [V], the most frequent first."""
+    shares = 1 / np.arange(1, vocab_size + 1)
+    return shares / shares.sum()
+
+
+def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
+    """Return the table of a model by way of `routed_block.hash_table`."""
+    from ..routed_block import hash_table
+
+    random, shape = np.random.default_rng(seed), (config.vocab_size, config.choices)
+    given = {
+        "random": lambda: {"uniforms": random.random(shape)},
+        "multi": lambda: {"uniforms": random.random(shape)},
+        "bigram": lambda: {"uniforms": random.random((2, config.vocab_size))},
+        "balanced": lambda: {"counts": np.rint(shares * COUNTED).astype(np.int64)},
+        "clustered": lambda: {"embeddings": random.standard_normal((config.vocab_size, DIMENSION))},
+        "dispersed": lambda: {"embeddings": random.standard_normal((config.vocab_size, DIMENSION))},
+    }.get(config.hash, dict)()
+    return np.asarray(hash_table(config, **given))
+
+
+def loads_of(table: np.ndarray, shares: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return the load of each expert by each choice, [k, E], as shares of the tokens."""
+    return np.array([np.bincount(column, shares, num_experts) for column in table.T])
+
+
+def measure(config, positions: int, seed: int) -> Result:
+    """Return the line of the hash of one model."""
+    from ..routers.hash_layer import modulo_table
+
+    shares, experts, choices = zipf(config.vocab_size), config.expert_count, config.choices
+    size = f"{config.vocab_size}x{config.num_experts}x{config.granularity}x{config.k}"
+    if config.hash == "position":
+        shares = np.full(positions, 1 / positions)
+        table = modulo_table(positions, experts, choices)
+    else:
+        table = build(config, shares, seed)
+    if config.hash == "bigram":  # the sum of two experts modulo E: its shares are theirs, turned and weighed
+        first, second = loads_of(table.T, shares, experts)
+        load = experts * max(first @ second[(expert - np.arange(experts)) % experts] for expert in range(experts))
+        return Result(size, config.hash, load, load, max(1.0, shares[0] ** 2 * experts), experts)
+    loads = loads_of(table, shares, experts)
+    reached = config.num_experts if config.hash == "multi" else experts  # a hash of multi names those of its segment
+    sets, least = len(np.unique(np.sort(table, axis=1), axis=0)), max(1.0, shares[0] * experts / choices)
+    return Result(size, config.hash, loads.sum(axis=0).max() * experts / choices, loads.max() * reached, least, sets)
+
+
+HEAD = ("V x E x G x k", "hash", "largest / mean", "of one choice", "least possible", "sets")
+
+
+def cells(line: Result) -> list[str]:
+    """Return the cells of a line as text."""
+    return [line.size, line.hash, f"{line.largest:.2f}", f"{line.choice:.2f}", f"{line.least:.2f}", f"{line.sets:,}"]
+
+
+def report(lines: list[Result]) -> str:
+    """Return the table as text."""
+    rows = [HEAD, *map(cells, lines)]
+    width = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip() for row in rows)
+
+
+def markdown(lines: list[Result]) -> str:
+    """Return the table as Markdown."""
+    rows = [HEAD, ["---", "---"] + ["---:"] * 4, *map(cells, lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print, and write where that is asked."""
+    from ..configuration import HASHES, ModelConfig
+    from ..errors import InputError
+
+    parser = argparse.ArgumentParser(description="Loads of the experts by each hash on Zipf's law.")
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="VxExGxk",
+                        help="tokens x experts x granularity x experts per token (%(default)s)")  # fmt: skip
+    parser.add_argument("--hashes", nargs="+", default=list(HASHES), choices=HASHES, help="which; all by default")
+    parser.add_argument("--positions", type=int, default=1024, help="of the position hash (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of tables and embeddings (%(default)s)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")
+    given = parser.parse_args(arguments)
+    for name, least in (("positions", 1), ("seed", 0)):
+        if getattr(given, name) < least:
+            parser.error(f"--{name} is {getattr(given, name)}; needed: at least {least}")
+    lines = []
+    for size in given.sizes:
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", size):
+            parser.error(f"--sizes has {size}; needed: tokens x experts x granularity x k, such as 1024x16x4x1")
+        V, E, G, k = map(int, size.split("x"))
+        fields = dict(vocab_size=V, num_experts=E, granularity=G, k=k, d_model=2 * G, num_heads=1, router="hash")
+        try:
+            ModelConfig(**fields)
+            for kind in given.hashes:
+                missing = (kind == "multi" and (k > 1 or G == 1)) or (kind == "bigram" and k * G > 1)
+                if not missing:
+                    lines.append(measure(ModelConfig(**fields, hash=kind), given.positions, given.seed))
+        except InputError as error:
+            parser.error(f"--sizes has {size}: {error}")
+    print(report(lines))
+    if given.markdown:
+        given.markdown.write_text(markdown(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""How evenly hashes load the experts where a few tokens are most of the text: Zipf's law, without the reference.
+
+Shares, not draws: a table's loads are sums of the shares of tokens, so nothing here is left to chance but the uniforms
+of random tables, whose seeds are fixed.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from routelaws import reference
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_same
+
+GRID = ((1024, 16, 1), (1024, 64, 4), (1024, 64, 8), (1000, 12, 4), (300, 16, 2), (300, 16, 9), (300, 5, 4), (40, 6, 6))
+"""(V, E, k): tokens, all experts of a block, choices of a token. In a model with granularity they are E G and k G."""
+
+
+def zipf(vocab_size: int) -> np.ndarray:
+    """Return the shares of the tokens, the most frequent first."""
+    shares = 1 / np.arange(1, vocab_size + 1)
+    return shares / shares.sum()
+
+
+def loads_of(table, shares, num_experts: int) -> np.ndarray:
+    """Return the load of every expert by every choice, [k, E], 1 where it is the mean."""
+    assert len(table) == len(shares)
+    return np.array([np.bincount(column, shares, num_experts) for column in np.asarray(table).T]) * num_experts
+
+
+def least(shares, num_experts: int, k: int) -> float:
+    """Return the largest load over the mean that no table is below: somebody has to serve the most frequent token."""
+    return max(1.0, shares[0] * num_experts / k)
+
+
+def check_choices(table, num_experts: int, what: str) -> None:
+    """Experts that are there, and k different ones for every token."""
+    table = np.asarray(table)
+    assert table.min() >= 0 and table.max() < num_experts, what
+    assert (np.diff(np.sort(table, axis=1), axis=1) > 0).all(), f"{what}: an expert twice in a row"
+
+
+def sets_of(table) -> set[frozenset]:
+    return {frozenset(row) for row in np.asarray(table).tolist()}
+
+
+def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
+    """Every choice as even as the first, on Zipf's law and on equal tokens, and all k together more so."""
+    table = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
+    what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
+    check_choices(table, num_experts, what)
+    assert_same(np.asarray(table)[:, 0], np.arange(vocab_size) % num_experts, what=f"{what}: first choices")
+    numbers = np.array([np.bincount(column, minlength=num_experts) for column in np.asarray(table).T])
+    assert np.ptp(numbers, axis=1).max() <= 1, f"{what}: tokens per expert by each choice {numbers}"
+    shares = zipf(vocab_size)
+    loads = loads_of(table, shares, num_experts)
+    check("hash.turned", loads.max(), loads[0].max(), message=f"{what}: largest by each choice {loads.max(axis=1)}")
+    if k == num_experts:
+        return
+    apart = (num_experts - 1) // k
+    scale = (shares[0] + shares[:num_experts].sum() / apart) * num_experts / k + 1
+    check("hash.remainder", loads.mean(axis=0).max(), scale, message=f"{what}: loads {loads.mean(axis=0)}")
+
+
+@pytest.mark.parametrize("size", GRID)
+def test_every_choice_of_the_remainder_is_as_even_as_the_first(backend, size):
+    check_remainder(backend, *size)
+
+
+def test_no_expert_serves_every_token(backend):
+    """V = 1024, E = 16, G = 4: of 64 experts each has 64 of the 1024 tokens, and 14 % of the text at most."""
+    table = np.asarray(backend.routers.hash_layer.modulo_table(1024, 64, 4))
+    assert np.bincount(table.ravel(), minlength=64).tolist() == [64] * 64
+    assert (loads_of(table, zipf(1024), 64).sum(axis=0) / 64).max() < 1.4 * zipf(1024)[0]
+
+
+def check_sets(backend) -> None:
+    """As many different sets of experts as steps give; in the first run, of the most frequent tokens, one for each."""
+    for num_experts, k in ((5, 2), (12, 4), (16, 2), (9, 3)):
+        table = backend.routers.hash_layer.modulo_table(num_experts**2, num_experts, k)
+        circle = [[(e + j * step) % num_experts for j in range(k)]
+                  for e in range(num_experts) for step in range(1, num_experts)]  # fmt: skip
+        assert sets_of(table) == {frozenset(chosen) for chosen in circle if len(set(chosen)) == k}, (num_experts, k)
+        assert len(sets_of(np.asarray(table)[:num_experts])) == num_experts, (num_experts, k)
+
+
+def test_tokens_with_the_same_remainder_have_other_experts(backend):
+    """Or else cutting an expert into narrower ones, which is what granularity does, would change nothing."""
+    check_sets(backend)
+
+
+def check_balanced(backend, vocab_size: int, num_experts: int, k: int) -> None:
+    """As even as any table can be, and experts are not tied to each other."""
+    shares = zipf(vocab_size)
+    table = backend.routers.hash_layer.balanced_table(np.rint(1e7 * shares).astype(int), num_experts, k)
+    what = f"balanced_table, V {vocab_size}, E {num_experts}, k {k}"
+    check_choices(table, num_experts, what)
+    loads = loads_of(table, shares, num_experts)
+    even = least(shares, num_experts, k)
+    check("hash.balanced", loads.mean(axis=0).max(), even, message=f"{what}: loads {loads.mean(axis=0)}")
+    if 1 < k < num_experts - 1:
+        assert len(sets_of(table)) >= 2 * num_experts, f"{what}: {len(sets_of(table))} sets of experts"
+
+
+@pytest.mark.parametrize("size", [size for size in GRID if size[0] >= 300])
+def test_a_balanced_table_is_as_even_as_can_be(backend, size):
+    check_balanced(backend, *size)
+
+
+def check_drawn(loads, shares, num_experts: int, k: int, what: str) -> None:
+    """The largest load of all choices is no further above the mean than chance takes it."""
+    rest = shares[1:]
+    deviation = math.sqrt((rest**2).sum() * (num_experts / k - 1))
+    above = loads.mean(axis=0).max() - 1 - shares[0] * num_experts / k
+    check("hash.drawn", max(above, 0.0), deviation, message=f"{what}: loads {loads.mean(axis=0)}")
+
+
+@pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
+def test_a_random_table_is_even_but_for_chance(backend, size):
+    vocab_size, num_experts, k = size
+    shares = zipf(vocab_size)
+    for seed in range(3):
+        uniforms = np.random.default_rng(seed).random((vocab_size, k))
+        table = backend.routers.hash_layer.random_table(uniforms, num_experts)
+        check_choices(table, num_experts, f"random_table {size}")
+        check_drawn(loads_of(table, shares, num_experts), shares, num_experts, k, f"random_table {size}, seed {seed}")
+
+
+def check_dispersed(backend, size, clusters: int) -> None:
+    """Even in numbers by every choice; on Zipf's law as a random table is."""
+    vocab_size, num_experts, k = size
+    shares, what = zipf(vocab_size), f"dispersed_table {size}, {clusters} clusters"
+    cluster = np.random.default_rng(clusters).integers(0, clusters, vocab_size)
+    table = np.asarray(backend.routers.hash_layer.dispersed_table(cluster, num_experts, k))
+    check_choices(table, num_experts, what)
+    numbers = np.array([np.bincount(column, minlength=num_experts) for column in table.T])
+    assert np.ptp(numbers, axis=1).max() <= 1, f"{what}: tokens per expert by each choice {numbers}"
+    check_drawn(loads_of(table, shares, num_experts), shares, num_experts, k, what)
+
+
+@pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
+def test_a_dispersed_table_is_even_by_every_choice(backend, size):
+    check_dispersed(backend, size, size[1])
+
+
+def check_pairs(backend) -> None:
+    """By bigrams of independent tokens no expert has more than the worse loaded of the two tables would give it."""
+    random, shares = np.random.default_rng(5), zipf(40)
+    tables = random.integers(0, 6, (2, 40))
+    before, now = (index.ravel() for index in np.indices((40, 40)))
+    found = np.asarray(backend.routers.hash_layer.bigram_experts(now, before, tables, 6))[:, 0]
+    load = np.bincount(found, np.outer(shares, shares).ravel(), 6) * 6
+    alone = [np.bincount(table, shares, 6).max() * 6 for table in tables]
+    check("hash.pairs", load.max(), min(alone), message=f"bigrams: loads {load}, of one token alone {alone}")
+
+
+def test_pairs_of_tokens_are_more_even_than_tokens(backend):
+    check_pairs(backend)
+
+
+FIELDS = dict(vocab_size=1024, d_model=8, num_blocks=2, num_heads=2, router="hash", num_experts=16)
+
+KINDS = {
+    "modulo": {}, "previous": {}, "balanced": {}, "random": dict(uniforms=(1024, 8)),
+    "dispersed": dict(embeddings=(1024, 3)), "clustered": dict(embeddings=(1024, 3)),
+    "multi": dict(uniforms=(1024, 4)), "bigram": dict(uniforms=(2, 1024)),
+}  # fmt: skip
+
+
+def table_of(module, kind: str):
+    """Return the configuration of a model with this hash, G = 4 and k = 2 where it can have them, and its table."""
+    fields = FIELDS | {"multi": dict(granularity=4), "bigram": {}}.get(kind, dict(granularity=4, k=2))
+    config, random = module.configuration.ModelConfig(**fields, hash=kind), np.random.default_rng(7)
+    given = {name: random.random(shape) for name, shape in KINDS[kind].items()}
+    if kind == "balanced":
+        given["counts"] = np.rint(1e7 * zipf(1024)).astype(int)
+    return config, np.asarray(module.routed_block.hash_table(config, **given))
+
+
+def check_configured(module, kind: str) -> None:
+    """What a user's configuration ends in."""
+    config, table = table_of(module, kind)
+    shares, experts, choices = zipf(1024), config.expert_count, config.choices
+    if kind == "bigram":
+        loads = loads_of(table.T, shares, experts)
+        check_drawn(loads[:1], shares, experts, 1, "hash_table of bigram, the token before")
+        return check_drawn(loads[1:], shares, experts, 1, "hash_table of bigram, the token")
+    check_choices(table, experts, f"hash_table of {kind}")
+    loads = loads_of(table, shares, experts)
+    if kind == "multi":  # segment j has the experts j E to (j + 1) E - 1
+        assert ((loads > 0).sum(axis=1) == 16).all() and (loads.sum(axis=0) > 0).all()
+        return check_drawn(loads, shares, experts, choices, "hash_table of multi")
+    if kind == "clustered":  # no load is promised
+        assert len(np.unique(table[:, 0])) > experts / 2 and len(sets_of(table)) > 4 * experts
+        return None
+    assert len(sets_of(table)) >= 4 * experts, f"hash_table of {kind}: {len(sets_of(table))} sets of experts"
+    return check_drawn(loads, shares, experts, choices, f"hash_table of {kind}")
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_configured_hash_is_even(backend, kind):
+    for module in (backend, reference):
+        check_configured(module, kind)
+
+
+def check_block(module, kind: str) -> None:
+    """The load that a block itself reports: 64 experts, four for each of 256 tokens drawn by Zipf's law."""
+    config = module.configuration.ModelConfig(**FIELDS, granularity=4, hash=kind)
+    tokens = np.random.default_rng(1).choice(1024, (2, 128), p=zipf(1024))
+    routing = module.routed_block.decide({}, np.zeros((256, 8)), tokens, config).routing
+    expert, load = np.asarray(routing.expert), np.asarray(routing.load, float) * 64
+    check_choices(expert, 64, f"block with hash {kind}")
+    ids = np.arange(128) if kind == "position" else tokens.ravel()
+    share = np.bincount(ids).max() / len(ids)
+    check("hash.block", load.max(), share * 16 + 2, message=f"block with hash {kind}: loads {load}")
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("kind", ["modulo", "previous", "position"])
+def test_a_block_loads_its_experts_evenly(backend, kind):
+    for module in (backend, reference):
+        check_block(module, kind)
