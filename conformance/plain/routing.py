@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     log_probability: list | None = None  # [T], RL-R: of the expert that was drawn
     entropy: float = 0.0  # RL-R: mean over tokens of the entropy of the policy
     value: list | None = None  # [T], RL-R: the reward that the baseline expects
-    dropped: float = 0.0  # the share of choices that no slot was left for
+    dropped: float = 0.0  # the share of choices that no slot was left for; of tokens that no expert took
     bias: list | None = None  # [E], what the bias is after this batch
 
 
@@ -105,7 +105,8 @@ def tokens_choose(weights: dict, states: list, tokens: list, config, training: b
         for e, gate, slot in zip(experts, shares, keep, strict=True):
             if e is not None and slot:
                 outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x)))
-    lost = [not slot for row in kept for slot in row]
+    lost = [not slot for experts, row in zip(chosen, kept, strict=True)
+            for e, slot in zip(experts, row, strict=True) if e is not None]  # fmt: skip
     return Decision(outputs, dropped=mean(lost), **extra)
 
 
@@ -171,11 +172,12 @@ def middle(values: list, rank: int) -> float:
 
 
 def quantile_step(scores: list, bias: list, k: int) -> list:
-    """Return the bias after one sweep over the batch: the price of each token, and then that of each expert."""
+    """Return the bias after one sweep over the batch: the price of each token, then that of each expert, less their mean."""
     tokens, experts = len(scores), len(scores[0])
     prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
-    return [middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
-            for e in range(experts)]  # fmt: skip
+    new = [middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
+           for e in range(experts)]  # fmt: skip
+    return [b - mean(new) for b in new]
 
 
 def top_k(weights: dict, logits: list, config, training: bool, uniforms) -> tuple:
@@ -186,7 +188,10 @@ def top_k(weights: dict, logits: list, config, training: bool, uniforms) -> tupl
     gates = [[row[e] for e in experts] for row, experts in zip(scores, chosen, strict=True)]
     if config.normalisation == "sum":
         gates = [times(1 / sum(row), row) for row in gates]
-    auxiliary = config.balance_weight * balance_loss(scores, chosen)
+    elif config.normalisation == "softmax":
+        gates = [softmax([row[e] for e in experts]) for row, experts in zip(logits, chosen, strict=True)]
+    counted = [row[:1] for row in chosen] if config.sample_second else chosen  # GShard counts first choices
+    auxiliary = config.balance_weight * balance_loss(scores, counted)
     auxiliary += config.z_weight * mean([log_sum_exp(row) ** 2 for row in logits])
     extra = {"auxiliary": auxiliary}
     if config.bias_rate:
@@ -206,15 +211,19 @@ def loads(chosen: list, experts: int) -> list:
 
 
 def balance_loss(scores: list, chosen: list) -> float:
-    """Return E Σ_e f_e P_e: f the share of choices on an expert, before any drop, and P its mean probability."""
+    """Return E Σ_e f_e P_e: f the share of choices on an expert, before any drop, and P its mean probability.
+
+    Scores that do not add up to 1 for a token, such as sigmoids, are divided by their sum.
+    """
     experts = len(scores[0])
     load = loads(chosen, experts)
-    return experts * sum(n / sum(load) * mean(column(scores, e)) for e, n in enumerate(load))
+    probabilities = [times(1 / sum(row), row) for row in scores]
+    return experts * sum(n / sum(load) * mean(column(probabilities, e)) for e, n in enumerate(load))
 
 
 def reinforce(weights: dict, states: list, logits: list, config, training: bool, gumbels) -> tuple:
     """Return the experts that the policy draws (or prefers, in evaluation) and what the loss needs to know of them."""
-    policy = [nucleus(softmax(row), config.nucleus) for row in logits]
+    policy = [nucleus(softmax(row), config.nucleus, choices_of(config)) for row in logits]
     if not training:
         return by_score(logits, config), {}
     chosen = by_score([[math.log(p) + g if p else -math.inf for p, g in zip(*pair, strict=True)]
@@ -222,27 +231,36 @@ def reinforce(weights: dict, states: list, logits: list, config, training: bool,
     hidden = [[max(0.0, h) for h in product(x, weights["baseline"]["hidden"])] for x in states]
     return chosen, {
         "auxiliary": config.balance_weight * balance_loss([softmax(row) for row in logits], chosen),
-        "log_probability": [math.log(row[e[0]]) for row, e in zip(policy, chosen, strict=True)],
+        "log_probability": [log_of_draw(row, some) for row, some in zip(policy, chosen, strict=True)],
         "entropy": mean([-sum(p * math.log(p) for p in row if p) for row in policy]),
         "value": [sum(a * b for a, b in zip(h, weights["baseline"]["out"], strict=True)) for h in hidden],
     }
 
 
-def nucleus(probabilities: list, whole: float) -> list:
-    """Return the policy cut to the most probable experts that together have at least the probability `whole`."""
+def log_of_draw(policy: list, drawn: list) -> float:
+    """Return the log-probability of drawing these experts in this order, none of them twice."""
+    left, total = 1.0, 0.0
+    for e in drawn:
+        total += math.log(policy[e] / left)
+        left -= policy[e]
+    return total
+
+
+def nucleus(probabilities: list, whole: float, least: int) -> list:
+    """Return the policy cut to the most probable experts that together have the probability `whole`.
+
+    There are at least `least` of them, so that so many can be drawn.
+    """
     kept, total = [], 0.0
     for e in largest(probabilities, len(probabilities)):
-        if total < whole:
+        if total < whole or len(kept) < least:
             kept.append(e)
             total += probabilities[e]
     return [p / total if e in kept else 0.0 for e, p in enumerate(probabilities)]
 
 
 def with_slot(chosen: list, gates: list, config) -> list:
-    """Return for each choice whether the expert had a slot left: ⌈capacity_factor k T / E⌉, at most T, for each.
-
-    All first choices are served before any second, and earlier tokens before later ones.
-    """
+    """Return for each choice whether the expert had a slot left: ⌈capacity_factor k T / E⌉, at most T, for each."""
     tokens, experts = len(chosen), experts_of(config)
     capacity = min(tokens, math.ceil(config.capacity_factor * choices_of(config) * tokens / experts))
     kept = [[False] * len(row) for row in chosen]
@@ -256,11 +274,16 @@ def with_slot(chosen: list, gates: list, config) -> list:
 
 
 def order_of_service(chosen: list, gates: list, order: str) -> list:
-    """Return (token, choice) in the order in which slots are given out."""
+    """Return (token, choice) in the order in which slots are given out.
+
+    "choice" serves all first choices before any second and earlier tokens before later ones, "token" one token after
+    the other, and "priority" the largest gate first.
+    """
     pairs = [(token, choice) for token in range(len(chosen)) for choice in range(len(chosen[0]))]
     if order == "token":
         return pairs
-    return sorted(pairs, key=lambda pair: pair[1])  # stable: tokens stay in order
+    by_choice = sorted(pairs, key=lambda pair: pair[1])  # stable: tokens stay in order
+    return by_choice if order == "choice" else sorted(by_choice, key=lambda pair: -gates[pair[0]][pair[1]])
 
 
 # ---- experts choose tokens, or see mixtures of them ------------------------------------------------------------------
@@ -279,15 +302,16 @@ def groups(places: list, config, training: bool) -> list:
 
 def experts_choose(weights: dict, states: list, groups: list, config) -> Decision:
     """Return what expert choice does: each expert takes its k g / E best tokens of every group of g."""
-    output = [[0.0] * len(x) for x in states]
+    output, taken = [[0.0] * len(x) for x in states], set()
     for group in groups:
         scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
         tokens = len(group) * config.k // config.num_experts
         for e in range(experts_of(config)):
             for i in largest(column(scores, e), tokens):
+                taken.add(group[i])
                 done = expert(weights, e, states[group[i]])
                 output[group[i]] = add(output[group[i]], times(scores[i][e], done))
-    return Decision(output)
+    return Decision(output, dropped=1 - len(taken) / len(states))
 
 
 def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
