@@ -184,6 +184,12 @@ BOUNDS["transformer.noise_deviation"] = Bound(8, "standard errors of a mean: the
 BOUNDS["transformer.init_mean"] = Bound(5, "standard errors of a leaf's mean; 12 leaves, fixed seeds; measured 2.2")
 BOUNDS["transformer.init_deviation"] = Bound(5, "standard errors of a leaf's mean; fixed seeds; measured 1.2")
 
+# The plain model.
+BOUNDS["plain.logits"] = Bound(100, "u max |logit|, as transformer.logits; measured 0")
+BOUNDS["plain.loss"] = Bound(100, "u")
+BOUNDS["plain.bias"] = Bound(100, "u")
+BOUNDS["plain.deviation"] = Bound(4, "u of the value: a root or two and a division or two in another order")
+
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
 BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")

@@ -3,12 +3,14 @@
 Two implementations that agree may share a mistake. This one was written from the formulas alone, by somebody who had
 seen neither of the other two, and both of them are held to it. It is slow and it is meant to be read:
 
+    settings.py     a configuration
     arithmetic.py   vectors and matrices as lists, LayerNorm, GELU, softmax
     model.py        embedding, attention with relative positions, blocks, logits
     routing.py      which experts work on which token, with what gate, and who is dropped
+    initial.py      shapes of all weights and their deviations at the start
     losses.py       cross-entropy, and everything that training adds to it
 
 A vector is a list of floats, a matrix a list of rows. Parameters are nested dicts of nested lists, with the names of
-the library. A configuration is anything with the fields of `ModelConfig`; only plain fields are read, and whatever
-follows from them (which block is routed, how many experts there are) is worked out here.
+the library. Nothing is imported from the library: which block is routed, how many experts there are and what a field
+means that was not given is worked out here.
 """

@@ -15,6 +15,9 @@ from routelaws.conformance.plain.arithmetic import (
     add, column, gelu, largest, log_sum_exp, mean, product, sigmoid, softmax, times,
 )  # fmt: skip
 
+SWEEPS = 300
+"""Of the Sinkhorn plan: many times what logits of ordinary size take."""
+
 
 class Decision(NamedTuple):
     """What one routed block decided; T counts the real tokens of the batch."""
@@ -128,17 +131,16 @@ def gates_of(logits: list, chosen: list, kind: str) -> list:
 def sinkhorn_plan(logits: list) -> list:
     """Return the plan [T][E] that maximises <plan, logits> + entropy, with rows of mass 1/T and columns of 1/E.
 
-    It is exp(logit + row potential + column potential); the potentials are set in turn until both sums are right.
+    It is exp(logit + row potential + column potential); the potentials are set in turn until they stay.
     """
     tokens, experts = len(logits), len(logits[0])
     by_row, by_column = [0.0] * tokens, [0.0] * experts
-    for _ in range(20_000):
+    for _ in range(SWEEPS):
         by_row = [-math.log(tokens) - log_sum_exp(add(row, by_column)) for row in logits]
         new = [-math.log(experts) - log_sum_exp(add(column(logits, e), by_row)) for e in range(experts)]
-        change = max(abs(a - b) for a, b in zip(new, by_column, strict=True))
-        by_column = new
-        if change < 1e-13:
+        if new == by_column:
             break
+        by_column = new
     return [[math.exp(z + a + b) for z, b in zip(row, by_column, strict=True)]
             for row, a in zip(logits, by_row, strict=True)]  # fmt: skip
 
@@ -239,10 +241,10 @@ def reinforce(weights: dict, states: list, logits: list, config, training: bool,
 
 def log_of_draw(policy: list, drawn: list) -> float:
     """Return the log-probability of drawing these experts in this order, none of them twice."""
-    left, total = 1.0, 0.0
-    for e in drawn:
+    total = 0.0
+    for i, e in enumerate(drawn):
+        left = sum(p for other, p in enumerate(policy) if other not in drawn[:i])
         total += math.log(policy[e] / left)
-        left -= policy[e]
     return total
 
 
@@ -305,7 +307,7 @@ def experts_choose(weights: dict, states: list, groups: list, config) -> Decisio
     output, taken = [[0.0] * len(x) for x in states], set()
     for group in groups:
         scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
-        tokens = len(group) * config.k // config.num_experts
+        tokens = math.ceil(len(group) * config.k / config.num_experts)
         for e in range(experts_of(config)):
             for i in largest(column(scores, e), tokens):
                 taken.add(group[i])
