@@ -114,7 +114,7 @@ def batch(name: str, seed: int | None = None) -> Batch:
     tokens = np.array([order[s : s + LENGTH + (config.objective == "causal")] for s in range(number)])
     experts, choices = config.num_experts * config.granularity, config.k * config.granularity
     routed, given = round(config.num_blocks * config.routing_frequency), {}
-    if config.router == "hash":
+    if config.router == "hash" and choices > 1:
         given["table"] = np.array([random.permutation(experts)[:choices] for _ in range(config.vocab_size)])
     if config.router == "reinforce":
         given["noise"] = in_float32(random.gumbel(size=(routed, number * LENGTH, experts)))

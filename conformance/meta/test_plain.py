@@ -1,4 +1,7 @@
-"""The reference held to the plain model as a backend is, and the cases themselves."""
+"""The reference held to the plain model and to the examples by hand, as a backend is; and the cases themselves.
+
+The tests that are imported here are run with the reference as their `backend`.
+"""
 
 import numpy as np
 import pytest
@@ -6,9 +9,24 @@ import pytest
 from routelaws import reference
 from routelaws.conformance import backends, report, test_plain_model
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
-from routelaws.conformance.test_plain_model import MODELS
+from routelaws.conformance.test_by_hand import (  # noqa: F401
+    TestAttention,
+    TestCarryBias,
+    TestDecide,
+    TestHashTable,
+    TestLayerNorm,
+    test_deviations_of_initial_weights,
+    test_gelu,
+    test_sinusoids,
+)
+from routelaws.conformance.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
 
 REFERENCE = backends.Backend("routelaws.reference", reference, report.Ledger())
+
+
+@pytest.fixture
+def backend():
+    return REFERENCE
 
 
 @pytest.mark.parametrize("training", [True, False])

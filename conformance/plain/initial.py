@@ -51,7 +51,8 @@ def routed(config, blocks: int, smaller: float) -> dict:
 
     Where narrow experts are added up without a gate, G of them stand for one wide FFN, whose fan-in they have.
     """
-    d, experts, hidden = config.d_model, config.num_experts * config.granularity, 4 * config.d_model // config.granularity
+    d, experts = config.d_model, config.num_experts * config.granularity
+    hidden = 4 * d // config.granularity
     ungated = config.router in ("hash", "reinforce")
     found = ffn((blocks, experts), d, hidden, 4 * d if ungated else hidden, smaller)
     if config.router != "hash":

@@ -12,8 +12,17 @@ import math
 from typing import NamedTuple
 
 from routelaws.conformance.plain.arithmetic import (
-    add, column, gelu, largest, log_sum_exp, mean, product, sigmoid, softmax, times,
-)  # fmt: skip
+    add,
+    column,
+    gelu,
+    largest,
+    log_sum_exp,
+    mean,
+    product,
+    sigmoid,
+    softmax,
+    times,
+)
 
 SWEEPS = 300
 """Of the Sinkhorn plan: many times what logits of ordinary size take."""
@@ -54,7 +63,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
         inputs: [b][S][d], normed.
         tokens: [b][S] token ids.
         noise: RL-R in training: Gumbel noise [T][E G]; GShard in training: uniforms [T].
-        table: hash router: [V][k G] experts of each token id.
+        table: hash router: [V][k G] experts of each token id; None for its remainder.
         real: [b][S] booleans.
     """
     places = [(s, i) for s, sequence in enumerate(inputs) for i in range(len(sequence)) if real[s][i]]
@@ -81,7 +90,7 @@ def tokens_choose(weights: dict, states: list, tokens: list, config, training: b
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
     extra = {}
     if config.router == "hash":
-        chosen = [list(table[token]) for token in tokens]
+        chosen = [[token % experts_of(config)] if table is None else list(table[token]) for token in tokens]
         gates = [[1 / config.k] * choices_of(config) for _ in states]
     elif config.router == "sinkhorn":
         chosen = by_score(sinkhorn_plan(logits) if training else logits, config)
@@ -174,7 +183,7 @@ def middle(values: list, rank: int) -> float:
 
 
 def quantile_step(scores: list, bias: list, k: int) -> list:
-    """Return the bias after one sweep over the batch: the price of each token, then that of each expert, less their mean."""
+    """Return the bias after one sweep: first the prices of tokens, then those of experts, less the mean of these."""
     tokens, experts = len(scores), len(scores[0])
     prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
     new = [middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
