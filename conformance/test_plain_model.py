@@ -44,7 +44,8 @@ MODELS = {
     "RL-R": dict(WIDER, router="reinforce", num_experts=4, capacity_factor=1.0),
     "RL-R with everything": dict(
         WIDER, router="reinforce", num_experts=4, num_blocks=3, routing_frequency=1 / 3, k=2, d_model=16,
-        policy_weight=0.7, baseline_weight=0.3, entropy_weight=0.2, balance_weight=0.4, nucleus=0.8),
+        policy_weight=0.7, baseline_weight=0.3, entropy_weight=0.2, balance_weight=0.4, nucleus=0.8,
+        reward_to_go=True),
     "RL-R, reward to go": dict(WIDER, router="reinforce", num_experts=3, reward_to_go=True, policy_weight=0.3),
     "expert choice": dict(SIZE, router="expert_choice", num_experts=2, granularity=2, group_size=4),
     "expert choice in a sequence": dict(
