@@ -194,6 +194,15 @@ BOUNDS["transformer.noise_deviation"] = Bound(8, "standard errors of a mean: the
 BOUNDS["transformer.init_mean"] = Bound(5, "standard errors of a leaf's mean; 12 leaves, fixed seeds; measured 2.2")
 BOUNDS["transformer.init_deviation"] = Bound(5, "standard errors of a leaf's mean; fixed seeds; measured 1.2")
 
+# The plain model, and examples by hand.
+BOUNDS["plain.logits"] = Bound(100, "u max |logit|, as transformer.logits; measured 30")
+BOUNDS["plain.loss"] = Bound(10, "u (max |logit| + the loss): errors of logits average out; measured 2.3")
+BOUNDS["plain.bias"] = Bound(50, "u max |bias|, a difference of logits after up to four blocks; measured 16")
+BOUNDS["plain.deviation"] = Bound(4, "u of the value: a root or two and a division or two in another order")
+BOUNDS["by_hand.digits"] = Bound(6e-6, "absolute; half a unit of the last of five decimals, and float32")
+BOUNDS["by_hand.plan"] = Bound(5e-4, "absolute; columns may be off by 1e-3 of a half where the sweeps stop")
+BOUNDS["by_hand.deviation"] = Bound(3, "deviation over the root of the number: six standard errors; measured 0.9")
+
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
 BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")

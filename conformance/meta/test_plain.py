@@ -1,0 +1,123 @@
+"""The reference held to the plain model and to the examples by hand, as a backend is; and the cases themselves.
+
+The tests that are imported here are run with the reference as their `backend`.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from routelaws import reference
+from routelaws.conformance import backends, report, test_plain_model
+from routelaws.conformance.meta.planting import own_shares  # noqa: F401
+from routelaws.conformance.test_by_hand import (  # noqa: F401
+    TestAttention,
+    TestCarryBias,
+    TestDecide,
+    TestHashTable,
+    TestLayerNorm,
+    test_deviations_of_initial_weights,
+    test_gelu,
+    test_sinusoids,
+)
+from routelaws.conformance.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
+
+
+def oracle() -> backends.Backend:
+    """Return the reference as a backend."""
+    return backends.Backend("routelaws.reference", reference, report.Ledger())
+
+
+REFERENCE = oracle()
+
+
+@pytest.fixture
+def backend():
+    return REFERENCE
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_reference_is_the_plain_model(name, training):
+    test_plain_model.check_model(REFERENCE, name, training, "float64")
+
+
+SHAKE = 2.0**-10
+"""Ten thousand times the rounding of float32, and as much as a Sinkhorn plan may be off where it stops."""
+
+
+def shaken(tree, random: np.random.Generator):
+    """Return weights that are each off by about a thousandth."""
+    if isinstance(tree, dict):
+        return {name: shaken(node, random) for name, node in tree.items()}
+    return tree * (1 + SHAKE * random.standard_normal(tree.shape))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_case_stands_on_an_edge(name, training):
+    """Weights that are a little off choose the same experts, drop the same tokens and give nearly the same loss."""
+    drawn, config = test_plain_model.batch(name), reference.configuration.ModelConfig(**MODELS[name])
+
+    def outcome(params):
+        found = reference.transformer.loss(params, drawn.tokens, config, training=training,
+                                           **test_plain_model.taken(drawn, training))  # fmt: skip
+        routing, dropped = found.output.routing, found.output.dropped_fraction.tolist()
+        return ([] if routing is None else np.asarray(routing[0]).tolist(), dropped), found.total
+
+    wanted, loss = outcome(drawn.params)
+    for seed in range(2):
+        found, moved = outcome(shaken(drawn.params, np.random.default_rng(seed)))
+        assert found == wanted, f"{name}, training {training}"
+        assert abs(moved - loss) < 100 * SHAKE, f"{name}, training {training}: loss {loss}, then {moved}"
+    dropped = max(wanted[1], default=0.0)
+    assert dropped > 0 or not training or "drops" not in name, f"{name} drops nothing"
+    assert dropped == 0 or training or name == "expert choice", f"{name} drops in evaluation"
+
+
+def wider_head(params, x, *, attention=reference.transformer.attention, **options):
+    """Attention with logits that are divided by √d."""
+    query = params["query"]
+    return attention(params | {"query": query * math.sqrt(query.shape[-1] / x.shape[-1])}, x, **options)
+
+
+def short_waves(sequence_length, d_model, first=0):
+    angle = np.arange(first, sequence_length)[:, None] * 1_000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def sample_variance(params, x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(x.var(axis=-1, ddof=1, keepdims=True) + reference.transformer.NORM_EPSILON)
+    return centred / deviation * params["scale"] + params["offset"]
+
+
+def larger_outputs(config, shapes=reference.transformer.parameter_shapes):
+    """Initial weights whose outputs are divided by √L in place of √(2L)."""
+    found = shapes(config)
+    shape, deviation = found["blocks"]["attention"]["output"]
+    found["blocks"]["attention"]["output"] = shape, deviation * math.sqrt(2)
+    return found
+
+
+WRONG_TWICE = {
+    "attention": (wider_head, TestAttention().test_logits_are_divided_by_the_root_of_the_head),
+    "sinusoids": (short_waves, test_sinusoids),
+    "layer_norm": (sample_variance, TestLayerNorm().test_variance_is_the_mean_square),
+    "parameter_shapes": (larger_outputs, test_deviations_of_initial_weights),
+}
+"""Mistakes that could stand in both twins at once, and the example that each of them fails."""
+
+
+@pytest.mark.parametrize("name", WRONG_TWICE)
+def test_a_mistake_of_the_reference_is_seen(monkeypatch, name):
+    wrong, example = WRONG_TWICE[name]
+    monkeypatch.setattr(reference.transformer, name, wrong)
+    with pytest.raises(AssertionError):
+        example(oracle())
+    with pytest.raises(AssertionError):
+        if name == "parameter_shapes":
+            test_weights_have_the_shapes_and_deviations(oracle(), "dense")
+        else:
+            test_plain_model.check_model(oracle(), "dense", True, "float64")

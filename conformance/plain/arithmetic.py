@@ -1,0 +1,68 @@
+"""Vectors and matrices as lists, and the functions of one vector that a Transformer needs."""
+
+import math
+
+
+def dot(a: list, b: list) -> float:
+    """Return Σ a_i b_i."""
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def add(a: list, b: list) -> list:
+    """Return a + b, entry by entry."""
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def times(factor: float, a: list) -> list:
+    """Return factor · a."""
+    return [factor * x for x in a]
+
+
+def mean(values: list) -> float:
+    """Return Σ values / n."""
+    return sum(values) / len(values)
+
+
+def column(matrix: list, j: int) -> list:
+    """Return the j-th column of a matrix that is a list of rows."""
+    return [row[j] for row in matrix]
+
+
+def product(x: list, matrix: list) -> list:
+    """Return x · matrix, for x of n entries and a matrix of n rows and m columns: m entries."""
+    return [dot(x, column(matrix, j)) for j in range(len(matrix[0]))]
+
+
+def log_sum_exp(z: list) -> float:
+    """Return log Σ exp(z_i). The largest entry is taken out first, so that exp cannot overflow."""
+    top = max(z)
+    return top + math.log(sum(math.exp(value - top) for value in z))
+
+
+def softmax(z: list) -> list:
+    """Return exp(z_i) / Σ exp(z_j)."""
+    whole = log_sum_exp(z)
+    return [math.exp(value - whole) for value in z]
+
+
+def sigmoid(z: float) -> float:
+    """Return 1 / (1 + exp(-z))."""
+    return 1 / (1 + math.exp(-z))
+
+
+def gelu(x: float) -> float:
+    """Return GELU in its tanh form: x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def layer_norm(x: list, scale: list, offset: list, epsilon: float = 1e-5) -> list:
+    """Return scale · (x - mean) / √(variance + ε) + offset; the variance is the mean square, so it divides by n."""
+    middle = mean(x)
+    variance = mean([(value - middle) ** 2 for value in x])
+    return [a * (value - middle) / math.sqrt(variance + epsilon) + b
+            for value, a, b in zip(x, scale, offset, strict=True)]  # fmt: skip
+
+
+def largest(values: list, count: int) -> list:
+    """Return the indices of the `count` largest values, largest first; among equals the lower index comes first."""
+    return sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]

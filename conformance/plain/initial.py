@@ -1,0 +1,72 @@
+"""The shapes of all weights, and how far from 0 they start."""
+
+import math
+
+
+def weights(config) -> dict:
+    """Return {name: (shape, stated deviation)}, nested like the parameters; a deviation of 0 marks what is set.
+
+    A matrix starts from a normal distribution of deviation 1/√(fan-in), cut at two deviations. What writes into the
+    residual stream (output of attention, second matrix of an FFN) starts smaller by √(2L), since 2L such outputs are
+    added up. Scales of norms start at 1; offsets, and biases of experts, at 0.
+    """
+    d, blocks, heads, kqv = config.d_model, config.num_blocks, config.num_heads, config.kqv_size
+    differing = config.router != "dense" or config.flop_increase > 1
+    special = blocks // round(1 / config.routing_frequency) if differing else 0
+    smaller = math.sqrt(2 * blocks)
+    found = {
+        "embedding": ((config.vocab_size, d), 1 / math.sqrt(d)),
+        "blocks": {
+            "attention_norm": norm(blocks, d),
+            "ffn_norm": norm(blocks, d),
+            "attention": {name: ((blocks, d, heads, kqv), 1 / math.sqrt(d))
+                          for name in ("query", "key", "value", "relative_key")}
+            | {"output": ((blocks, heads, kqv, d), 1 / math.sqrt(heads * kqv) / smaller)},
+        },
+        "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
+    }  # fmt: skip
+    if blocks > special:
+        found["dense_ffn"] = ffn((blocks - special,), d, 4 * d, 4 * d, smaller)
+    if special and config.router == "dense":
+        wide = 4 * d * config.flop_increase
+        found["wide_ffn"] = ffn((special,), d, wide, wide, smaller)
+    if special and config.router != "dense":
+        found["routed_ffn"] = routed(config, special, smaller)
+    return found
+
+
+def norm(blocks: int, d: int) -> dict:
+    """Return the two vectors of each LayerNorm."""
+    return {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
+
+
+def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float) -> dict:
+    """Return the two matrices of FFNs of one hidden width."""
+    return {"up": ((*leading, d, hidden), 1 / math.sqrt(d)),
+            "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller)}  # fmt: skip
+
+
+def routed(config, blocks: int, smaller: float) -> dict:
+    """Return the weights of the routed blocks: E G experts of hidden width 4d/G, and what the router has.
+
+    Where narrow experts are added up without a gate, G of them stand for one wide FFN, whose fan-in they have.
+    """
+    d, experts = config.d_model, config.num_experts * config.granularity
+    hidden = 4 * d // config.granularity
+    ungated = config.router in ("hash", "reinforce")
+    found = ffn((blocks, experts), d, hidden, 4 * d if ungated else hidden, smaller)
+    if config.router != "hash":
+        found["router"] = ((blocks, d, experts), 1 / math.sqrt(d))
+    if config.router == "quantile" or config.bias_rate > 0:
+        found["bias"] = ((blocks, experts), 0.0)
+    if config.router == "reinforce":
+        found["baseline"] = {"hidden": ((blocks, d, d // 8), 1 / math.sqrt(d)),
+                             "out": ((blocks, d // 8), 1 / math.sqrt(d // 8))}  # fmt: skip
+    return found
+
+
+def deviation_when_cut(limit: float = 2.0) -> float:
+    """Return the deviation of a standard normal that is drawn again until it lies within ±limit: 0.8796 for 2."""
+    density = math.exp(-(limit**2) / 2) / math.sqrt(2 * math.pi)
+    inside = math.erf(limit / math.sqrt(2))
+    return math.sqrt(1 - 2 * limit * density / inside)

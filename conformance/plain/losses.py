@@ -1,0 +1,59 @@
+"""The training loss: cross-entropy, what keeps experts busy, and the terms of RL-R."""
+
+from typing import NamedTuple
+
+from routelaws.conformance.plain.arithmetic import log_sum_exp, mean
+from routelaws.conformance.plain.model import forward
+
+
+class Loss(NamedTuple):
+    """The loss of a batch, in nats per predicted token."""
+
+    total: float
+    cross_entropy: float
+    logits: list  # [b][S][V]
+    decisions: list  # one for each routed block
+
+
+def training_loss(params: dict, tokens: list, config, training=True, noise=None, table=None, hidden=None, real=None):
+    """Return the loss of [b][S + 1] tokens, of which the first S are read and the last S are to be predicted.
+
+    With the masked objective [b][S] tokens are given; where `hidden` is True the model reads `mask_token`, and the
+    loss is the mean over those positions. `real` [b][S] is False at padding, which is neither read nor predicted.
+    """
+    if config.objective == "masked":
+        read = [[config.mask_token if h else t for t, h in zip(*pair, strict=True)]
+                for pair in zip(tokens, hidden, strict=True)]  # fmt: skip
+        targets = tokens
+    else:
+        read, targets = [sequence[:-1] for sequence in tokens], [sequence[1:] for sequence in tokens]
+        hidden = [[True] * len(row) for row in read]
+    real = real if real is not None else [[True] * len(row) for row in read]
+    logits, decisions = forward(params, read, config, training, noise, table, real)
+    likelihood = [[row[target] - log_sum_exp(row) for row, target in zip(*pair, strict=True)]
+                  for pair in zip(logits, targets, strict=True)]  # fmt: skip
+    cross_entropy = -mean([one for rows in zip(likelihood, hidden, real, strict=True)
+                           for one, predicted, here in zip(*rows, strict=True) if predicted and here])  # fmt: skip
+    total = cross_entropy
+    if training:
+        total += sum(decision.auxiliary for decision in decisions)
+        if config.router == "reinforce":
+            total += sum(policy_loss(decision, likelihood, real, config) for decision in decisions)
+    return Loss(total, cross_entropy, logits, decisions)
+
+
+def policy_loss(decision, likelihood: list, real: list, config) -> float:
+    """Return the terms of RL-R for one block, means over tokens.
+
+    The reward of a choice is the log-probability of its token's target, or the sum of those from its token to the
+    end of its sequence. The policy term is -(reward - value) log π(expert); the baseline's is (reward - value)².
+    """
+    rewards = []
+    for row, here in zip(likelihood, real, strict=True):
+        own = [reward if exists else 0.0 for reward, exists in zip(row, here, strict=True)]
+        to_the_end = config.reward_to_go
+        rewards += [sum(own[i:]) if to_the_end else own[i] for i in range(len(own)) if here[i]]
+    advantages = [reward - value for reward, value in zip(rewards, decision.value, strict=True)]
+    policy = -mean([a * chance for a, chance in zip(advantages, decision.log_probability, strict=True)])
+    baseline = mean([a**2 for a in advantages])
+    return config.policy_weight * policy + config.baseline_weight * baseline - config.entropy_weight * decision.entropy

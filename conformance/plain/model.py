@@ -1,0 +1,131 @@
+"""The decoder-only Transformer: embedding, blocks of attention and FFN, logits. Some of the FFNs are routed.
+
+A block is pre-norm: x + attention(norm(x)), then x + ffn(norm(x)). There are no bias vectors anywhere, and the logits
+are the products of the normed state with the rows of the embedding table.
+"""
+
+import math
+
+from routelaws.conformance.plain.arithmetic import add, dot, gelu, layer_norm, product, softmax, times
+from routelaws.conformance.plain.routing import routed_ffn
+
+
+def sinusoid(distance: float, width: int) -> list:
+    """Return the sines and then the cosines of distance / 10000^(2i/width), for i = 0 … width/2 - 1."""
+    angles = [distance / 10_000 ** (2 * i / width) for i in range(width // 2)]
+    return [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+
+
+def norm(weights: dict, x: list) -> list:
+    """Return LayerNorm of one state x [d]."""
+    return layer_norm(x, weights["scale"], weights["offset"])
+
+
+def head_of(matrix: list, head: int) -> list:
+    """Return the [d][kqv] matrix of one head from [d][H][kqv]."""
+    return [row[head] for row in matrix]
+
+
+def attention_head(weights: dict, states: list, head: int, causal: bool, real: list) -> list:
+    """Return what one head reads at every position, [S][kqv].
+
+    The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv, where r_m is the sinusoid of
+    distance m times a matrix of its own. A causal head sees j <= i; no head sees padding.
+    """
+    width, length = len(states[0]), len(states)
+    query, key, value, relative = (
+        head_of(weights[name], head) for name in ("query", "key", "value", "relative_key")
+    )
+    kqv = len(query[0])
+    queries = [product(x, query) for x in states]
+    keys = [product(x, key) for x in states]
+    values = [product(x, value) for x in states]
+    positions = {m: product(sinusoid(m, width), relative) for m in range(-length + 1, length)}
+    read = []
+    for i in range(length):
+        seen = [j for j in range(length) if real[j] and (j <= i or not causal)]
+        if not seen:  # only where i itself is padding: nobody reads what is here
+            read.append([0.0] * kqv)
+            continue
+        logits = [(dot(queries[i], keys[j]) + dot(queries[i], positions[i - j])) / math.sqrt(kqv) for j in seen]
+        shares = softmax(logits)
+        read.append([sum(share * values[j][c] for share, j in zip(shares, seen, strict=True)) for c in range(kqv)])
+    return read
+
+
+def attention(weights: dict, states: list, causal: bool = True, real: list | None = None) -> list:
+    """Return the output of attention over one sequence, [S][d]: the sum over heads of what each reads, projected.
+
+    Args:
+        weights: query, key, value, relative_key [d][H][kqv] and output [H][kqv][d].
+        states: [S][d], normed.
+        causal: whether position i sees only j <= i.
+        real: [S] booleans, False for padding.
+    """
+    real = real if real is not None else [True] * len(states)
+    total = [[0.0] * len(states[0]) for _ in states]
+    for head, output in enumerate(weights["output"]):
+        read = attention_head(weights, states, head, causal, real)
+        total = [add(sofar, product(what, output)) for sofar, what in zip(total, read, strict=True)]
+    return total
+
+
+def ffn(up: list, down: list, x: list) -> list:
+    """Return gelu(x · up) · down, for up [d][f] and down [f][d]."""
+    return product([gelu(value) for value in product(x, up)], down)
+
+
+def at(weights, index: int):
+    """Return entry `index` of every leaf of a dict of parameters that are stacked over blocks."""
+    if isinstance(weights, dict):
+        return {name: at(inner, index) for name, inner in weights.items()}
+    return weights[index]
+
+
+def special(block: int, config) -> bool:
+    """Whether block i, from 0, is routed (or wider, in a dense model): (i + 1) mod 1/R = 0."""
+    differs = config.router != "dense" or config.flop_increase > 1
+    return differs and (block + 1) % round(1 / config.routing_frequency) == 0
+
+
+def forward(params: dict, tokens: list, config, training: bool = False, noise=None, table=None, real=None):
+    """Return the logits [b][S][V] and what each routed block decided, in the order of the blocks.
+
+    Args:
+        params: nested dicts of nested lists.
+        tokens: [b][S] token ids, what the model reads.
+        config: the fields of `ModelConfig`.
+        training: whether the routers train or are evaluated.
+        noise: one entry for each routed block, see `routing.routed_ffn`.
+        table: experts by token id, of the hash router.
+        real: [b][S] booleans, False for padding.
+    """
+    real = real if real is not None else [[True] * len(sequence) for sequence in tokens]
+    states = [[times(math.sqrt(config.d_model), params["embedding"][t]) for t in sequence] for sequence in tokens]
+    decisions, usual = [], 0
+    for block in range(config.num_blocks):
+        weights = at(params["blocks"], block)
+        for s, sequence in enumerate(states):
+            normed = [norm(weights["attention_norm"], x) for x in sequence]
+            read = attention(weights["attention"], normed, config.objective == "causal", real[s])
+            states[s] = [add(x, y) for x, y in zip(sequence, read, strict=True)]
+        normed = [[norm(weights["ffn_norm"], x) for x in sequence] for sequence in states]
+        if special(block, config) and config.router != "dense":
+            which = len(decisions)
+            change, decision = routed_ffn(at(params["routed_ffn"], which), normed, tokens, config, training,
+                                          None if noise is None else noise[which], table, real)  # fmt: skip
+            decisions.append(decision)
+        else:
+            wide = special(block, config)
+            matrices = at(params["wide_ffn"], block - usual) if wide else at(params["dense_ffn"], usual)
+            usual += not wide
+            change = [[ffn(matrices["up"], matrices["down"], x) for x in sequence] for sequence in normed]
+        states = [[add(x, y) for x, y in zip(*pair, strict=True)] for pair in zip(states, change, strict=True)]
+    logits = [[product_with_rows(norm(params["final_norm"], x), params["embedding"]) for x in sequence]
+              for sequence in states]  # fmt: skip
+    return logits, decisions
+
+
+def product_with_rows(x: list, rows: list) -> list:
+    """Return the product of x with every row: the logits, whose matrix is the embedding table."""
+    return [dot(x, row) for row in rows]

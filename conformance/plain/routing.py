@@ -1,0 +1,347 @@
+"""Which experts work on which token: every router of a routed block, for one batch.
+
+A block has E G experts of hidden width 4d/G, and k G of them work on a token. Everything here counts in experts:
+`experts_of` and `choices_of` multiply by G once.
+
+Tokens of a batch are numbered sequence by sequence, and padding is left out before a router sees them.
+"""
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+from routelaws.conformance.plain.arithmetic import (
+    add,
+    column,
+    gelu,
+    largest,
+    log_sum_exp,
+    mean,
+    product,
+    sigmoid,
+    softmax,
+    times,
+)
+
+SWEEPS = 300
+"""Of the Sinkhorn plan: many times what logits of ordinary size take."""
+
+
+class Decision(NamedTuple):
+    """What one routed block decided; T counts the real tokens of the batch."""
+
+    output: list  # [T][d]
+    auxiliary: float = 0.0  # the balance loss and the z-loss with their weights
+    log_probability: list | None = None  # [T], RL-R: of the expert that was drawn
+    entropy: float = 0.0  # RL-R: mean over tokens of the entropy of the policy
+    value: list | None = None  # [T], RL-R: the reward that the baseline expects
+    dropped: float = 0.0  # the share of choices that no slot was left for; of tokens that no expert took
+    bias: list | None = None  # [E], what the bias is after this batch
+
+
+def experts_of(config) -> int:
+    """Return E G, the number of experts of a block."""
+    return config.num_experts * config.granularity
+
+
+def choices_of(config) -> int:
+    """Return k G, the number of experts of a token."""
+    return config.k * config.granularity
+
+
+def expert(weights: dict, e: int, x: list) -> list:
+    """Return the output of expert e for the state x: gelu(x · up) · down."""
+    return product([gelu(value) for value in product(x, weights["up"][e])], weights["down"][e])
+
+
+def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool, noise, table, real: list):
+    """Return the output of a routed block, [b][S][d], and its decision. Padding gets the output 0.
+
+    Args:
+        weights: up [E G][d][f], down [E G][f][d]; router [d][E G], bias and baseline where the router has them.
+        inputs: [b][S][d], normed.
+        tokens: [b][S] token ids.
+        noise: RL-R in training: Gumbel noise [T][E G]; GShard in training: uniforms [T].
+        table: hash router: [V][k G] experts of each token id; None for its remainder.
+        real: [b][S] booleans.
+    """
+    places = [(s, i) for s, sequence in enumerate(inputs) for i in range(len(sequence)) if real[s][i]]
+    states = [inputs[s][i] for s, i in places]
+    if config.router == "expert_choice":
+        decision = experts_choose(weights, states, groups(places, config, training), config)
+    elif config.router == "mixture_of_tokens":
+        decision = mixtures(weights, states, groups(places, config, training), config)
+    else:
+        if noise is not None:
+            noise = [noise[s * len(inputs[0]) + i] for s, i in places]
+        decision = tokens_choose(weights, states, [tokens[s][i] for s, i in places], config, training, noise, table)
+    output = [[[0.0] * len(x) for x in sequence] for sequence in inputs]
+    for (s, i), x in zip(places, decision.output, strict=True):
+        output[s][i] = x
+    return output, decision
+
+
+# ---- each token chooses experts, or a plan chooses for all of them ---------------------------------------------------
+
+
+def tokens_choose(weights: dict, states: list, tokens: list, config, training: bool, noise, table) -> Decision:
+    """Return the decision of every router in which a token has k G experts."""
+    logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
+    extra = {}
+    if config.router == "hash":
+        chosen = [[token % experts_of(config)] if table is None else list(table[token]) for token in tokens]
+        gates = [[1 / config.k] * choices_of(config) for _ in states]
+    elif config.router == "sinkhorn":
+        chosen = by_score(sinkhorn_plan(logits) if training else logits, config)
+        gates = gates_of(logits, chosen, config.gate)
+    elif config.router == "base":
+        chosen = best_assignment(logits, choices_of(config)) if training else by_score(logits, config)
+        gates = gates_of(logits, chosen, config.gate)
+    elif config.router == "quantile":
+        chosen = by_score([add(row, times(-1, weights["bias"])) for row in logits], config)
+        gates = gates_of(logits, chosen, config.gate)
+        extra["bias"] = quantile_step(logits, weights["bias"], choices_of(config))
+    elif config.router == "top_k":
+        chosen, gates, extra = top_k(weights, logits, config, training, noise)
+    else:
+        chosen, extra = reinforce(weights, states, logits, config, training, noise)
+        gates = [[1 / config.k] * choices_of(config) for _ in states]
+    if training and math.isfinite(config.capacity_factor):
+        kept = with_slot(chosen, gates, config)
+    else:
+        kept = [[True] * len(row) for row in chosen]
+    outputs = []
+    for x, experts, shares, keep in zip(states, chosen, gates, kept, strict=True):
+        outputs.append([0.0] * len(x))
+        for e, gate, slot in zip(experts, shares, keep, strict=True):
+            if e is not None and slot:
+                outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x)))
+    lost = [not slot for experts, row in zip(chosen, kept, strict=True)
+            for e, slot in zip(experts, row, strict=True) if e is not None]  # fmt: skip
+    return Decision(outputs, dropped=mean(lost), **extra)
+
+
+def by_score(scores: list, config) -> list:
+    """Return the k G experts with the largest scores of each token."""
+    return [largest(row, choices_of(config)) for row in scores]
+
+
+def scores_of(logits: list, kind: str) -> list:
+    """Return what a gate is made of: softmax over the experts, or the sigmoid of each logit."""
+    return [softmax(row) if kind == "softmax" else [sigmoid(z) for z in row] for row in logits]
+
+
+def gates_of(logits: list, chosen: list, kind: str) -> list:
+    """Return the scores of the experts that were chosen."""
+    return [[row[e] for e in experts] for row, experts in zip(scores_of(logits, kind), chosen, strict=True)]
+
+
+def sinkhorn_plan(logits: list) -> list:
+    """Return the plan [T][E] that maximises <plan, logits> + entropy, with rows of mass 1/T and columns of 1/E.
+
+    It is exp(logit + row potential + column potential); the potentials are set in turn until they stay.
+    """
+    tokens, experts = len(logits), len(logits[0])
+    by_row, by_column = [0.0] * tokens, [0.0] * experts
+    for _ in range(SWEEPS):
+        by_row = [-math.log(tokens) - log_sum_exp(add(row, by_column)) for row in logits]
+        new = [-math.log(experts) - log_sum_exp(add(column(logits, e), by_row)) for e in range(experts)]
+        if new == by_column:
+            break
+        by_column = new
+    return [[math.exp(z + a + b) for z, b in zip(row, by_column, strict=True)]
+            for row, a in zip(logits, by_row, strict=True)]  # fmt: skip
+
+
+def best_assignment(scores: list, k: int) -> list:
+    """Return the k experts of each token with the largest total score, each expert having exactly T k / E tokens.
+
+    Every assignment is tried: `best` is the best that can still be had from a token on, given the slots left.
+    """
+    tokens, experts = len(scores), len(scores[0])
+
+    @functools.cache
+    def best(token: int, slots: tuple) -> tuple:
+        if token == tokens:
+            return 0.0, ()
+        found = (-math.inf, ())
+        for some in itertools.combinations([e for e in range(experts) if slots[e]], k):
+            left = tuple(n - (e in some) for e, n in enumerate(slots))
+            rest, others = best(token + 1, left)
+            found = max(found, (sum(scores[token][e] for e in some) + rest, (some, *others)))
+        return found
+
+    _, chosen = best(0, (tokens * k // experts,) * experts)
+    return [sorted(some, key=lambda e, row=row: -row[e]) for some, row in zip(chosen, scores, strict=True)]
+
+
+def middle(values: list, rank: int) -> float:
+    """Return the middle between the values of rank `rank` and `rank + 1`, the largest having rank 1."""
+    ordered = sorted(values, reverse=True)
+    return (ordered[rank - 1] + ordered[rank]) / 2
+
+
+def quantile_step(scores: list, bias: list, k: int) -> list:
+    """Return the bias after one sweep: first the prices of tokens, then those of experts, less the mean of these."""
+    tokens, experts = len(scores), len(scores[0])
+    prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
+    new = [middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
+           for e in range(experts)]  # fmt: skip
+    return [b - mean(new) for b in new]
+
+
+def top_k(weights: dict, logits: list, config, training: bool, uniforms) -> tuple:
+    """Return experts, gates and losses of the router in which the best k scores win."""
+    scores = scores_of(logits, config.gate)
+    pushed = [add(row, weights["bias"]) for row in scores] if config.bias_rate else scores
+    chosen = by_score(pushed, config)
+    gates = [[row[e] for e in experts] for row, experts in zip(scores, chosen, strict=True)]
+    if config.normalisation == "sum":
+        gates = [times(1 / sum(row), row) for row in gates]
+    elif config.normalisation == "softmax":
+        gates = [softmax([row[e] for e in experts]) for row, experts in zip(logits, chosen, strict=True)]
+    counted = [row[:1] for row in chosen] if config.sample_second else chosen  # GShard counts first choices
+    auxiliary = config.balance_weight * balance_loss(scores, counted)
+    auxiliary += config.z_weight * mean([log_sum_exp(row) ** 2 for row in logits])
+    extra = {"auxiliary": auxiliary}
+    if config.bias_rate:
+        load = loads(chosen, experts_of(config))
+        extra["bias"] = [b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
+                         for b, n in zip(weights["bias"], load, strict=True)]  # fmt: skip
+    if config.sample_second and training:  # as GShard: the second expert only where 2 · gate > uniform
+        chosen = [[first, second if 2 * row[1] > u else None]
+                  for (first, second), row, u in zip(chosen, gates, uniforms, strict=True)]  # fmt: skip
+    return chosen, gates, extra
+
+
+def loads(chosen: list, experts: int) -> list:
+    """Return how many of all choices fell on each expert."""
+    everything = [e for row in chosen for e in row]
+    return [everything.count(e) for e in range(experts)]
+
+
+def balance_loss(scores: list, chosen: list) -> float:
+    """Return E Σ_e f_e P_e: f the share of choices on an expert, before any drop, and P its mean probability.
+
+    Scores that do not add up to 1 for a token, such as sigmoids, are divided by their sum.
+    """
+    experts = len(scores[0])
+    load = loads(chosen, experts)
+    probabilities = [times(1 / sum(row), row) for row in scores]
+    return experts * sum(n / sum(load) * mean(column(probabilities, e)) for e, n in enumerate(load))
+
+
+def reinforce(weights: dict, states: list, logits: list, config, training: bool, gumbels) -> tuple:
+    """Return the experts that the policy draws (or prefers, in evaluation) and what the loss needs to know of them."""
+    policy = [nucleus(softmax(row), config.nucleus, choices_of(config)) for row in logits]
+    if not training:
+        return by_score(logits, config), {}
+    chosen = by_score([[math.log(p) + g if p else -math.inf for p, g in zip(*pair, strict=True)]
+                       for pair in zip(policy, gumbels, strict=True)], config)  # fmt: skip
+    hidden = [[max(0.0, h) for h in product(x, weights["baseline"]["hidden"])] for x in states]
+    return chosen, {
+        "auxiliary": config.balance_weight * balance_loss([softmax(row) for row in logits], chosen),
+        "log_probability": [log_of_draw(row, some) for row, some in zip(policy, chosen, strict=True)],
+        "entropy": mean([-sum(p * math.log(p) for p in row if p) for row in policy]),
+        "value": [sum(a * b for a, b in zip(h, weights["baseline"]["out"], strict=True)) for h in hidden],
+    }
+
+
+def log_of_draw(policy: list, drawn: list) -> float:
+    """Return the log-probability of drawing these experts in this order, none of them twice."""
+    total = 0.0
+    for i, e in enumerate(drawn):
+        left = sum(p for other, p in enumerate(policy) if other not in drawn[:i])
+        total += math.log(policy[e] / left)
+    return total
+
+
+def nucleus(probabilities: list, whole: float, least: int) -> list:
+    """Return the policy cut to the most probable experts that together have the probability `whole`.
+
+    There are at least `least` of them, so that so many can be drawn.
+    """
+    kept, total = [], 0.0
+    for e in largest(probabilities, len(probabilities)):
+        if total < whole or len(kept) < least:
+            kept.append(e)
+            total += probabilities[e]
+    return [p / total if e in kept else 0.0 for e, p in enumerate(probabilities)]
+
+
+def with_slot(chosen: list, gates: list, config) -> list:
+    """Return for each choice whether the expert had a slot left: ⌈capacity_factor k T / E⌉, at most T, for each."""
+    tokens, experts = len(chosen), experts_of(config)
+    capacity = min(tokens, math.ceil(config.capacity_factor * choices_of(config) * tokens / experts))
+    kept = [[False] * len(row) for row in chosen]
+    used = [0] * experts
+    for token, choice in order_of_service(chosen, gates, config.drop_order):
+        e = chosen[token][choice]
+        if e is not None and used[e] < capacity:
+            used[e] += 1
+            kept[token][choice] = True
+    return kept
+
+
+def order_of_service(chosen: list, gates: list, order: str) -> list:
+    """Return (token, choice) in the order in which slots are given out.
+
+    "choice" serves all first choices before any second and earlier tokens before later ones, "token" one token after
+    the other, and "priority" the largest gate first.
+    """
+    pairs = [(token, choice) for token in range(len(chosen)) for choice in range(len(chosen[0]))]
+    if order == "token":
+        return pairs
+    by_choice = sorted(pairs, key=lambda pair: pair[1])  # stable: tokens stay in order
+    return by_choice if order == "choice" else sorted(by_choice, key=lambda pair: -gates[pair[0]][pair[1]])
+
+
+# ---- experts choose tokens, or see mixtures of them ------------------------------------------------------------------
+
+
+def groups(places: list, config, training: bool) -> list:
+    """Return the groups, each a list of token numbers: one position of g sequences, or the tokens of one sequence."""
+    if config.grouping == "position" or (config.objective == "causal" and not training):
+        key = [(s // config.group_size, i) for s, i in places]
+    elif config.router == "expert_choice":
+        key = [s for s, _ in places]
+    else:
+        key = [(s, i // config.group_size) for s, i in places]
+    return [[number for number, k in enumerate(key) if k == one] for one in sorted(set(key))]
+
+
+def experts_choose(weights: dict, states: list, groups: list, config) -> Decision:
+    """Return what expert choice does: each expert takes its k g / E best tokens of every group of g."""
+    output, taken = [[0.0] * len(x) for x in states], set()
+    for group in groups:
+        scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
+        tokens = math.ceil(len(group) * config.k / config.num_experts)
+        for e in range(experts_of(config)):
+            for i in largest(column(scores, e), tokens):
+                taken.add(group[i])
+                done = expert(weights, e, states[group[i]])
+                output[group[i]] = add(output[group[i]], times(scores[i][e], done))
+    return Decision(output, dropped=1 - len(taken) / len(states))
+
+
+def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
+    """Return what Mixture of Tokens does: each expert works on one mixture of every group, and gives it back.
+
+    The share of a token in the mixture of an expert is a softmax over the tokens of its group, and the token gets
+    the same share of the output.
+    """
+    output = [[0.0] * len(x) for x in states]
+    for group in groups:
+        logits = [product(states[t], weights["router"]) for t in group]
+        for e in range(experts_of(config)):
+            shares = softmax(times(1 / config.temperature, column(logits, e)))
+            if config.one_hot:
+                first = largest(shares, 1)[0]
+                shares = [float(i == first) for i in range(len(group))]
+            mixture = [sum(share * states[t][c] for share, t in zip(shares, group, strict=True))
+                       for c in range(config.d_model)]  # fmt: skip
+            done = expert(weights, e, mixture)
+            for share, t in zip(shares, group, strict=True):
+                output[t] = add(output[t], times(share, done))
+    return Decision(output)

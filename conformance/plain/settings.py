@@ -1,0 +1,37 @@
+"""A configuration for the plain model, and what a field means that nobody gave."""
+
+import math
+from types import SimpleNamespace
+
+USUAL = dict(
+    vocab_size=32_000, d_model=512, num_blocks=6, num_heads=8, router="dense", num_experts=1, k=1,
+    routing_frequency=0.5, granularity=1, flop_increase=1, drop_order="choice", sample_second=False, z_weight=0.0,
+    bias_rate=0.0, policy_weight=0.01, baseline_weight=0.01, entropy_weight=0.0, nucleus=1.0, reward_to_go=False,
+    hash="modulo", grouping="position", temperature=1.0, one_hot=False, objective="causal", mask_token=0,
+)  # fmt: skip
+"""Fields whose usual value does not depend on others."""
+
+
+def settings(**fields) -> SimpleNamespace:
+    """Return the fields of a configuration, with the usual value of whatever is not given.
+
+    Heads share the width of the model. In training an expert has twice its fair share of slots; exactly that in BASE,
+    whose assignment is balanced; and as many as it likes where a hash decides. A gate is a softmax, but for the routers
+    whose authors took a sigmoid. The gates of several experts add up to 1, and that of one is left as it is. A balance
+    loss has the weight 0.01, or none where a bias keeps the balance. A group has as many tokens as a block has experts
+    in units of an FFN.
+    """
+    config = SimpleNamespace(**USUAL | fields)
+    several = config.k * config.granularity > 1
+    slots = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
+    for name, value in (
+        ("kqv_size", config.d_model // config.num_heads),
+        ("capacity_factor", slots.get(config.router, math.inf)),
+        ("gate", "sigmoid" if config.router in ("base", "quantile") else "softmax"),
+        ("normalisation", "sum" if several else "none"),
+        ("balance_weight", 0.0 if config.bias_rate else 0.01),
+        ("group_size", config.num_experts),
+    ):
+        if name not in fields:
+            setattr(config, name, value)
+    return config
