@@ -1,4 +1,4 @@
-"""Our functions against well-kept libraries that have the same ones: SciPy, which is always there, torch and POT.
+"""Our functions against well-kept libraries that have the same ones: SciPy and JAX, always there; torch and POT.
 
 The twins agree with each other; that they are right is for others to say. The reference is compared, in float64, and
 of what only the fast twin has, the optimizer. A test whose library is not installed is skipped and says so; none of
@@ -6,6 +6,7 @@ these libraries is needed otherwise.
 """
 
 import math
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +24,11 @@ from routelaws.reference.laws import fitting, uncertainty
 from routelaws.reference.routers import base, quantile, sinkhorn
 
 U = UNIT["float64"]
+
+OBJECTIVES = ("causal", "masked")
+
+NOBODY = -100
+"""A target that does not count."""
 
 
 def installed(name: str):
@@ -46,6 +52,19 @@ def logits_of_many_sizes():
     return np.concatenate([scale * random.standard_normal((20, 5)) for scale in (1e-3, 1.0, 30.0, 1e4)])
 
 
+def check_cross_entropy(objective: str, mean) -> None:
+    """The loss of a dense model is mean(logits [b, S, V], targets [b, S]) over the targets that are not `NOBODY`."""
+    config = ModelConfig(d_model=8, num_blocks=2, num_heads=2, kqv_size=4, vocab_size=11, objective=objective)
+    random = np.random.default_rng(4)
+    params, tokens = transformer.init(random, config), random.integers(0, 10, (3, 7))
+    hidden = None if objective == "causal" else random.random((3, 7)) < 0.4
+    found = transformer.loss(params, tokens, config, hidden=hidden)
+    logits, targets = found.output.logits, tokens[:, 1:] if hidden is None else np.where(hidden, tokens, NOBODY)
+    message = f"cross-entropy, {objective}: {found.cross_entropy}, the library {mean(logits, targets)}"
+    error = abs(found.cross_entropy - mean(logits, targets))
+    check("libraries.cross_entropy", error, U * np.abs(logits).max(), message=message)
+
+
 @pytest.mark.library("scipy")
 class TestSciPy:
     def test_softmax_and_log_sum_exp(self):
@@ -62,13 +81,20 @@ class TestSciPy:
         found, wanted = sinkhorn.gate_values(z, expert, "sigmoid"), scipy.special.expit(z)
         assert_close_bounded("sinkhorn.gate", found, wanted, U * (2 + 2 * np.abs(z)) * wanted, what="sigmoid gate")
 
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    def test_cross_entropy(self, objective):
+        def mean(logits, targets):
+            counted = targets != NOBODY
+            return -scipy.special.log_softmax(logits, axis=-1)[counted, targets[counted]].mean()
+
+        check_cross_entropy(objective, mean)
+
     def test_quantiles_of_student(self):
-        for degrees in (1, 2, 3, 5, 10, 30, 200):
-            for level in (0.05, 0.5, 0.8, 0.95, 0.999):
-                found = uncertainty.student_quantile(level, degrees)
-                wanted = scipy.special.stdtrit(degrees, (1 + level) / 2)
-                message = f"student_quantile({level}, {degrees}): {found}, SciPy {wanted}"
-                check("laws.uncertainty.quantile", abs(found - wanted), wanted, message=message)
+        for level, degrees in ((0.5, 1), (0.999, 1), (0.8, 2), (0.95, 4), (0.05, 7), (0.95, 30), (0.8, 200)):
+            found = uncertainty.student_quantile(level, degrees)
+            wanted = scipy.special.stdtrit(degrees, (1 + level) / 2)
+            message = f"student_quantile({level}, {degrees}): {found}, SciPy {wanted}"
+            check("laws.uncertainty.quantile", abs(found - wanted), wanted, message=message)
 
     @pytest.mark.parametrize("shape", [(13, 3, 2), (12, 4, 1), (5, 6, 2)], ids=str)
     def test_the_linear_program_of_balance(self, shape):
@@ -132,38 +158,94 @@ class TestSciPy:
             check("libraries.fit", abs(fit.objective / least - 1), message=message)
 
 
-@pytest.mark.library("jax")
-class TestDialectsOfJax:
-    """What the table of dialects says that JAX does."""
+class Attention(NamedTuple):
+    """One attention layer, its input, and what a library needs that knows no distances."""
 
-    def test_top_k(self):
+    params: dict
+    x: np.ndarray  # [b, S, d]
+    parts: list  # queries, keys and values [b, H, S, c]
+    bias: np.ndarray  # [b, H, S, S], what a distance adds to a logit
+    scale: float  # of errors, in units of the last place
+
+
+def draw_attention(relative: bool) -> Attention:
+    """Sines of the distance come first, then cosines; 10,000 to the power of -p / 4 is the frequency of pair p."""
+    random = np.random.default_rng(3)
+    shapes = {name: (8, 2, 3) for name in ("query", "key", "value", "relative_key")} | {"output": (2, 3, 8)}
+    params = {name: random.standard_normal(shape) / math.sqrt(8) for name, shape in shapes.items()}
+    params["relative_key"] *= relative
+    x = random.standard_normal((2, 5, 8))
+    parts = [np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value")]
+    bias = np.zeros((2, 2, 5, 5))
+    for i, j in np.ndindex(5, 5):
+        angles = [(i - j) / 10_000 ** (pair / 4) for pair in range(4)]
+        waves = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+        key = sum(wave * row for wave, row in zip(waves, params["relative_key"], strict=True))  # [H, c]
+        bias[:, :, i, j] = (parts[0][:, :, i] * key).sum(axis=-1) / math.sqrt(3)
+    size = np.abs(x).max() * max(np.abs(w).sum(axis=0).max() for w in params.values())
+    return Attention(params, x, parts, bias, 1 + size**2)
+
+
+def check_attention(drawn: Attention, values: np.ndarray, causal: bool, unit: float) -> None:
+    """The values [b, H, S, c] of a library, projected, are ours."""
+    wanted = np.einsum("bhsc,hcd->bsd", values, drawn.params["output"])
+    found = transformer.attention(drawn.params, drawn.x, causal=causal)
+    scale = unit * drawn.scale * np.abs(wanted).max()
+    assert_close_bounded("transformer.attention", found, wanted, scale, what=f"attention, causal {causal}")
+
+
+def draw_norm() -> tuple[dict, np.ndarray]:
+    """Rows of variance from 1e-6, where the small number below the root counts, to 1e4."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((6, 8)) * 10.0 ** np.arange(-3, 3)[:, None] + 1
+    return {"scale": random.standard_normal(8), "offset": random.standard_normal(8)}, x
+
+
+def check_norm(wanted: np.ndarray, unit: float) -> None:
+    params, x = draw_norm()
+    deviation = np.sqrt(x.var(axis=1, keepdims=True) + transformer.NORM_EPSILON)
+    scale = np.abs(params["scale"]) * np.abs(x).max(axis=1, keepdims=True) / deviation + np.abs(params["offset"])
+    found = transformer.layer_norm(params, x)
+    assert_close_bounded("transformer.layer_norm", found, wanted, unit * scale, what="layer_norm")
+
+
+CASES = [(True, True), (True, False), (False, True)]
+"""Whether attention goes in one direction, and whether the distance adds something."""
+
+
+@pytest.mark.library("jax")
+class TestJax:
+    def test_layer_norm(self):
+        params, x = draw_norm()
+        with jax.enable_x64(True):
+            normed = np.asarray(jax.nn.standardize(jax.numpy.asarray(x), epsilon=transformer.NORM_EPSILON))
+        check_norm(normed * params["scale"] + params["offset"], UNIT["float32"])  # its variance cancels digits
+
+    @pytest.mark.parametrize(("causal", "relative"), [
+        CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])])  # fmt: skip
+    def test_attention(self, causal, relative):
+        drawn = draw_attention(relative)
+        with jax.enable_x64(True):
+            parts = [jax.numpy.asarray(part.swapaxes(1, 2)) for part in drawn.parts]
+            values = jax.nn.dot_product_attention(*parts, bias=jax.numpy.asarray(drawn.bias), is_causal=causal)
+        check_attention(drawn, np.asarray(values).swapaxes(1, 2), causal, UNIT["float32"])  # of its softmax
+
+    def test_dialect_of_top_k(self):
         verdict = classify("ties", lambda scores, k: jax.lax.top_k(scores, k)[1])
         assert verdict.matches == ("lower index, -0.0 below",)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("approximate", "name"), [(True, "GELU by tanh"), (False, "GELU by erf")])
-    def test_gelu(self, approximate, name):
+    def test_dialect_of_gelu(self, approximate, name):
         assert classify("activation", lambda x: jax.nn.gelu(x, approximate=approximate)).matches == (name,)
-
-
-def tree_of_attention(random, d_model: int, heads: int, width: int) -> dict:
-    shapes = {name: (d_model, heads, width) for name in ("query", "key", "value", "relative_key")}
-    shapes["output"] = (heads, width, d_model)
-    return {name: random.standard_normal(shape) / math.sqrt(d_model) for name, shape in shapes.items()}
 
 
 @pytest.mark.library("torch")
 class TestTorch:
     def test_layer_norm(self, torch):
-        random = np.random.default_rng(0)
-        x = random.standard_normal((6, 8)) * 10.0 ** np.arange(-3, 3)[:, None] + 1
-        params = {"scale": random.standard_normal(8), "offset": random.standard_normal(8)}
-        wanted = torch.nn.functional.layer_norm(
-            torch.tensor(x), (8,), *(torch.tensor(params[name]) for name in ("scale", "offset")),
-            eps=transformer.NORM_EPSILON).numpy()  # fmt: skip
-        deviation = np.sqrt(x.var(axis=1, keepdims=True) + transformer.NORM_EPSILON)
-        scale = np.abs(params["scale"]) * np.abs(x).max(axis=1, keepdims=True) / deviation + np.abs(params["offset"])
-        found = transformer.layer_norm(params, x)
-        assert_close_bounded("transformer.layer_norm", found, wanted, U * scale, what="layer_norm")
+        params, x = draw_norm()
+        weights = (torch.tensor(params[name]) for name in ("scale", "offset"))
+        check_norm(torch.nn.functional.layer_norm(torch.tensor(x), (8,), *weights, transformer.NORM_EPSILON).numpy(), U)
 
     def test_gelu(self, torch):
         x = np.linspace(-6, 6, 121)
@@ -171,46 +253,24 @@ class TestTorch:
         scale = U * (np.abs(x) + np.abs(x) ** 3)
         assert_close_bounded("experts.gelu", experts.gelu(x), wanted, scale, what="gelu")
 
-    @pytest.mark.parametrize("relative", [False, True], ids=["without distances", "with distances"])
-    @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+    @pytest.mark.parametrize(("causal", "relative"), CASES)
     def test_attention(self, torch, causal, relative):
-        """What depends on the distance is added to torch's logits as a bias; without it torch does all."""
-        random = np.random.default_rng(3)
-        params, x = tree_of_attention(random, 8, 2, 3), random.standard_normal((2, 5, 8))
-        params["relative_key"] *= relative
-        q, k, v = (torch.tensor(np.einsum("bsd,dhc->bhsc", x, params[name])) for name in ("query", "key", "value"))
-        bias = torch.zeros(2, 2, 5, 5, dtype=torch.float64)
-        for i in range(5):
-            for j in range(5):
-                for pair in range(4):  # sines first, then cosines, of the distance
-                    angle = (i - j) / 10_000 ** (pair / 4)
-                    key = math.sin(angle) * params["relative_key"][pair]
-                    key = key + math.cos(angle) * params["relative_key"][pair + 4]
-                    bias[:, :, i, j] += (q[:, :, i] * torch.tensor(key)).sum(dim=-1) / math.sqrt(3)
+        """A bias and `is_causal` exclude each other; without distances torch does all of it."""
+        drawn = draw_attention(relative)
+        bias = torch.tensor(drawn.bias)
         if causal:
             bias = bias.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), -math.inf)
         options = dict(attn_mask=bias) if relative else dict(is_causal=causal)
-        values = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
-        wanted = torch.einsum("bhsc,hcd->bsd", values, torch.tensor(params["output"])).numpy()
-        size = np.abs(x).max() * max(np.abs(w).sum(axis=0).max() for w in params.values())
-        scale = U * (1 + size**2) * np.abs(wanted).max()
-        found = transformer.attention(params, x, causal=causal)
-        assert_close_bounded("transformer.attention", found, wanted, scale, what=f"attention, causal {causal}")
+        parts = (torch.tensor(part) for part in drawn.parts)
+        check_attention(drawn, torch.nn.functional.scaled_dot_product_attention(*parts, **options).numpy(), causal, U)
 
-    @pytest.mark.parametrize("objective", ["causal", "masked"])
+    @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_cross_entropy(self, torch, objective):
-        config = ModelConfig(
-            d_model=8, num_blocks=2, num_heads=2, kqv_size=4, vocab_size=11, objective=objective)  # fmt: skip
-        random = np.random.default_rng(4)
-        params, tokens = transformer.init(random, config), random.integers(0, 10, (3, 7))
-        hidden = None if objective == "causal" else random.random((3, 7)) < 0.4
-        found = transformer.loss(params, tokens, config, hidden=hidden)
-        targets = torch.tensor(tokens[:, 1:] if hidden is None else np.where(hidden, tokens, -100))
-        logits = torch.tensor(found.output.logits)
-        wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())  # -100 does not count
-        scale = U * np.abs(found.output.logits).max()
-        message = f"cross-entropy, {objective}: {found.cross_entropy}, torch {wanted.item()}"
-        check("libraries.cross_entropy", abs(found.cross_entropy - wanted.item()), scale, message=message)
+        def mean(logits, targets):
+            logits, targets = torch.tensor(logits).flatten(0, 1), torch.tensor(targets).flatten()
+            return torch.nn.functional.cross_entropy(logits, targets, ignore_index=NOBODY).item()
+
+        check_cross_entropy(objective, mean)
 
     @pytest.mark.parametrize(("approximate", "name"), [("tanh", "GELU by tanh"), ("none", "GELU by erf")])
     def test_dialect_of_gelu(self, torch, approximate, name):
