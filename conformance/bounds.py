@@ -224,6 +224,17 @@ BOUNDS["expert_choice.ffn_bfloat16"] = Bound(2.5, "2^-8 sum of |gate| |x||U||D|;
 BOUNDS["transformer.layer_norm_bfloat16"] = Bound(6, "2^-8 (|scale| max |x| / deviation + |offset|); measured 2.5")
 BOUNDS["transformer.attention_bfloat16"] = Bound(0.1, "2^-8 (1 + s^2) max |output|; measured 0.036")
 
+# Comparisons with other libraries.
+BOUNDS["libraries.cross_entropy"] = Bound(5, "u max |logit|: a mean in another order; measured 1.3")
+BOUNDS["libraries.plan"] = Bound(3e-12, "of T times the plan; ours stops at 1e-12 of a load; measured 6e-13")
+BOUNDS["libraries.linear_program"] = Bound(4, "u T max |s|: sums of T terms, prices of another solver; measured 0.8")
+BOUNDS["libraries.fit"] = Bound(1e-13, "relative; two ends of two searches, flat there; measured 2.3e-14")
+BOUNDS["libraries.adamw"] = Bound(2e-7, "of the way moved; torch clips to norm + 1e-6, norms above 5; measured 9e-8")
+BOUNDS["libraries.rate"] = Bound(1e-14, "of the peak; torch goes from rate to rate, 40 times; measured 7e-16")
+BOUNDS["libraries.float32"] = Bound(2, "2^-24 (1 + max |z|) of the value: gates through float32; measured 0.6")
+BOUNDS["libraries.sinkhorn"] = Bound(1e-6, "of T times the plan; theirs stops at 1e-6 and adds 1e-8; measured 2.2e-7")
+BOUNDS["libraries.balance"] = Bound(5, "u of the value: sums of positive terms in another order; measured 2")
+
 worst_share: dict[str, float] = {}
 
 listeners: list = []

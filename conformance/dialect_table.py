@@ -31,6 +31,7 @@ class Subject(NamedTuple):
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # from a seed; the smallest first
     same: tuple[frozenset, ...] = ()  # sets of names that stand for the same function
+    bare: Callable | None = None  # takes away from an answer what does not matter, such as the order of groups
 
 
 # Capacity: T tokens, E experts, k experts per token, factor c.
@@ -160,6 +161,10 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -logits))
 
 
+def _root_softplus(logits: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.logaddexp(0, logits))
+
+
 def _chosen(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
     return np.take_along_axis(values, expert, axis=-1)
 
@@ -190,8 +195,19 @@ GATES = (
             _alone_or_many(_probability, lambda z, e: _shared(_chosen(_softmax(z), e)))),
     Dialect("sigmoid", "sigmoid of the chosen logits", ("BASE", "routelaws' BASE"),
             lambda z, e: _sigmoid(_chosen(z, e))),
-    Dialect("sigmoid, sum over chosen", "sigmoid, divided by its sum over the chosen; 1 at k = 1", ("DeepSeek-V3",),
-            lambda z, e: _shared(_sigmoid(_chosen(z, e)))),
+    Dialect("sigmoid, sum over chosen", "sigmoid, divided by its sum over the chosen; 1 at k = 1",
+            ("DeepSeek-V3 in transformers",), lambda z, e: _shared(_sigmoid(_chosen(z, e)))),
+    Dialect("sigmoid, sum over chosen if k > 1", "sigmoid, divided by its sum over the chosen, but not at k = 1",
+            ("Megatron with the score function 'sigmoid'",),
+            _alone_or_many(lambda z, e: _sigmoid(_chosen(z, e)), lambda z, e: _shared(_sigmoid(_chosen(z, e))))),
+    Dialect("root of softplus, sum over chosen",
+            "√log(1 + exp z), divided by its sum over the chosen; 1 at k = 1", ("DeepSeek-V4 in transformers",),
+            lambda z, e: _shared(_root_softplus(_chosen(z, e)))),
+    Dialect("root of softplus, sum over chosen if k > 1",
+            "√log(1 + exp z), divided by its sum over the chosen, but not at k = 1",
+            ("Megatron with the score function 'sqrtsoftplus'",),
+            _alone_or_many(lambda z, e: _root_softplus(_chosen(z, e)),
+                           lambda z, e: _shared(_root_softplus(_chosen(z, e))))),
     Dialect("sigmoid, sum over all", "sigmoid, divided by its sum over all experts", ("routelaws' balance loss",),
             lambda z, e: _chosen(_shared(_sigmoid(z)), e)),
     Dialect("sigmoid, softmax if k > 1", "sigmoid at k = 1, softmax over all experts above",
@@ -247,11 +263,16 @@ BALANCE_LOSS = (
             ("MaxText", "flaxformer", "llm-random", "Mixtral and OLMoE in transformers", "attnax"),
             _loss(over_k=False)),
     Dialect("first_choice", "E Σ f P, first choices counted: 1 at balance",
-            ("DeepSpeed top-1 and top-2", "Tutel", "lucidrains st-moe"), _loss(first=True)),
-    Dialect("gshard", "Σ f P / E, first choices counted: 1 / E² at balance", ("GShard",),
+            ("mesh-tensorflow", "lingvo", "DeepSpeed top-1 and top-2", "Tutel", "lucidrains st-moe"),
+            _loss(first=True)),
+    Dialect("gshard", "Σ f P / E, first choices counted: 1 / E² at balance",
+            ("the paper on GShard (not its authors' code, which multiplies by E²)",),
             _loss(first=True, scale=lambda E: 1 / E)),
     Dialect("sigmoid", "E Σ f P, sigmoids divided by their sum over the experts: 1 at balance",
-            ("routelaws with score 'sigmoid'",), _loss(lambda z: _shared(_sigmoid(z)))),
+            ("routelaws with score 'sigmoid'", "Megatron with the score function 'sigmoid'"),
+            _loss(lambda z: _shared(_sigmoid(z)))),
+    Dialect("root of softplus", "E Σ f P, √log(1 + exp z) divided by their sum over the experts: 1 at balance",
+            ("Megatron with the score function 'sqrtsoftplus'",), _loss(lambda z: _shared(_root_softplus(z)))),
     Dialect("gates", "E Σ f P, P over the chosen experts alone", ("MaxText before its pull request 1433",),
             _loss_of_gates),
 )  # fmt: skip
@@ -357,6 +378,215 @@ def _activation_inputs(seed: int) -> list[tuple]:
             (np.round(random.uniform(-3.5, 3.5, 8), 2),)]  # fmt: skip
 
 
+# The second expert: logits [T, E], uniforms [T] in [0, 1) -> gates [T, 2], 0 where it is left out.
+
+
+def _best_two(logits: np.ndarray) -> np.ndarray:
+    return np.argsort(-logits, axis=1, kind="stable")[:, :2]
+
+
+def _second(keeps: Callable) -> Callable:
+    """Return gates that sum to 1 before the second is left out where not keeps(gate, uniform)."""
+
+    def gates(z, u):
+        gate = _shared(_chosen(_softmax(z), _best_two(z)))
+        return gate * np.stack([np.ones(len(u)), keeps(gate[:, 1], u)], axis=1)
+
+    return gates
+
+
+def _second_then_shared(z, u):
+    """The draw is against the probability among all experts, and what is left is divided by its sum."""
+    gate = _chosen(_softmax(z), _best_two(z))
+    gate[:, 1] *= u < gate[:, 1] / 0.5
+    return _shared(gate)
+
+
+SECOND_EXPERT = (
+    Dialect("2 g", "kept with probability min(1, 2 g), g its share of the two; the first is not scaled up",
+            ("routelaws", "the paper on GShard", "mesh-tensorflow and lingvo with the threshold 0.5"),
+            _second(lambda gate, u: u < 2 * gate)),
+    Dialect("5 g", "kept with probability min(1, g / 0.2), g its share of the two; the first is not scaled up",
+            ("mesh-tensorflow",), _second(lambda gate, u: u < gate / 0.2)),
+    Dialect("2 p, shared afterwards",
+            "kept with probability min(1, 2 p), p its softmax over all experts; divided by the sum of what is kept",
+            ("lingvo with legacy_mtf_behavior=False and the threshold 0.5",), _second_then_shared),
+    Dialect("always", "always kept", ("lingvo", "mesh-tensorflow with the policy 'all'"),
+            _second(lambda gate, u: np.ones(len(u)))),
+    Dialect("g > 0.2", "kept where its share of the two is above 0.2, without a draw",
+            ("mesh-tensorflow with the policy 'threshold'",), _second(lambda gate, u: gate > 0.2)),
+)  # fmt: skip
+
+
+def _second_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    shares = np.log([[0.5, 0.35, 0.15], [0.81, 0.09, 0.1], [0.81, 0.1, 0.09]])  # of the second: 0.41, 0.11, 0.11
+    draws = np.array([0.75, 0.9, 0.4])  # above twice a probability, above five times a share, and below
+    more = np.round(2 * random.standard_normal((8, 3)), 2), random.integers(0, 100, 8) / 100
+    return [*((shares[t : t + 1], draws[t : t + 1]) for t in range(3)), more]
+
+
+# Groups: batch [b, S], group_size -> [groups, group_size].
+
+
+def _grouped(label: Callable) -> Callable:
+    """Return groups of what has the same label(sequence, position, b, S, group_size)."""
+
+    def group(batch, group_size):
+        groups = {}
+        for place in np.ndindex(batch.shape):
+            groups.setdefault(label(*place, *batch.shape, group_size), []).append(batch[place])
+        return _without_order(list(groups.values()))
+
+    return group
+
+
+def _without_order(groups) -> np.ndarray:
+    """Return groups of numbers in rising order, which neither their order nor that within a group changes."""
+    rows = np.sort(np.asarray(groups), axis=1)
+    return rows[np.lexsort(rows.T[::-1])]
+
+
+GROUPS = (
+    Dialect("neighbouring sequences", "one position of sequences that follow each other: {0, 1}, {2, 3}",
+            ("routelaws", "llm-random's Mixture of Tokens"), _grouped(lambda i, s, b, S, g: (i // g, s))),
+    Dialect("strided sequences", "one position of sequences that are b / g apart: {0, 2}, {1, 3}",
+            ("llm-random's expert choice",), _grouped(lambda i, s, b, S, g: (i % (b // g), s))),
+    Dialect("neighbouring positions", "positions of one sequence that follow each other",
+            ("routelaws within a sequence", "llm-random's Mixture of Tokens with sparsity_dim=1"),
+            _grouped(lambda i, s, b, S, g: (i, s // g))),
+    Dialect("batch", "all tokens of the batch together, whatever the size",
+            ("llm-random's expert choice without group_by_batch",), _grouped(lambda i, s, b, S, g: 0)),
+)  # fmt: skip
+
+
+def _group_inputs(seed: int) -> list[tuple]:
+    return [(np.arange(b * S).reshape(b, S), g) for b, S, g in ((2, 2, 2), (4, 2, 2), (6, 3, 3))]
+
+
+# Expert choice: logits [T, E], capacity_factor -> [T, E], the gate of each expert that takes a token, else 0.
+
+
+def _takes_its_best(score: Callable) -> Callable:
+    """Return a choice in which expert e takes the c T / E tokens with the largest score(logits)[:, e]."""
+
+    def gates(z, c):
+        scores, capacity = score(z), round(c * z.shape[0] / z.shape[1])
+        taken = np.argsort(-scores, axis=0, kind="stable")[:capacity]
+        result = np.zeros(z.shape)
+        np.put_along_axis(result, taken, np.take_along_axis(scores, taken, axis=0), axis=0)
+        return result
+
+    return gates
+
+
+EXPERT_CHOICE = (
+    Dialect("softmax over experts", "the softmax of each token over the experts; its own as a gate",
+            ("routelaws", "Zhou et al. 2022", "llm-random with softmax_over='experts'"), _takes_its_best(_softmax)),
+    Dialect("sigmoid", "the sigmoid; its own as a gate", ("routelaws with score 'sigmoid'",),
+            _takes_its_best(_sigmoid)),
+    Dialect("softmax over tokens", "the softmax of each expert over the tokens of the group; its own as a gate",
+            ("llm-random",), _takes_its_best(lambda z: _softmax(z.T).T)),
+)  # fmt: skip
+
+
+def _expert_choice_inputs(seed: int) -> list[tuple]:
+    """With whole c T / E, so that nothing is rounded."""
+    random = np.random.default_rng(seed)
+    return [(np.round(1.5 * random.standard_normal((T, E)), 2), c) for T, E, c in ((2, 2, 1.0), (6, 3, 2.0))]
+
+
+CHOICE_CAPACITY = (
+    Dialect("up", "min(T, ceil(c T / E)) tokens for each expert", ("routelaws",),
+            lambda T, E, c: min(T, math.ceil(Fraction(str(float(c))) * T / E))),
+    Dialect("nearest", "round(c / E * T) tokens for each expert, a half to the even number", ("llm-random",),
+            lambda T, E, c: round(c / E * T)),
+)  # fmt: skip
+
+
+def _choice_capacity_inputs(seed: int) -> list[tuple]:
+    return [(2, 2, 1.0), (5, 2, 1.0), (7, 4, 1.25)]
+
+
+def _layer_norm(x: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+
+
+def _sum_of_experts(up, down, x, token, gate):
+    """Inputs are so large that every activation of the table gives them back (but for 1e-4 of them)."""
+    result = np.zeros(x.shape)
+    for e, (tokens, gates) in enumerate(zip(token, gate, strict=True)):
+        for t, g in zip(tokens, gates, strict=True):
+            result[t] += g * (x[t] @ up[e] @ down[e])
+    return result
+
+
+CHOICE_OUTPUT = (
+    Dialect("sum", "the sum of gate times output", ("routelaws", "Zhou et al. 2022", "llm-random without its norm"),
+            _sum_of_experts),
+    Dialect("normed sum", "a LayerNorm of the sum of gate times output", ("llm-random",),
+            lambda *inputs: _layer_norm(_sum_of_experts(*inputs))),
+)  # fmt: skip
+
+
+def _choice_output_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    up = np.stack([np.eye(4)] * 2)
+    down, x = np.round(random.uniform(0.5, 2, (2, 4, 4)), 2), np.round(random.uniform(10, 12, (3, 4)), 2)
+    return [(up, down, x, np.array([[0, 2], [2, 1]]), np.array([[0.75, 0.25], [0.5, 1.0]]))]
+
+
+# Quantile step: scores [T, E], bias [E], k -> [E], the bias after one step, up to a constant.
+
+
+def _step(value: Callable) -> Callable:
+    """Return a step to value(rank-th largest, next one) in both blocks."""
+
+    def ranked(values, rank, axis):
+        ordered = -np.sort(-values, axis=axis)
+        return value(np.take(ordered, rank - 1, axis=axis), np.take(ordered, rank, axis=axis))
+
+    def step(scores, bias, k):
+        alpha = ranked(scores - bias, k, axis=1)
+        return _centred(ranked(scores - alpha[:, None], len(scores) * k // len(bias), axis=0))
+
+    return step
+
+
+def _centred(bias) -> np.ndarray:
+    return bias - np.mean(bias)
+
+
+QUANTILE_STEP = (
+    Dialect("middles", "the middle of each interval of best prices", ("routelaws",), _step(lambda a, b: (a + b) / 2)),
+    Dialect("ends", "the lower end of each interval, the next score after the last that is taken",
+            ("Megatron with 'quantile_balancing'",), _step(lambda a, b: b)),
+)  # fmt: skip
+
+
+def _quantile_inputs(seed: int) -> list[tuple]:
+    """With whole T k / E, and eighths, whose sums are exact in every precision."""
+    random = np.random.default_rng(seed)
+    return [(random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)
+            for T, E, k in ((2, 2, 1), (8, 4, 2), (8, 4, 1))]  # fmt: skip
+
+
+# One-hot weights: logits [g, E] -> [g, E], for each expert 1 at the token with the largest logit.
+
+ONE_HOT = (
+    Dialect("lower index", "1 for one token of each expert, of equal ones the first", ("routelaws",),
+            lambda z: (np.arange(len(z))[:, None] == z.argmax(axis=0)).astype(float)),
+    Dialect("all of the equal ones", "1 for every token whose logit is the largest of the expert", ("llm-random",),
+            lambda z: (z == z.max(axis=0)).astype(float)),
+)  # fmt: skip
+
+
+def _one_hot_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    return [(np.zeros((2, 1)),), (random.choice([-0.5, 0.0, 0.5], (6, 4)),)]
+
+
 _ACTIVATION = Subject(("x",), ACTIVATION, _activation_inputs)
 
 SUBJECTS = {
@@ -369,5 +599,13 @@ SUBJECTS = {
     "activation": _ACTIVATION,
     "activation of an expert": _ACTIVATION,
     "activation of a routed layer": _ACTIVATION,
-}
+    "second expert": Subject(("logits", "uniforms"), SECOND_EXPERT, _second_inputs),
+    "groups": Subject(("batch", "group_size"), GROUPS, _group_inputs, bare=_without_order),
+    "expert choice": Subject(("logits", "capacity_factor"), EXPERT_CHOICE, _expert_choice_inputs),
+    "capacity of expert choice": Subject(
+        ("num_tokens", "num_experts", "capacity_factor"), CHOICE_CAPACITY, _choice_capacity_inputs),
+    "output of expert choice": Subject(("up", "down", "x", "token", "gate"), CHOICE_OUTPUT, _choice_output_inputs),
+    "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
+    "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),
+}  # fmt: skip
 """What libraries differ in, and how."""

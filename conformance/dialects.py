@@ -8,11 +8,22 @@
     "scope"         f(logits, expert) -> number                                 statistics of all tokens together
     "ties"          f(scores, k) -> [T, k]                                      lower index, -0.0 equals +0.0
     "activation"    f(x) -> [n]                                                 GELU in the tanh form
+    "second expert" f(logits, uniforms) -> [T, 2]                               kept with probability min(1, 2 gate)
+    "groups"        f(batch, group_size) -> [groups, group_size]                one position of neighbouring sequences
+    "expert choice" f(logits, capacity_factor) -> [T, E], 0 where not taken     softmax over experts
+    "capacity of expert choice"
+                    f(num_tokens, num_experts, capacity_factor) -> int          min(T, ceil(c T / E))
+    "output of expert choice"
+                    f(up, down, x, token, gate) -> [T, d]                       the sum of gate times output
+    "quantile step" f(scores, bias, k) -> [E], up to a constant                 the middle of each interval
+    "one-hot weights"
+                    f(logits) -> [g, E], 1 where an expert's logit is largest   the lower index of equal ones
 
 Arrays are NumPy's: expert [T, k] integers, logits and scores [T, E], priority [T, k]; for "scope" logits [b, S, E] and
 expert [b, S, 1] of b parts, which are sequences, micro-batches or layers, in a balance loss that is 1 at balance for
-one part; x [n]. "activation of an expert" and "of a routed layer" are the same question to what surrounds it. What is
-returned can be anything that NumPy can read.
+one part; x [n]; uniforms [T] in [0, 1); batch [b, S] integers, all different, whose groups may come in any order; up
+[E, d, f], down [E, f, d], x [T, d], token and gate [E, C] of one layer of experts. "activation of an expert" and "of a
+routed layer" are the same question to what surrounds it. What is returned can be anything that NumPy can read.
 
 `classify` calls a function on inputs that tell all dialects of a subject apart, and says which of them it speaks; or
 that it speaks none, with the smallest input on which it differs from ours. A different answer is thus named before it
@@ -41,6 +52,7 @@ import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialect_table import SUBJECTS, Dialect
+from routelaws.reference.notation import ExpertChoice
 
 
 class Counterexample(NamedTuple):
@@ -77,10 +89,10 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     """
     if subject not in SUBJECTS:
         raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
-    parameters, dialects, make_inputs, _ = SUBJECTS[subject]
+    parameters, dialects, make_inputs, _, bare = SUBJECTS[subject]
     inputs = make_inputs(seed)
     given = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
-    answers = [(_call(function, values[:given]), _call(function, values[:given])) for values in inputs]
+    answers = [tuple(_call(function, values[:given], bare) for _ in range(2)) for values in inputs]
     offered = [place for place, (first, _) in enumerate(answers) if first is not None]
     if not offered:
         return Verdict(subject, (), 0, None)
@@ -136,6 +148,34 @@ def _one_routed(f: Callable) -> Callable:
     return activation
 
 
+def _dense_choice(f: Callable) -> Callable:
+    """Return the gates of an expert-choice router as [T, E]."""
+
+    def gates(z, c):
+        found = f(z, capacity_factor=c)
+        token, gate = (np.asarray(_field(found, *field)) for field in (("token", 0), ("gate", 1)))
+        result = np.zeros(z.shape)
+        result[token, np.arange(len(token))[:, None]] = gate
+        return result
+
+    return gates
+
+
+def _room_of_choice(f: Callable) -> Callable:
+    """Return how many tokens an expert takes from a group of such a size."""
+    return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
+
+
+def _output_of_choice(f: Callable) -> Callable:
+    """Return the output of experts for a choice, given as its parts."""
+
+    def output(up, down, x, token, gate):
+        per_token = np.bincount(token.ravel(), minlength=len(x))
+        return f({"up": up, "down": down}, x, ExpertChoice(token, gate, per_token))
+
+    return output
+
+
 FUNCTIONS = {
     "capacity": ("experts.expert_capacity", lambda f: lambda T, E, k, c: f(
         num_tokens=T, num_experts=E, k=k, capacity_factor=c)),
@@ -146,6 +186,13 @@ FUNCTIONS = {
     "activation": ("experts.gelu", lambda f: f),
     "activation of an expert": ("experts.expert_ffn", _one_expert),
     "activation of a routed layer": ("experts.routed_ffn", _one_routed),
+    "second expert": ("routers.top_k.gshard_router", lambda f: lambda z, u: _field(f(z, u), "gate", 1)),
+    "groups": ("routers.expert_choice.group_by_position", lambda f: lambda batch, g: f(batch, group_size=g)),
+    "expert choice": ("routers.expert_choice.expert_choice_router", _dense_choice),
+    "capacity of expert choice": ("routers.expert_choice.expert_choice_router", _room_of_choice),
+    "output of expert choice": ("routers.expert_choice.expert_choice_ffn", _output_of_choice),
+    "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
+    "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
 }  # fmt: skip
 """Which function of a backend shows its dialect, and how to call it."""
 
@@ -180,10 +227,11 @@ def _takes(function: Callable, count: int) -> bool:
     return True
 
 
-def _call(function: Callable, values: Sequence) -> Any:
+def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
     """Return what a function gives for copies of its arguments, as an array; words, where it raises; None for none."""
     try:
-        return np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+        found = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+        return found if bare is None else bare(found)
     except NotImplementedError:
         return None
     except Exception as problem:  # whatever a stranger's function does is an answer

@@ -149,6 +149,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
+    config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
     config.addinivalue_line("markers", "slow: left out of the quick profile")
     config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
     try:

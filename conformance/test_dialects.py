@@ -1,6 +1,7 @@
 """The table of dialects: each speaks itself and nothing else, and our own functions speak ours."""
 
 import doctest
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from routelaws import accelerated, reference
 from routelaws.conformance import bounds, dialects, harness
 from routelaws.conformance.dialects import SUBJECTS, classify, describe
+from routelaws.reference.notation import softmax
 
 SPEAKERS = [(subject, dialect.name) for subject in SUBJECTS for dialect in SUBJECTS[subject].dialects]
 
@@ -84,6 +86,17 @@ def check_values_at_balance(num_experts: int, k: int) -> None:
     assert [round(dialect.function(*parts), 9) for dialect in SUBJECTS["scope"].dialects] == [1.0, 1.0, 3.0]
 
 
+def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
+    """Its authors' libraries take E² times the mean over experts of f P, which is E Σ f P; the paper has the mean."""
+    spoken = {dialect.name: dialect.spoken_by for dialect in SUBJECTS["balance loss"].dialects}
+    assert {"mesh-tensorflow", "lingvo"} <= set(spoken["first_choice"])
+    for logits, expert in SUBJECTS["balance loss"].inputs(0):
+        density, proxy = np.eye(logits.shape[1])[expert[:, 0]].mean(axis=0), softmax(logits).mean(axis=0)
+        code = np.asarray(logits.shape[1] ** 2 * (density * proxy).mean())
+        assert dialects._same(code, speaker("balance loss", "first_choice")(logits, expert))
+        assert not dialects._same(code, speaker("balance loss", "gshard")(logits, expert))
+
+
 @pytest.mark.parametrize(("num_experts", "k"), [(4, 1), (4, 2), (8, 3)])
 def test_values_at_balance(num_experts, k):
     check_values_at_balance(num_experts, k)
@@ -101,6 +114,95 @@ def check_activations() -> None:
 
 def test_activations_by_hand():
     check_activations()
+
+
+LOG = np.log
+SIGMOIDS = LOG([[3.0, 1.0, 0.1]])  # sigmoids of 3/4 and 1/2
+SOFTPLUS = LOG(np.expm1([[4.0, 1.0, 0.1]]))  # log(1 + exp z) of 4 and 1, whose roots are 2 and 1
+SCORES = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
+FOUR = np.array([[0], [1], [2], [3]])  # sequences of one token
+THIRDS = LOG([[0.5, 0.3, 0.2]])  # of the two best 5/8 and 3/8
+HALF = LOG([[1.0, 2.0], [3.0, 2.0]])
+TIED = np.array([[1.0, 0.0], [1.0, 2.0]])
+
+WORKED = {
+    ("gates", "sigmoid, sum over chosen if k > 1"): [
+        ((SIGMOIDS, np.array([[0]])), [[0.75]]), ((SIGMOIDS, np.array([[0, 1]])), [[0.6, 0.4]])],
+    ("gates", "root of softplus, sum over chosen if k > 1"): [
+        ((SOFTPLUS, np.array([[0]])), [[2.0]]), ((SOFTPLUS, np.array([[0, 1]])), [[2 / 3, 1 / 3]])],
+    ("gates", "root of softplus, sum over chosen"): [
+        ((SOFTPLUS, np.array([[0]])), [[1.0]]), ((SOFTPLUS, np.array([[0, 1]])), [[2 / 3, 1 / 3]])],
+    ("second expert", "2 g"): [
+        ((THIRDS, np.array([0.74])), [[0.625, 0.375]]), ((THIRDS, np.array([0.76])), [[0.625, 0.0]])],
+    ("second expert", "5 g"): [
+        ((THIRDS, np.array([0.99])), [[0.625, 0.375]]), ((LOG([[8.0, 1.0]]), np.array([0.6])), [[8 / 9, 0.0]])],
+    ("second expert", "2 p, shared afterwards"): [
+        ((THIRDS, np.array([0.59])), [[0.625, 0.375]]), ((THIRDS, np.array([0.61])), [[1.0, 0.0]])],
+    ("second expert", "always"): [((THIRDS, np.array([0.99])), [[0.625, 0.375]])],
+    ("second expert", "g > 0.2"): [
+        ((THIRDS, np.array([0.99])), [[0.625, 0.375]]), ((LOG([[9.0, 1.0]]), np.array([0.0])), [[0.9, 0.0]])],
+    ("groups", "neighbouring sequences"): [((FOUR, 2), [[0, 1], [2, 3]])],
+    ("groups", "strided sequences"): [((FOUR, 2), [[0, 2], [1, 3]])],
+    ("groups", "neighbouring positions"): [((FOUR.reshape(2, 2), 2), [[0, 1], [2, 3]])],
+    ("groups", "batch"): [((FOUR, 2), [[0, 1, 2, 3]])],
+    ("expert choice", "softmax over experts"): [((HALF, 1.0), [[0, 2 / 3], [0.6, 0]])],
+    ("expert choice", "sigmoid"): [((HALF, 1.0), [[0, 2 / 3], [0.75, 0]])],
+    ("expert choice", "softmax over tokens"): [((HALF, 1.0), [[0, 0.5], [0.75, 0]])],
+    ("capacity of expert choice", "up"): [((5, 2, 1.0), 3), ((7, 2, 1.0), 4), ((9, 4, 1.0), 3), ((5, 2, 8.0), 5)],
+    ("capacity of expert choice", "nearest"): [((5, 2, 1.0), 2), ((7, 2, 1.0), 4), ((9, 4, 1.0), 2)],
+    ("quantile step", "middles"): [((SCORES, np.zeros(2), 1), [1.125, -1.125])],
+    ("quantile step", "ends"): [
+        ((SCORES, np.zeros(2), 1), [1.0, -1.0]),
+        ((np.array([[4.0, 1.0, 0.0], [3.0, 2.0, 0.0], [5.0, 0.0, 3.0]]), np.zeros(3), 1), [5 / 3, -1 / 3, -4 / 3])],
+    ("one-hot weights", "lower index"): [((TIED,), [[1, 0], [0, 1]])],
+    ("one-hot weights", "all of the equal ones"): [((TIED,), [[1, 0], [1, 1]])],
+}  # fmt: skip
+"""Inputs and answers that were worked out by hand."""
+
+
+def check_worked_out(subject: str, name: str) -> None:
+    for inputs, wanted in WORKED[subject, name]:
+        found = np.asarray(speaker(subject, name)(*inputs))
+        assert dialects._same(found, np.asarray(wanted)), f"{subject}, {name}: {found.tolist()}, by hand {wanted}"
+
+
+@pytest.mark.parametrize(("subject", "name"), WORKED)
+def test_worked_out_by_hand(subject, name):
+    check_worked_out(subject, name)
+
+
+def check_the_norm_of_expert_choice() -> None:
+    """The gates are 1, so expert 0 gives tokens 0 and 1 what they are; nobody takes token 2."""
+    one, x = np.eye(4)[None], np.array([[10.0, 10, 10, 14], [2, 4, 4, 2], [1, 2, 3, 4]])
+    inputs = one, one, x, np.array([[0, 1]]), np.ones((1, 2))
+    plain, normed = (speaker("output of expert choice", name)(*inputs) for name in ("sum", "normed sum"))
+    assert plain.tolist() == [[10, 10, 10, 14], [2, 4, 4, 2], [0, 0, 0, 0]]
+    third = 1 / np.sqrt(3)
+    wanted = [[-third, -third, -third, 3 * third], [-1, 1, 1, -1], [0, 0, 0, 0]]
+    assert dialects._same(normed, np.array(wanted)), normed
+
+
+def test_the_norm_of_expert_choice():
+    check_the_norm_of_expert_choice()
+
+
+def largest_load_after_steps(name: str, seed: int) -> float:
+    """Return the largest over the mean load of 32 tokens and 8 experts after 50 steps on one batch."""
+    scores, bias = np.random.default_rng(seed).standard_normal((32, 8)), np.zeros(8)
+    for _ in range(50):
+        bias = speaker("quantile step", name)(scores, bias, 1)
+    return np.bincount((scores - bias).argmax(axis=1), minlength=8).max() / 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_to_the_ends_stall_where_the_middles_balance(seed):
+    assert (largest_load_after_steps("middles", seed), largest_load_after_steps("ends", seed)) == (1.0, 1.25)
+
+
+def test_how_many_dialects_there_are():
+    """As the changelog says; "activation of ..." is one subject in three places."""
+    assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 14
+    assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 72
 
 
 def check_activation_is_named_wherever_it_is(name: str) -> None:
@@ -128,6 +230,7 @@ def test_an_activation_is_named_wherever_it_is(name):
 def ours(twin) -> dict:
     """Return what one twin of this library says about each subject, and the dialect it is in."""
     experts, balance, routers, notation = twin.experts, twin.balance, twin.routers, twin.notation
+    choice, mixture = routers.expert_choice, routers.mixture_of_tokens
 
     def dispatch(order):
         def kept(expert, num_experts, capacity, priority):
@@ -166,6 +269,16 @@ def ours(twin) -> dict:
         ("activation", "GELU by tanh"): experts.gelu,
         ("activation of an expert", "GELU by tanh"): dialects._one_expert(experts.expert_ffn),
         ("activation of a routed layer", "GELU by tanh"): dialects._one_routed(experts.routed_ffn),
+        ("second expert", "2 g"): lambda z, u: routers.top_k.gshard_router(z, u).gate,
+        ("second expert", "always"): lambda z, u: routers.top_k.gshard_router(z).gate,
+        ("groups", "neighbouring sequences"): choice.group_by_position,
+        ("groups", "neighbouring positions"): mixture.group_within_sequence,
+        ("expert choice", "softmax over experts"): dialects._dense_choice(choice.expert_choice_router),
+        ("expert choice", "sigmoid"): dialects._dense_choice(partial(choice.expert_choice_router, score="sigmoid")),
+        ("capacity of expert choice", "up"): dialects._room_of_choice(choice.expert_choice_router),
+        ("output of expert choice", "sum"): dialects._output_of_choice(choice.expert_choice_ffn),
+        ("quantile step", "middles"): routers.quantile.quantile_bias,
+        ("one-hot weights", "lower index"): lambda z: mixture.mixing_weights(z, one_hot=True),
     }
 
 

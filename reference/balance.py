@@ -28,8 +28,9 @@ what each gives when nothing is out of balance:
     "first_choice"    the first choice only        T             E Σ fₑ Pₑ         1
     "gshard"          the first choice only        T             Σ fₑ Pₑ / E       1 / E²
 
-At k = 1 the first three agree, and are Switch's. "gshard" is Lepikhin et al. 2020. The default is our choice, since it
-keeps one weight right for every k.
+At k = 1 the first three agree, and are Switch's. "gshard" is the loss as the paper on GShard writes it (Lepikhin et al.
+2020); the code of its authors, in mesh-tensorflow and lingvo, multiplies by E² and so computes "first_choice". The
+default is our choice, since it keeps one weight right for every k.
 
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
 `held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.

@@ -33,6 +33,10 @@ def ours(subject, name):
         subject, name, test_dialects.ours(reference)[subject, name])  # fmt: skip
 
 
+def worked(subject, name):
+    return lambda: test_dialects.check_worked_out(subject, name)
+
+
 def sorted_zeros(scores, k):
     return np.argsort(-(scores + 0.0), axis=1, kind="stable")[:, :k]
 
@@ -64,6 +68,40 @@ FORMULAS = {
         "activation", "GELU by erf", lambda x: x / 2 * (1 + dialect_table._erf(x)), test_dialects.check_activations),
     "SiLU for the quick GELU": (
         "activation", "GELU by sigmoid", RIGHT["activation", "SiLU"], itself("activation", "SiLU")),
+    "never shared": (
+        "gates", "sigmoid, sum over chosen if k > 1", RIGHT["gates", "sigmoid"],
+        worked("gates", "sigmoid, sum over chosen if k > 1")),
+    "shared at k = 1 too": (
+        "gates", "sigmoid, sum over chosen if k > 1", RIGHT["gates", "sigmoid, sum over chosen"],
+        itself("gates", "sigmoid, sum over chosen")),
+    "softplus without its root": (
+        "gates", "root of softplus, sum over chosen if k > 1",
+        lambda z, e: RIGHT["gates", "softmax, sum over chosen if k > 1"](np.log(np.logaddexp(0, z)), e),
+        worked("gates", "root of softplus, sum over chosen if k > 1")),
+    "the paper's loss for the code's": (
+        "balance loss", "first_choice", RIGHT["balance loss", "gshard"],
+        test_dialects.test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper),
+    "the first is scaled up": (
+        "second expert", "2 g", RIGHT["second expert", "2 p, shared afterwards"], ours("second expert", "2 g")),
+    "a threshold of 1/2": (
+        "second expert", "5 g", RIGHT["second expert", "2 g"], worked("second expert", "5 g")),
+    "strides swapped": (
+        "groups", "strided sequences", RIGHT["groups", "neighbouring sequences"],
+        worked("groups", "strided sequences")),
+    "softmax over the other axis": (
+        "expert choice", "softmax over experts", RIGHT["expert choice", "softmax over tokens"],
+        ours("expert choice", "softmax over experts")),
+    "a half upwards": (
+        "capacity of expert choice", "nearest", lambda T, E, c: math.floor(c * T / E + 0.5),
+        worked("capacity of expert choice", "nearest")),
+    "the norm is forgotten": (
+        "output of expert choice", "normed sum", RIGHT["output of expert choice", "sum"],
+        test_dialects.check_the_norm_of_expert_choice),
+    "the other end": (
+        "quantile step", "ends", dialect_table._step(lambda a, b: a), worked("quantile step", "ends")),
+    "the last of equal ones": (
+        "one-hot weights", "lower index",
+        lambda z: RIGHT["one-hot weights", "lower index"](z[::-1])[::-1], ours("one-hot weights", "lower index")),
     "ours ranks zeros": ("ties", "lower index", RIGHT["ties", "lower index, -0.0 below"], ours("ties", "lower index")),
 }  # fmt: skip
 
@@ -107,6 +145,17 @@ INPUTS = {
     "no GELU far below 0": (
         "activation", lambda seed: [(np.maximum(x, -1.5),) for x, in dialect_table._activation_inputs(seed)],
         itself("activation", "GELU by erf")),
+    "two sequences": (
+        "groups", lambda seed: dialect_table._group_inputs(seed)[:1], itself("groups", "strided sequences")),
+    "nothing to round": (
+        "capacity of expert choice", lambda seed: [(2, 2, 1.0), (6, 3, 2.0)],
+        itself("capacity of expert choice", "nearest")),
+    "equal logits nowhere": (
+        "one-hot weights", lambda seed: [(values[0][1:],) for values in dialect_table._quantile_inputs(seed)],
+        itself("one-hot weights", "all of the equal ones")),
+    "draws of 0": (
+        "second expert", lambda seed: [(z, 0 * u) for z, u in dialect_table._second_inputs(seed)],
+        itself("second expert", "always")),
     "the largest first": (
         "capacity", lambda seed: dialect_table._capacity_inputs(seed)[::-1],
         test_dialects.check_the_smallest_difference),
@@ -122,7 +171,7 @@ def test_inputs(bug, monkeypatch):
         check()
 
 
-def no_copies(function, values):
+def no_copies(function, values, bare):
     return np.asarray(function(*values))
 
 
@@ -146,6 +195,22 @@ def either_way():
     return {"drop order": table._replace(dialects=tuple(d._replace(repeats=None) for d in table.dialects))}
 
 
+def in_order(groups):
+    return np.asarray(groups)
+
+
+def unordered():
+    """Groups are compared as they come."""
+    return {"groups": dialects.SUBJECTS["groups"]._replace(bare=in_order)}
+
+
+def groups_in_another_order():
+    """Nobody's order of groups, or within a group, is a dialect."""
+    name = "strided sequences"
+    test_dialects.check_speaks_itself_alone(
+        "groups", name, lambda batch, size: RIGHT["groups", name](batch, size)[::-1, ::-1])  # fmt: skip
+
+
 ASKING = {
     # what is wrong: (name in the module, replacement, the check that has to see it)
     "inputs are not copied": ("_call", no_copies, test_dialects.check_inputs_are_copies),
@@ -156,6 +221,7 @@ ASKING = {
         "FUNCTIONS", {"activation of a routed layer": ("experts.routed_ffn", with_a_gate_of_2)},
         lambda: test_dialects.check_activation_is_named_wherever_it_is("GELU by erf")),
     "a lot is a rule": ("SUBJECTS", either_way(), itself("drop order", "random")),
+    "groups in an order": ("SUBJECTS", unordered(), groups_in_another_order),
     "the last difference": (
         "_difference",
         lambda parameters, dialect, inputs, answers, right=dialects._difference: right(
