@@ -27,7 +27,7 @@ their domain are part of the union. An infinite end says that the data allow law
 where they allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other
 coefficients run to infinity, to both sides or to the one that the sign of the gain, or of the interaction, leaves open.
 
-Source: the intervals are our choice (the paper has none).
+Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """
 
 import math
