@@ -44,7 +44,7 @@ TINY = np.finfo(np.float64).tiny
 
 @_jit
 def _solve(problem, work, scores, triangle):
-    """Write z [4] and R [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
+    """Write z [4] and Δ [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
     level, tilt, residual = work[LEVEL], work[TILT], work[RESIDUAL]
     for i in range(level.size):
         level[i] = work[PSI, i] * problem[ONE, i]
@@ -70,7 +70,7 @@ def _solve(problem, work, scores, triangle):
 
 @_jit
 def _across(triangle, h0, h1, h2, h3):
-    """Return u = R^-T h."""
+    """Return u = Δ^-T h."""
     u0 = h0 / triangle[0, 0]
     u1 = (h1 - triangle[0, 1] * u0) / triangle[1, 1]
     u2 = (h2 - triangle[0, 2] * u0 - triangle[1, 2] * u1) / triangle[2, 2]
