@@ -29,7 +29,7 @@ def prediction_error(found, wanted, runs: Runs, module) -> float:
 
 
 def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
-    """Return the least mean squared difference at one (E_start, E_max), straight from equations (1) and (2)."""
+    """Return the least mean squared difference at one (E_start, E_max), straight from the law and the equation of Ê."""
     log_size = np.log10(runs.dense_parameters / 1e8)
     log_experts = np.log10(routed.effective_experts(runs.num_experts, E_start, E_max))
     log_experts = (log_experts - log_experts.mean()) / log_experts.std()

@@ -296,7 +296,7 @@ BAD = {
     "level": (dict(level=0.0), "level is 0.0"),
     "observation": (dict(names=("observation",)), "observation: resampling shows"),
     "name": (dict(names=("E_top",)), "'E_top' is not known"),
-    "shape": (dict(weights=np.ones((2, 3))), r"weights has shape \(2, 3\); needed: \[B, 20\]"),
+    "shape": (dict(weights=np.ones((2, 3))), r"weights has shape \(2, 3\); needed: \[draws, 20\]"),
     "negative": (dict(weights=-np.ones((1, 20))), "whole number of at least 0"),
     "half a row": (dict(weights=np.full((1, 20), 0.5)), "whole number of at least 0"),
     "NaN": (dict(weights=np.full((1, 20), np.nan)), r"weights: entry \(0, 0\) is nan"),
@@ -329,5 +329,5 @@ def test_bad_uniforms_are_named(backend):
                 module.bootstrap_weights(np.array(bad))
         with pytest.raises(ValueError, match="two axes"):
             module.bootstrap_weights(np.array([0.5, 0.5]))
-        with pytest.raises(ValueError, match=r"needed: \[B, 2\], one for each group"):
+        with pytest.raises(ValueError, match=r"needed: \[draws, 2\], one for each group"):
             module.group_bootstrap_weights(np.array([[0.5, 0.5, 0.5]]), np.array([1e7, 1e8, 1e8]))

@@ -80,7 +80,7 @@ def test_slopes_are_derivatives(backend, law, flops, used):
 
 @given(law=laws(), flops=SOME_FLOPS, used=st.floats(0.2, 100.0))
 def test_it_is_the_law_of_experts_in_other_units(backend, law, flops, used):
-    """With u = 0.02: E' = 1 + (B - B_min)/u, and the coefficients of equation (3), the other way round."""
+    """With u = 0.02: E' = 1 + (B - B_min)/u, and the coefficients after the change of unit, the other way round."""
     unit, ours = 0.02, backend.laws.utilisation.UtilisationCoefficients(*law)
     shift = math.log10(unit)
     other = routed.RoutedCoefficients(law.a + law.c * shift, law.b, law.c, law.d + law.b * shift, law.B_start / unit,
@@ -120,7 +120,7 @@ def test_fits_agree_with_the_reference(backend, table):
 
 @given(table=tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_point_of_the_domain_is_better(backend, table, seed):
-    """Straight from equations (1) and (2), over B_min/10 <= B_start < B_max <= inf."""
+    """Straight from the law and the equation of B̂, over B_min/10 <= B_start < B_max <= inf."""
     F, B, loss = table
     found = backend.laws.utilisation.fit_utilisation(*table)
     random, least = np.random.default_rng(seed), math.inf
@@ -155,7 +155,7 @@ def test_exact_tables_give_their_law_back(backend, law):
 
 
 def test_covariance_is_that_of_the_law_in_its_own_units(backend):
-    """Residual variance times (JᵀJ)⁻¹, with J by differences of equation (1)."""
+    """Residual variance times (JᵀJ)⁻¹, with J by differences of the law."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (v.ravel() for v in np.meshgrid(FLOPS, USES))
     noise = np.random.default_rng(2).normal(0, 2e-4, F.size)

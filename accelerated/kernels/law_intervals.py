@@ -3,7 +3,7 @@
 At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`); an interval's end is the
 least low end, or the greatest high end, over all shapes (`interval_end`): a scan of the unit square and a golden
 section around its lowest points, nested because E_start and E_max form a narrow slanted valley, which a search along
-the axes can lose; and the same along the edges by themselves, where an end often lies. About 4 ms for each end.
+the axes can lose; and the same along the edges by themselves, where an end often lies. Some milliseconds for each end.
 
 Letters as in `law_fit.py`: alpha = 1/E_start, ratio = E_start/E_max, rest = 1 - ratio.
 """

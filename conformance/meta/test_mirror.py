@@ -1,4 +1,4 @@
-"""The rules of the house, read from the source: the twins mirror each other and share nothing."""
+"""The rules of the house, read from the source: the twins mirror each other, and neither imports the other."""
 
 import ast
 import doctest
