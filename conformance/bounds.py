@@ -1,4 +1,5 @@
-"""Every tolerance of the suite, with its reason. No other file holds a tolerance literal.
+"""Every tolerance of the suite, with its reason. No other file of `conformance/` holds a tolerance literal, and none
+compares by a default tolerance (`test_mirror.py` reads them all).
 
 A bound is a number times a scale that the test supplies (a condition number, a sum of absolute values, 1 for a
 relative error). `check` raises when the error exceeds the bound and records the share of it that was used, which
@@ -24,6 +25,7 @@ BOUNDS["laws.routed.derivative"] = Bound(1e-10, "absolute; straight lines, so on
 BOUNDS["laws.routed.experts"] = Bound(5e-15, "per unit of dE/dlog10 L: the rounding of a log10 loss; measured 1.0e-15")
 BOUNDS["laws.routed.inverse"] = Bound(1e-14, "relative; a loss, its E, and the loss again; measured 1.1e-15")
 BOUNDS["laws.routed.size"] = Bound(1e-14, "relative per 1/|slope|: the rounding of a log10 loss; measured 1.2e-15")
+BOUNDS["laws.rmsle"] = Bound(1e-15, "relative; a root of the objective, or of a mean of one's own: a few u; measured 0")
 BOUNDS["laws.routed.paper"] = Bound(5e-3, "relative; the paper's figures have three digits")
 BOUNDS["laws.routed.cutoff"] = Bound(6e-3, "relative; our refits are printed to two or three digits")
 BOUNDS["laws.fitting.objective"] = Bound(1e-12, "relative; a tie of pieces 1e-13, the search less; measured 2e-13")
@@ -45,6 +47,7 @@ BOUNDS["laws.fitting.covariance"] = Bound(1e-6, "share of the two standard error
 BOUNDS["laws.fitting.released_objective"] = Bound(1e-9, "relative; the stored optima have ten digits")
 BOUNDS["laws.huber.objective"] = Bound(1e-12, "relative; the sum is flat where it is least; measured 2e-13")
 BOUNDS["laws.huber.sum"] = Bound(5e-12, "relative; residuals of 1e-4 from losses rounded at 1e-16; measured 1e-13")
+BOUNDS["laws.huber.rmsle"] = Bound(1e-12, "relative; residuals of losses, as laws.huber.sum; measured 1.2e-13")
 BOUNDS["laws.huber.certificate"] = Bound(1e-6, "relative; first order in the slopes left, the sum second; about 2e-8")
 BOUNDS["laws.huber.scan"] = Bound(1e-12, "relative, one-sided; as laws.huber.objective; measured 5e-14")
 BOUNDS["laws.huber.prediction"] = Bound(1e-5, "share of the rmsle; flat valleys: the root of 1e-12; measured 2e-6")
@@ -73,6 +76,7 @@ BOUNDS["laws.dense.exact"] = Bound(5e-14, "relative; alpha from 0.03 on, over ha
 BOUNDS["laws.dense.hand"] = Bound(1e-15, "absolute; numbers below 1, a few roundings; measured 1.4e-17")
 BOUNDS["laws.log_linear.value"] = Bound(2e-15, "per unit of the terms, a product or two and a power; measured 2.6e-16")
 BOUNDS["laws.log_linear.count"] = Bound(6e-14, "relative; exponents up to 30 over a slope of 0.06; measured 1.3e-14")
+BOUNDS["laws.log_linear.cutoff"] = Bound(2e-14, "relative; a power of ten, exponents up to 30: 100 u; measured 0")
 BOUNDS["laws.log_linear.experts"] = Bound(3e-15, "relative per 1/|slope|: rounding of a log10 loss; measured 5.6e-16")
 BOUNDS["laws.log_linear.size"] = Bound(1e-13, "relative; a log10 loss over a slope of 0.05; measured 2.2e-14")
 BOUNDS["laws.log_linear.derivative"] = Bound(3e-15, "absolute; straight lines, a step of a decade; measured 5.6e-16")

@@ -4,6 +4,7 @@ Drop orders, padding and narrow experts are in `test_dispatch`.
 """
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -254,6 +255,18 @@ def test_types(backend):
         found = run(backend, "experts.routed_ffn", "float32", inputs["params"], inputs["x"], selection.expert,
                     inputs["gate"], capacity_factor=factor)  # fmt: skip
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
+
+
+@pytest.mark.twin
+def test_64_bits_without_a_warning(backend):
+    """JAX warns where numbers of 64 bits are written among those of 32, and says that it will raise one day."""
+    inputs = layer(Selection(np.array([[0], [1], [0]]), 2, "random", 1))
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        for factor in (1.0, math.inf):
+            expert = np.array([[0], [1], [0]])
+            arrays = jax.tree.map(jnp.asarray, (inputs["params"], inputs["x"], expert, inputs["gate"]))
+            assert backend.experts.routed_ffn(*arrays, factor).output.dtype == jnp.float64
 
 
 @pytest.mark.twin

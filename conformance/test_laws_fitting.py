@@ -1,6 +1,7 @@
 """The fit: the same optimum as the reference, proof that it is the optimum, and honest words at the edges."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def prediction_error(found, wanted, runs: Runs, module) -> float:
 
 
 def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
-    """Return the least mean squared difference at one (E_start, E_max), straight from equations (1) and (2)."""
+    """Return the least mean squared difference at one (E_start, E_max), straight from the law and the equation of Ê."""
     log_size = np.log10(runs.dense_parameters / 1e8)
     log_experts = np.log10(routed.effective_experts(runs.num_experts, E_start, E_max))
     log_experts = (log_experts - log_experts.mean()) / log_experts.std()
@@ -42,7 +43,7 @@ def test_noisy_tables_agree_with_the_reference(backend, runs):
     found, wanted = backend.laws.fitting.fit_routed(*runs), reference.fit_routed(*runs)
     check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
     assert found.status == wanted.status and found.rows == wanted.rows == runs.loss.size
-    assert found.rmsle == pytest.approx(math.sqrt(found.objective))
+    check("laws.rmsle", abs(found.rmsle - math.sqrt(found.objective)), scale=found.rmsle)
     error = prediction_error(found, wanted, runs, backend.laws.fitting)
     check("laws.fitting.prediction", error, scale=wanted.rmsle / 1e-3)
 
@@ -135,6 +136,17 @@ def test_covariance_agrees_on_every_face(backend, law):
     found, wanted = backend.laws.fitting.fit_routed(size, experts, loss), reference.fit_routed(size, experts, loss)
     assert found.status == wanted.status != "linear limit"
     check_covariance(found, wanted)
+
+
+@pytest.mark.parametrize("huber", [None, 1e-3])
+def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    loss = routed.predict_loss(size, experts, routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, math.inf))
+    for module in (backend.laws.fitting, reference):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fit = module.fit_routed(size, experts, loss, huber)
+        assert fit.status == "E_max unbounded" and fit.coefficients.E_max == math.inf
 
 
 def test_covariance_is_that_of_repeated_noise(backend):

@@ -1,7 +1,7 @@
 """The optimum is the global one: every loss column and router of the released table against a dense scan.
 
-The scan is written out here from equations (1) and (2) of `reference/laws/routed.py`, in other coordinates than either
-twin searches in and with another solver, so that it shares nothing with what it judges.
+The scan is written out here from the law and the equation of Ê in `reference/laws/routed.py`, in other coordinates than
+either twin searches in and with another solver, so that it shares nothing with what it judges.
 """
 
 import numpy as np

@@ -49,14 +49,18 @@ def agree(found, wanted, spread: float) -> None:
 
 
 def spread_of(interval) -> float:
-    """Return the length of an interval on the scale of `agree`, and a share of the value, which may be at an edge."""
+    """Return the length of an interval on the scale of `agree`, and a share of the value, which may be at an edge.
+
+    Where the value is infinite, as the slopes are in the linear limit, the share is that of the ends that are not.
+    """
     name, value, low, high = interval.quantity.name, *interval[1:4]
     if name in ("E_start", "E_max"):
         value, low, high = 1 / value, 1 / high, 1 / low
     elif name in LOGARITHMIC:
         with np.errstate(divide="ignore"):
             value, low, high = np.log10([value, low, high])
-    share = 0.1 * abs(value) if math.isfinite(value) else 1.0
+    sizes = [abs(number) for number in ((value,) if math.isfinite(value) else (low, high)) if math.isfinite(number)]
+    share = 0.1 * max(sizes) if sizes else 1.0
     return float(high - low + share) if math.isfinite(low) and math.isfinite(high) else max(share, 1.0)
 
 
@@ -88,7 +92,7 @@ def test_the_largest_number_below_1_draws_the_last_row(backend):
             assert found[0, -1] == rows == found.sum()
 
 
-@settings(phases=NO_SHRINKING, max_examples=4)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
 def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
     uniforms = np.random.default_rng(seed).random((4, runs.loss.size))
@@ -104,7 +108,7 @@ def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
         agree(one, other, spread_of(other))
 
 
-@settings(phases=NO_SHRINKING, max_examples=4)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
 def test_jackknife_agrees_with_the_reference(backend, runs, level):
     ours, theirs = asked(backend, place=(1e10, 700.0))
@@ -292,7 +296,7 @@ BAD = {
     "level": (dict(level=0.0), "level is 0.0"),
     "observation": (dict(names=("observation",)), "observation: resampling shows"),
     "name": (dict(names=("E_top",)), "'E_top' is not known"),
-    "shape": (dict(weights=np.ones((2, 3))), r"weights has shape \(2, 3\); needed: \[B, 20\]"),
+    "shape": (dict(weights=np.ones((2, 3))), r"weights has shape \(2, 3\); needed: \[draws, 20\]"),
     "negative": (dict(weights=-np.ones((1, 20))), "whole number of at least 0"),
     "half a row": (dict(weights=np.full((1, 20), 0.5)), "whole number of at least 0"),
     "NaN": (dict(weights=np.full((1, 20), np.nan)), r"weights: entry \(0, 0\) is nan"),
@@ -325,5 +329,5 @@ def test_bad_uniforms_are_named(backend):
                 module.bootstrap_weights(np.array(bad))
         with pytest.raises(ValueError, match="two axes"):
             module.bootstrap_weights(np.array([0.5, 0.5]))
-        with pytest.raises(ValueError, match=r"needed: \[B, 2\], one for each group"):
+        with pytest.raises(ValueError, match=r"needed: \[draws, 2\], one for each group"):
             module.group_bootstrap_weights(np.array([[0.5, 0.5, 0.5]]), np.array([1e7, 1e8, 1e8]))

@@ -1,7 +1,7 @@
 """The intervals: the same ends as the reference, ends that are attained, and infinite ones where nothing binds.
 
-What a law says is computed here straight from equations (1) and (2) of `routed.py`, not from the form that the search
-works in.
+What a law says is computed here straight from the law and the equation of Ê in `routed.py`, not from the form that the
+search works in.
 """
 
 import math

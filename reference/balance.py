@@ -3,9 +3,9 @@
 A router that learns where to send tokens tends to send them all to a few experts. Three remedies, all of them used
 beside top-k token choice (`routers.top_k`):
 
-    1. SHARE      fₑ = share of the assignments that expert e received                  no gradient
-    2. SCORE      Pₑ = mean over tokens of the probability of expert e                  carries the gradient
-    3. LOSS       E Σₑ fₑ Pₑ                                                            `auxiliary_loss`
+    1. SHARE      shareₑ = share of the assignments that expert e received              no gradient
+    2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
+    3. LOSS       E Σₑ shareₑ · probₑ                                                   `auxiliary_loss`
                   mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
     or, without a loss, a bias that only the choice sees:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
@@ -14,23 +14,23 @@ The first is that of the Switch Transformer (Fedus et al. 2021), where its weigh
 z-loss, usually has 0.001; the bias is Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the
 bare losses; the weight is the caller's.
 
-The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) Pₑ = Σ Pₑ), and also when the
-mean probabilities are equal, whatever the shares. Its gradient with respect to P is E f: the probability of an expert
+The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) probₑ = Σ probₑ), and also when
+the mean probabilities are equal, whatever the shares. Its derivative by probₑ is E shareₑ: the probability of an expert
 goes down in proportion to what it received. The value 1 is not the least there is: it is lower when the experts that
 are chosen often are chosen narrowly (example in `auxiliary_loss`).
 
 Several codes call one thing by this name that differs in a factor. `DIALECTS` names them; `value_at_balance` says
 what each gives when nothing is out of balance:
 
-    dialect           fₑ counts                    divided by    loss              at balance
-    "assignments"     all k choices                T k           E Σ fₑ Pₑ         1
-    "tokens"          all k choices                T             E Σ fₑ Pₑ         k
-    "first_choice"    the first choice only        T             E Σ fₑ Pₑ         1
-    "gshard"          the first choice only        T             Σ fₑ Pₑ / E       1 / E²
+    dialect           shareₑ counts                divided by    loss                    at balance
+    "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
+    "tokens"          all k choices                T             E Σ shareₑ probₑ        k
+    "first_choice"    the first choice only        T             E Σ shareₑ probₑ        1
+    "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
 
-At k = 1 the first three agree, and are Switch's. "gshard" is the loss as the paper on GShard writes it (Lepikhin et al.
-2020); the code of its authors, in mesh-tensorflow and lingvo, multiplies by E² and so computes "first_choice". The
-default is our choice, since it keeps one weight right for every k.
+At k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
+Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes
+"first_choice". The default is our choice, since it keeps one weight right for every k.
 
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
 `held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.
@@ -51,7 +51,7 @@ import numpy as np
 from .notation import _real_tokens, check_finite, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
-"""Ways to count fₑ and to scale the loss."""
+"""Ways to count shareₑ and to scale the loss."""
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
@@ -64,8 +64,8 @@ class AuxiliaryLoss(NamedTuple):
     """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it."""
 
     loss: float  # [], without its weight
-    share: np.ndarray  # [E], the f of the module docstring; a constant for the gradient
-    probability: np.ndarray  # [E], the P of the module docstring
+    share: np.ndarray  # [E], see the module docstring; a constant for the gradient
+    probability: np.ndarray  # [E], prob of the module docstring
 
 
 class LoadStatistics(NamedTuple):

@@ -124,7 +124,7 @@ class ModelConfig:
     normalisation: str | None = None
     """Of the gates of top_k, see `top_k.NORMALISATIONS`; if None "none" for one expert per token, else "sum"."""
     sample_second: bool = False
-    """Of top_k with two experts per token, as GShard: the second is kept with twice the probability of its gate."""
+    """Of top_k with two experts per token, as GShard: the second is kept with probability min(1, 2 · its gate)."""
     balance_weight: float | None = None
     """Of the balance loss of top_k and reinforce, 1 where all experts have the same load; 0.01, or 0 with a bias."""
     z_weight: float = 0.0

@@ -1,7 +1,7 @@
 """Experts: who gets a place, what an expert computes, and how the outputs come back to the tokens.
 
     1. PLACE    give each assignment (token, expert) a slot in the expert's buffer     `dispatch`
-    2. RUN      each expert is an FFN without biases: y = GELU(x Uₑ) Dₑ                 `expert_ffn`
+    2. RUN      each expert is an FFN without biases: y = GELU(x · upₑ) · downₑ         `expert_ffn`
     3. COMBINE  hₜ = Σⱼ gate(t, j) · y of token t at its j-th expert                    `combine`
     all three                                                                          `routed_ffn`
 
@@ -22,11 +22,11 @@ Padding: assignments that a `mask` leaves out take no slot, get 0, and count in 
 padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
 
 Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
-and sends each token to G times as many; cut by columns of U and rows of D, the G parts of an expert add up to it.
+and sends each token to G times as many; cut by columns of up and rows of down, the G parts of an expert add up to it.
 
-Clark et al. 2022 give no capacity figures; the formula, the order and the default are our choice. Other libraries
-differ in the formula (without k, rounded down, rounded up to a multiple of 4) and in the order ("priority" in Megatron
-and DeepSpeed, "token" in MaxText).
+The formula, the order and the default are our choice; the appendix of Clark et al. 2022, which may have figures of
+capacity, was not at hand. Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of
+4) and in the order ("priority" in Megatron and in DeepSpeed's top-k, "token" in MaxText).
 """
 
 import math
@@ -172,7 +172,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def expert_ffn(up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return GELU(x U) D: up [d, f], down [f, d], x [..., d] -> [..., d]."""
+    """Return GELU(x · up) · down: up [d, f], down [f, d], x [..., d] -> [..., d]."""
     return gelu(x @ up) @ down
 
 

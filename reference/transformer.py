@@ -10,8 +10,8 @@ Clark et al. 2022. The shapes follow from the released parameter counts; what th
     loss = mean over tokens of −log softmax(logits)[next token]                 `loss`, in nats per token
 
 Attention has relative positions in the manner of Transformer-XL, with a key projection of their own and no bias
-vectors: token i attends to j ≤ i with logit (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √kqv, where r_m is the projection of a sinusoid
-of the distance m.
+vectors: token i attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection
+of a sinusoid of the distance m.
 
 With the masked objective (`ModelConfig.objective`) some tokens of each sequence are hidden: the model reads a mask
 token in their place, attends in both directions, m from 1 − S to S − 1, and predicts what was hidden:
@@ -32,15 +32,16 @@ Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, den
     blocks / attention / relative_key          [L, d, H, kqv]
     blocks / attention / output                [L, H, kqv, d]
     dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
-    wide_ffn / up, down                        [n_r, d, 4dX], [n_r, 4dX, d], for a dense model with flop_increase X
+    wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], for a dense model with flop_increase X
     routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
     routed_ffn / router                        [n_r, d, E G], not for HASH
     routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
     routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
     final_norm                                 scale, offset [d]
 
-Our choices: pre-norm LayerNorm, GELU (tanh form), no biases, truncated-normal initialisation with standard deviation
-1/√fan_in, output projections divided by √(2L) on top. Where the outputs of narrow experts are added without a gate
+Our choices: pre-norm LayerNorm, GELU (tanh form), no biases, initial weights from a normal distribution of standard
+deviation 1/√fan_in that is then cut at two deviations, which leaves 0.88 of it (`TRUNCATION`), output projections
+divided by √(2L) on top. Where the outputs of narrow experts are added without a gate
 (HASH and RL-R with G > 1), the fan-in of their second matrices is that of the expert they are parts of. A wide FFN has
 no router, though the table counts one, as for HASH.
 """
@@ -60,7 +61,11 @@ NORM_EPSILON = 1e-5
 """Added to the variance in LayerNorm; our choice."""
 
 TRUNCATION = 2.0
-"""Initial weights are drawn from a normal distribution cut at this many standard deviations."""
+"""Initial weights are drawn from a normal distribution cut at this many of its standard deviations.
+
+What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
+that `parameter_shapes` states are those before the cut.
+"""
 
 
 class Output(NamedTuple):
@@ -91,9 +96,11 @@ class Loss(NamedTuple):
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
-    """Return the parameter tree with (shape, initial standard deviation) in place of arrays.
+    """Return the parameter tree with (shape, deviation) in place of arrays.
 
-    A standard deviation of 0 marks what is not drawn: scales start at 1, offsets and biases at 0.
+    The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
+    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
+    biases at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.num_heads, config.kqv_size, config.num_blocks
     special = config.num_routed + config.num_wide
@@ -143,6 +150,13 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
 
     Returns:
         The parameter tree of the module docstring, float64.
+
+    Example:
+        The deviation before the cut is 1/√64 here, and that of the weights 0.88 times as large:
+
+        >>> params = init(np.random.default_rng(0), ModelConfig(vocab_size=2000, d_model=64, num_blocks=1, num_heads=1))
+        >>> round(float(params["embedding"].std() * 8), 2), round(float(np.abs(params["embedding"]).max() * 8), 2)
+        (0.88, 2.0)
     """
 
     def draw(name, node):
@@ -205,17 +219,17 @@ def attention(params: dict, x: np.ndarray, *, causal: bool = True, mask: np.ndar
     """
     _, length, d_model = x.shape
     first = 0 if causal else 1 - length
-    q, k, v = (np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value"))
-    r = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
+    query, key, value = (np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value"))
+    relative = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]  # [S, S], i - j
-    by_content = np.einsum("bhic,bhjc->bhij", q, k)
-    by_distance = np.einsum("bhic,hijc->bhij", q, r[:, np.maximum(distance, first) - first])
-    logits = (by_content + by_distance) / math.sqrt(q.shape[-1])
+    by_content = np.einsum("bhic,bhjc->bhij", query, key)
+    by_distance = np.einsum("bhic,hijc->bhij", query, relative[:, np.maximum(distance, first) - first])
+    logits = (by_content + by_distance) / math.sqrt(query.shape[-1])
     seen = distance >= first
     if mask is not None:
         seen = seen & (mask[:, None, None, :] | (distance == 0))  # [b, 1, S, S]
     weights = softmax(np.where(seen, logits, -np.inf))
-    return np.einsum("bhij,bhjc,hcd->bid", weights, v, params["output"])
+    return np.einsum("bhij,bhjc,hcd->bid", weights, value, params["output"])
 
 
 def apply(
@@ -402,9 +416,9 @@ def _policy_loss(output, log_probability, config, held_credit, mask):
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
     weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}
     terms = []
-    for r, (logits, value) in enumerate(zip(*output.policy, strict=True)):
-        advantage = None if held_credit is None else held_credit.advantage[r]
-        expert = output.routing.expert[r]
+    for i, (logits, value) in enumerate(zip(*output.policy, strict=True)):
+        advantage = None if held_credit is None else held_credit.advantage[i]
+        expert = output.routing.expert[i]
         terms.append(policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights))
     terms = _stack(terms)
     return terms.loss, Credit(reward, terms.advantage)

@@ -16,7 +16,7 @@ norm divides by the root mean square. Two gradients are compared:
     the truth        ∇ Σ over draws of π(draw) loss(draw)
     an estimator     Σ over draws of π(draw) ∇ (loss(draw) + `policy_terms` with weight 1)
 
-with the reward of each token alone (the paper's credit) or the sum of rewards from it to the end (`reward_to_go`).
+with the reward of each token alone (per-token credit) or the sum of rewards from it to the end (`reward_to_go`).
 
 First table: |estimator − truth| / |truth| for the routers' weights (median, least and most over the seeds), for all
 weights of the model, and the cosine of the angle between the two routers' gradients. "draws" is the number of draws

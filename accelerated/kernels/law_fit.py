@@ -430,9 +430,8 @@ def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
 
     The least value along it is estimated by the parabola through the lowest point of the scan and its neighbours, and a
-    margin covers some of what the parabola misses. Where a narrow valley lies between the points of the scan, an edge
-    can be left out by mistake: of resamples from a law with E_max = 3e4 one in five was, for an objective up to 6e-4
-    too high (relative). Nearer to the released tables it was none of 9,000.
+    margin covers some of what the parabola misses. Where a narrow valley lies between the points of the scan, as where
+    E_max is hardly finite, an edge can be left out by mistake, for an objective a few parts in ten thousand too high.
     """
     best = line.argmin()
     least = line[best]
@@ -549,7 +548,7 @@ def _fixed_part(problem, psi, gain, interaction):
 
 @_jit
 def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, careful):
-    """Fit each row of `weights` [B, n] from `starts` points of a scan x scan grid; returns [B, 9], see `fit_one`."""
+    """Fit each row of `weights` [draws, n] from `starts` points of a scan x scan grid: [draws, 9], see `fit_one`."""
     table = scan_table(extra, scan)
     results = np.empty((weights.shape[0], 9))
     for b in range(weights.shape[0]):

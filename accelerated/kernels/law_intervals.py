@@ -3,7 +3,7 @@
 At one shape a quantity has a best value, a low end and a high end in closed form (`ends_at`); an interval's end is the
 least low end, or the greatest high end, over all shapes (`interval_end`): a scan of the unit square and a golden
 section around its lowest points, nested because E_start and E_max form a narrow slanted valley, which a search along
-the axes can lose; and the same along the edges by themselves, where an end often lies. About 4 ms for each end.
+the axes can lose; and the same along the edges by themselves, where an end often lies. Some milliseconds for each end.
 
 Letters as in `law_fit.py`: alpha = 1/E_start, ratio = E_start/E_max, rest = 1 - ratio.
 """
@@ -44,7 +44,7 @@ TINY = np.finfo(np.float64).tiny
 
 @_jit
 def _solve(problem, work, scores, triangle):
-    """Write z [4] and R [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
+    """Write z [4] and Δ [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
     level, tilt, residual = work[LEVEL], work[TILT], work[RESIDUAL]
     for i in range(level.size):
         level[i] = work[PSI, i] * problem[ONE, i]
@@ -70,7 +70,7 @@ def _solve(problem, work, scores, triangle):
 
 @_jit
 def _across(triangle, h0, h1, h2, h3):
-    """Return u = R^-T h."""
+    """Return u = Δ^-T h."""
     u0 = h0 / triangle[0, 0]
     u1 = (h1 - triangle[0, 1] * u0) / triangle[1, 1]
     u2 = (h2 - triangle[0, 2] * u0 - triangle[1, 2] * u1) / triangle[2, 2]

@@ -2,7 +2,7 @@
 
 What differs here: the rows of each E are reduced to two, the scan is coarse and shared by all weightings of a table,
 and a second-order search from its best points does the rest, in numba (`kernels/law_fit.py`). A fit of the released
-table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`).
+table takes about 0.2 ms, of a bootstrap sample about 10 µs (`fit_weighted`; `benchmarks.law_fit` measures both).
 """
 
 import math
@@ -50,11 +50,11 @@ class RoutedFit(NamedTuple):
 class WeightedFits(NamedTuple):
     """One fit for each weighting of a table."""
 
-    status: np.ndarray  # [B] int, index into STATUSES; -1 where the rows with a weight do not determine the law
-    coefficients: np.ndarray  # [B, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
-    curves: np.ndarray  # [B, 6], intercept, size, gain, interaction, rise, bend of LossCurve; NaN where status is -1
+    status: np.ndarray  # [draws] int, index into STATUSES; -1 where the rows with a weight do not determine the law
+    coefficients: np.ndarray  # [draws, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
+    curves: np.ndarray  # [draws, 6], LossCurve but for top; NaN where status is -1
     top: float  # of LossCurve: largest E - 1 of the whole table, whatever the weights
-    objective: np.ndarray  # [B] weighted mean squared difference of log10 losses
+    objective: np.ndarray  # [draws] weighted mean squared difference of log10 losses
 
 
 class LevelTable(NamedTuple):
@@ -116,7 +116,7 @@ def fit_weighted(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as `fit_routed`.
-        weights: [B, n], at least 0; 0 leaves a row out, 2 counts it twice.
+        weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as `fit_routed`.
         careful: search every edge of the domain to the last digit, as `fit_routed` does. Without it an edge may be left
             out that is better by a few parts in ten thousand of the objective, mostly where E_max is hardly finite.
@@ -131,7 +131,7 @@ def fit_weighted(
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
     if weights.ndim != 2 or weights.shape[1] != table.log_loss.size:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [B, {table.log_loss.size}]")
+        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise ValueError("weights: every entry has to be at least 0")
     found = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
@@ -153,7 +153,7 @@ def fit_weighted(
 
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return the loss that each fit predicts: [B, m] at the m pairs (N, E); NaN where a fit has status -1."""
+    """Return the loss that each fit predicts: [draws, m] at the m pairs (N, E); NaN where a fit has status -1."""
     log_size = np.log10(_checked("dense_parameters", np.atleast_1d(dense_parameters), 0.0, strict=True))
     extra = _checked("num_experts", np.atleast_1d(num_experts), 1.0, strict=False) - 1.0
     intercept, size, gain, interaction, rise, bend = fits.curves.T[:, :, None]

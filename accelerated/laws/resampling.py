@@ -1,7 +1,8 @@
 """See `routelaws.reference.laws.resampling`.
 
 What differs here: all resamples and all folds are fitted in one compiled call (`fit_weighted`), and each quantity is
-computed for all of them at once. A thousand resamples of the released table take about 30 ms.
+computed for all of them at once. A thousand resamples of the released table take some tens of milliseconds
+(`benchmarks.law_fit --bootstraps 1000`).
 """
 
 import math
@@ -50,7 +51,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """See reference."""
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
-        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [B, {names.size}], one for each group")
+        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
     return bootstrap_weights(uniforms)[:, member.ravel()]
 
 
@@ -127,7 +128,7 @@ def _fits(columns, weights: np.ndarray) -> WeightedFits:
 
 
 def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
-    """Return a quantity of each fit, in its units: [B]; NaN where the fit has none."""
+    """Return a quantity of each fit, in its units: [draws]; NaN where the fit has none."""
     name = quantity.name
     intercept, size, gain, interaction, rise, bend = fits.curves.T
     linear = rise == 0
@@ -183,7 +184,7 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [B, {rows}]")
+        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
     if np.any((weights < 0) | (weights != np.floor(weights))):
         raise ValueError("weights: every entry has to be a whole number of at least 0")
     return weights

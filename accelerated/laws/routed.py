@@ -65,7 +65,7 @@ def effective_parameter_count(
 
 
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """See reference. With r = Ê/E_start - 1, equation (2) is r = rise·x / (1 + bend·x), so x = r / (rise - bend·r)."""
+    """See reference. With r = Ê/E_start - 1 = rise·x / (1 + bend·x), x is r / (rise - bend·r)."""
     a, b, c, d, E_start, E_max = coefficients
     log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
     log_loss = _log_positive("loss", loss) / _LOG_10
@@ -113,7 +113,7 @@ def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndar
 
 
 def _shape(E_start: float, E_max: float) -> tuple[float, float]:
-    """Return (rise, bend), equation (3) of `fitting.py`."""
+    """Return (rise, bend), step 1 of the reference's `fitting.py`."""
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
     gap = 1.0 if math.isinf(E_max) else (E_max - E_start) / E_max

@@ -1,7 +1,7 @@
 """See `routelaws.reference.laws.uncertainty`.
 
 What differs here: the ends at one shape come from the reduced table of `kernels/law_fit.py`, the search for each end
-runs compiled (`kernels/law_intervals.py`), and Student's quantile is SciPy's. About 4 ms for each interval.
+runs compiled (`kernels/law_intervals.py`), and Student's quantile is SciPy's. An interval takes some milliseconds.
 """
 
 import math

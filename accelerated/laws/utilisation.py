@@ -1,5 +1,8 @@
 """See `routelaws.reference.laws.utilisation`.
 
+F is in TeraFLOPs of the forward pass of one sequence of 2048 tokens (elsewhere in this project: FLOPs of one token), B
+in parameters, all of them, per forward FLOP of one token.
+
 What differs here: as in `routed.py`, everything goes through log B̂ = log B_start + log(1 + rise·x / (1 + bend·x)) with
 x = B - B_min, which has no reciprocal of a reciprocal. NumPy float64, whatever the arguments are.
 """

@@ -86,17 +86,17 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
     alpha = _middle(scores - bias, k)  # [T]
     candidates = (scores - alpha[:, None]).T  # [E, T]
     if mask is None:
-        capacity, more = divmod(num_real * k, num_experts)
+        everyone, more = divmod(num_real * k, num_experts)
         if more:
-            x = jnp.broadcast_to(_middle(bias, more), (num_experts, 1))
-            candidates = jnp.concatenate([candidates, x], axis=1)
-        bias = _middle(candidates, capacity + (more > 0))
+            gamma = jnp.broadcast_to(_middle(bias, more), (num_experts, 1))
+            candidates = jnp.concatenate([candidates, gamma], axis=1)
+        bias = _middle(candidates, everyone + (more > 0))
         return bias - bias.mean()
-    capacity, more = jnp.divmod(num_real * k, num_experts)
-    x = jnp.where(more > 0, _middle_of_sorted(bias, more), -jnp.inf)
+    everyone, more = jnp.divmod(num_real * k, num_experts)
+    gamma = jnp.where(more > 0, _middle_of_sorted(bias, more), -jnp.inf)
     candidates = jnp.where(mask, candidates, -jnp.inf)
-    candidates = jnp.concatenate([candidates, jnp.broadcast_to(x, (num_experts, 1))], axis=1)
-    new = _middle_of_sorted(candidates, capacity + (more > 0))
+    candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
+    new = _middle_of_sorted(candidates, everyone + (more > 0))
     return jnp.where(num_real > 0, new - new.mean(), bias)
 
 

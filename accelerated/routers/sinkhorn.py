@@ -11,6 +11,10 @@ group that is done keeps what it has, but waits; and if no group needs Newton's 
 the number of all of them, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, where the
 mass of an expert underflows, a `pmax` and a second one), a Newton step another of E² numbers. What the loops stop on is
 the same on all devices, so all of them take the same path.
+
+The size of the output: the softmax gate makes a fresh routed FFN the smaller the more experts there are (0.5, 0.23, 0.1
+and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4), the sigmoid hardly (0.71
+to 0.92; 1.07 to 1.79). Why, how these numbers are computed, and our choices: see the reference.
 """
 
 from typing import NamedTuple
@@ -220,23 +224,23 @@ def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int)
     return *(jnp.where(better, new, old) for new, old in ((x, g), (colder, plan), (left, residual))), steps
 
 
-def _solve_graph(weights: jax.Array, b: jax.Array, ground: jax.Array) -> jax.Array:
-    """Return x with Σ_f w_ef (x_e − x_f) + ground_e x_e = b_e. See reference."""
-    index = jnp.arange(len(b))
+def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
+    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See reference."""
+    index = jnp.arange(len(excess))
 
     def links(weights, e):
         return jnp.where(index > e, weights[e], 0)
 
     def remove(e, state):
-        weights, b, ground = state
+        weights, excess, ground = state
         row = links(weights, e)
         share = row / (row.sum() + ground[e])
-        return weights + share[:, None] * row, b + share * b[e], ground + share * ground[e]
+        return weights + share[:, None] * row, excess + share * excess[e], ground + share * ground[e]
 
-    def put_back(i, x):
-        e = len(b) - 1 - i
+    def put_back(i, v):
+        e = len(excess) - 1 - i
         row = links(weights, e)
-        return x.at[e].set((b[e] + (row * x).sum()) / (row.sum() + ground[e]))
+        return v.at[e].set((excess[e] + (row * v).sum()) / (row.sum() + ground[e]))
 
-    weights, b, ground = jax.lax.fori_loop(0, len(b), remove, (weights, b, ground))
-    return jax.lax.fori_loop(0, len(b), put_back, jnp.zeros_like(b))
+    weights, excess, ground = jax.lax.fori_loop(0, len(excess), remove, (weights, excess, ground))
+    return jax.lax.fori_loop(0, len(excess), put_back, jnp.zeros_like(excess))

@@ -122,6 +122,14 @@ def test_the_default_increment():
     assert SOLVE(values, method="auction").prices.tolist() == auction(values).prices.tolist()
 
 
+def test_the_least_increment_is_the_one_that_is_stated():
+    """4 E times the spread times the precision: what asks for less gets that, and what asks for more gets more."""
+    values = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    unit = 2 * float(np.ptp(values, axis=1).max()) * float(np.finfo(np.float32).eps)
+    nothing, less, least, more = (auction(values, times * unit).prices.tolist() for times in (1e-9, 3.0, 4.0, 4.5))
+    assert nothing == less == least != more
+
+
 def test_an_unknown_method_is_named():
     with pytest.raises(InputError, match="method is 'magic'; allowed: host, auction"):
         base.balanced_assignment(jnp.zeros((4, 2)), method="magic")

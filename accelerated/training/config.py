@@ -71,7 +71,7 @@ class TrainConfig:
     normalisation: str | None = None
     """Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per token, else sum."""  # noqa: E501
     sample_second: bool = False
-    """Of top_k with two experts per token, as GShard: keep the second with twice the probability of its gate."""
+    """Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate)."""
     balance_weight: float | None = None
     """Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default: 0.01, or 0 with a bias."""  # noqa: E501
     z_weight: float = 0.0

@@ -1,8 +1,8 @@
 """A SentencePiece tokenizer: byte-pair encoding that gives back every text exactly.
 
-The paper used SentencePiece; what it left open is set here so that nothing is lost: no normalisation, no space put in
-front, runs of spaces kept (and allowed as pieces of their own, since source code is full of them), and bytes for every
-character that has no piece. Identifiers:
+The paper is usually said to have used SentencePiece. How it is set here is our choice, so that nothing is lost: no
+normalisation, no space put in front, runs of spaces kept (and allowed as pieces of their own, since source code is full
+of them), and bytes for every character that has no piece. Identifiers:
 
     0            <unk>, never produced
     1            the end of a document

@@ -1,4 +1,4 @@
-"""The rules of the house, read from the source: the twins mirror each other and share nothing."""
+"""The rules of the house, read from the source: the twins mirror each other, and neither imports the other."""
 
 import ast
 import doctest
@@ -183,7 +183,8 @@ TOLERANCE_WORDS = {"rtol", "atol", "rel", "abs", "rel_tol", "abs_tol", "decimal"
 SMALL = 1e-5
 """A comparison with a number between 0 and this is taken for a tolerance."""
 
-CLOSE_CALLS = {"assert_allclose", "assert_almost_equal", "assert_array_almost_equal", "allclose", "isclose"}
+CLOSE_CALLS = {"assert_allclose", "assert_almost_equal", "assert_array_almost_equal", "allclose", "isclose", "approx"}
+"""Calls that have a tolerance by default, which nobody would see."""
 
 
 def tolerance_literals(tree: ast.Module) -> list[str]:
@@ -193,7 +194,7 @@ def tolerance_literals(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             words = {k.arg for k in node.keywords if isinstance(k.value, ast.Constant)} & TOLERANCE_WORDS
-            if words or name in CLOSE_CALLS or (name == "approx" and len(node.args) > 1):
+            if words or name in CLOSE_CALLS:
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
         elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.Lt | ast.LtE):
             limit = getattr(node.comparators[-1], "value", None)  # of a constant
@@ -209,7 +210,7 @@ def test_tolerances_live_in_bounds_alone(path):
 
 @pytest.mark.parametrize(
     "line", ["np.testing.assert_allclose(a, b)", "a == approx(b, rel=1e-3)", "approx(b, 1e-3)", "abs(a - b) < 1e-6",
-             "jnp.allclose(a, b)", "f(a, b, atol=0.1)"]
+             "jnp.allclose(a, b)", "f(a, b, atol=0.1)", "a == pytest.approx(b)", "a == approx(b)", "isclose(a, b)"]
 )  # fmt: skip
 def test_a_hidden_tolerance_is_seen(line):
     assert tolerance_literals(ast.parse(line))

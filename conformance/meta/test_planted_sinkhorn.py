@@ -99,13 +99,13 @@ PUBLIC = {
 }
 
 
-def uphill(weights, b, ground, solve=sinkhorn._solve_graph):
-    return -solve(weights, b, ground)
+def uphill(weights, excess, ground, solve=sinkhorn._solve_graph):
+    return -solve(weights, excess, ground)
 
 
-def one_by_one(weights, b, ground):
+def one_by_one(weights, excess, ground):
     """Each expert for itself: the diagonal of the Hessian in place of the Hessian."""
-    return b / (weights.sum(axis=1) + ground)
+    return excess / (weights.sum(axis=1) + ground)
 
 
 def own_shard(values, axis_name):

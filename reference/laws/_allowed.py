@@ -3,10 +3,11 @@
 Private to the reference (the fast twin has its own kernel). Step 1 is in `uncertainty.py`: a law is allowed if its
 residual sum of squares is at most `limit`. A `quantity` is a `Quantity` of that file.
 
-2. At a fixed shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), equation (4) of
-   `fitting.py`. With the columns X = QR (`_solve`) and z = Qᵀ log10 L, the laws allowed at this shape are an ellipsoid:
-   |Rβ - z|² <= room = limit - RSS_shape. All sizes are counted from n̄, the mean log10 N of the table: n₀ = log10 N - n̄.
-3. Most quantities are linear there, v = h·β (`_linear`). With u = R⁻ᵀh, v̂ = u·z, and the values allowed are
+2. At a fixed shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), step 2 of `fitting.py`.
+   With the four columns = Q·Δ, Q orthonormal and Δ a triangle (`_solve`), and z = Qᵀ log10 L, the laws allowed at this
+   shape are an ellipsoid: |Δβ - z|² <= room = limit - RSS_shape. All sizes are counted from n̄, the mean log10 N of the
+   table: n₀ = log10 N - n̄.
+3. Most quantities are linear there, v = h·β (`_linear`). With u = Δ⁻ᵀh, v̂ = u·z, and the values allowed are
 
        v̂ ± √(room · |u|²),      for an observation      v̂ ± √(room · (1 + |u|²)).
 
@@ -103,7 +104,7 @@ def _linear_ends(room, scores, triangle, direction, noise) -> tuple[np.ndarray, 
 
 
 def _solve(rows: Rows, rise: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each shape, the residual sum [...], z [4, ...] and R [4, 4, ...] of step 2, by Gram-Schmidt."""
+    """Return, for each shape, the residual sum [...], z [4, ...] and Δ [4, 4, ...] of step 2, by Gram-Schmidt."""
     offset = rows.log_size - rows.log_size.mean()
     psi = _psi(rows, rows.extra_experts, rise[..., None], bend[..., None])
     scores, triangle, units = np.zeros((4, *rise.shape)), np.zeros((4, 4, *rise.shape)), []
@@ -121,7 +122,7 @@ def _solve(rows: Rows, rise: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _across(triangle: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return u = R⁻ᵀh [4, ...] for h [4, ...], one line after the other."""
+    """Return u = Δ⁻ᵀh [4, ...] for h [4, ...], one line after the other."""
     solved = np.zeros(triangle.shape[1:])
     for k in range(4):
         solved[k] = (direction[k] - (triangle[:k, k] * solved[:k]).sum(0)) / triangle[k, k]
@@ -179,7 +180,7 @@ def _sight(room: np.ndarray, scores: np.ndarray, u_x: np.ndarray, u_y: np.ndarra
     Args:
         room: [...], step 2.
         scores: [4, ...], z.
-        u_x, u_y: [4, ...], R⁻ᵀh of x and of y.
+        u_x, u_y: [4, ...], Δ⁻ᵀh of x and of y.
 
     Returns:
         The best pair (x, y); a mask; the directions (x, y) of the clockwise and of the counter-clockwise tangent.

@@ -3,23 +3,24 @@
 Private to the reference. A squared residual grows without end, so that one row that went wrong can outweigh fifty that
 did not. Huber's term of a residual r is the square up to delta and a straight line beyond,
 
-    r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,                                         (1)
+    r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,
 
 which meet with the same value and the same slope. Its derivative is r cut off at ±delta (`clipped`): what a row can
 pull with is limited. The criterion is the *sum* of the terms over the rows, never their mean, so that its scale does
 not depend on the number of rows.
 
-At a given shape the prediction is linear in four unknowns (`fitting.py`, equation (4)), and the sum is convex in them:
+At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them:
 there is one least value, and a point is a minimum exactly when the derivatives are 0. With the four columns made
 orthonormal, Q (n rows, 4 columns), and r the residuals, that reads
 
-    Qᵀ clipped(r) = 0                                                                                         (2)
+    Qᵀ clipped(r) = 0
 
-`solve` gets there by Newton's method. Within delta a row has curvature 1 and beyond it 0, so with D the rows within
-delta the step is the solution of (Qᵀ D Q) step = Qᵀ clipped(r). It would be exact if no row crossed delta on the way.
-Some do, so that only the direction is used, and the minimum along it is found exactly (`_best_length`). Once the right
-rows are within delta one step ends at the minimum (Madsen and Nielsen 1990 show that this is so after finitely many).
-Too few rows may be within delta for QᵀDQ to have an inverse; the others are given a millionth of what would make the
+`solve` gets there by Newton's method. Within delta a row has curvature 1 and beyond it 0, so with W the diagonal
+matrix that has 1 for a row within delta the step is the solution of (Qᵀ W Q) step = Qᵀ clipped(r). It would be exact if
+no row crossed delta on the way. Some do, so that only the direction is used, and the minimum along it is found exactly
+(`_best_length`). Once the right rows are within delta one step ends at the minimum (Madsen and Nielsen 1990 show that
+this is so after finitely many).
+Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a millionth of what would make the
 step safe by itself, delta/|r|, which changes the path and not the end.
 
 Gives up: speed, and the unknowns where several are as good (the sum is then flat between them; its value is unique).
@@ -49,7 +50,7 @@ def clipped(residual: np.ndarray, delta: float) -> np.ndarray:
 
 
 def terms(residual: np.ndarray, delta: float) -> np.ndarray:
-    """Return Huber's term of each residual, equation (1).
+    """Return Huber's term of each residual.
 
     Example:
         >>> terms(np.array([0.0, 0.5, 1.0, -3.0]), 1.0).tolist()
@@ -64,7 +65,7 @@ def solve(rows: Rows, rise: np.ndarray, bend: np.ndarray, delta: float) -> tuple
 
     Args:
         rows: the table, n rows.
-        rise, bend: any shape, equation (3) of `fitting.py`.
+        rise, bend: any shape, of step 1 of `fitting.py`.
         delta: log10 units, above 0.
 
     Returns:

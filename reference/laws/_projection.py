@@ -75,7 +75,7 @@ def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.n
 
 
 def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
-    """Return whether the four columns of equation (4) are independent, at the two ends of what ψ can be."""
+    """Return whether the four columns (`fitting.py`, step 2) are independent, at the two ends of what ψ can be."""
     offset = log_size - log_size.mean()
     for psi in (np.log1p(extra_experts), extra_experts):
         design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
@@ -86,7 +86,7 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 
 
 def shape(t: np.ndarray, w: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray]:
-    """Map the unit square onto every (rise, bend) of the domain, equation (3).
+    """Map the unit square onto every (rise, bend) of the domain (`fitting.py`, step 1).
 
     t is 1/E_start, which runs from 0 to 1, and w is E_start/E_max, which does too, both stretched so that equal steps
     are equal ratios wherever the x of the table can tell: 1/E_start = g(t)/top and E_start/E_max = g(w)/(g(w)+g(1-w))
@@ -113,7 +113,7 @@ def expert_curve(extra_experts: np.ndarray, rise: np.ndarray, bend: np.ndarray, 
 
 
 def project(rows: Rows, rise: np.ndarray, bend: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Solve equation (4) for each pair (rise, bend) by Gram-Schmidt, one column after the other.
+    """Solve step 2 of `fitting.py` for each pair (rise, bend) by Gram-Schmidt, one column after the other.
 
     The columns are 1, log10 N, ψ·(log10 N - at), ψ. With `at` taken off in the third, the coefficient of the fourth
     is the gain at the size log10 N = at, and because ψ comes last its coefficient is a simple regression on what is
@@ -121,7 +121,7 @@ def project(rows: Rows, rise: np.ndarray, bend: np.ndarray, at: float) -> tuple[
 
     Args:
         rows: the table, n rows.
-        rise, bend: any shape, equation (3).
+        rise, bend: any shape, of step 1 of `fitting.py`.
         at: log10 of the size at which the gain is wanted.
 
     Returns:

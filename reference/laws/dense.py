@@ -2,16 +2,16 @@
 
 After Kaplan et al. 2020 in the form that Clark et al. 2022 (arXiv 2202.01169) compare with,
 
-    L = (N_c / N)^α,   that is   log10 L = α (log10 N_c - log10 N)                                           (1)
+    L = (N_c / N)^α,   that is   log10 L = α (log10 N_c - log10 N)
 
 where  L  loss of the last evaluation, nats per token, above 0
        N  parameters, above 0
        α  how fast the loss falls: ten times the parameters divide it by 10^α
        N_c  the size at which the line reaches a loss of 1 nat.
 
-(1) is a straight line, so it is fitted by one: with x = log10 N and y = log10 L,
+That is a straight line, so it is fitted by one: with x = log10 N and y = log10 L,
 
-    slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.                          (2)
+    slope = Σ (x - x̄)(y - ȳ) / Σ (x - x̄)²,   α = -slope,   log10 N_c = x̄ - ȳ/slope.
 
 Ill-conditioned: N_c. It is where the line crosses log10 L = 0, more than four decades beyond the largest model that was
 trained, so an error of the slope is multiplied by log10 N_c - x̄, between 5 and 6: one per cent of α is 13 per cent of
@@ -34,7 +34,7 @@ Status = Literal["interior", "loss does not fall with size"]
 
 
 class DenseCoefficients(NamedTuple):
-    """The two coefficients of equation (1)."""
+    """The two coefficients of the law."""
 
     alpha: float  # minus d log10 L / d log10 N, above 0
     N_c: float  # parameters; the size of loss 1
@@ -61,7 +61,7 @@ class DenseFit(NamedTuple):
 
 
 def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) -> np.ndarray:
-    """Return the loss L of equation (1).
+    """Return the loss L of the law.
 
     Args:
         dense_parameters: N, parameters, above 0, any shape.
@@ -109,7 +109,7 @@ def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarr
 
 
 def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
-    """Fit equation (1) to a table by least squares of log10 L, equation (2).
+    """Fit the law to a table by least squares of log10 L.
 
     Args:
         dense_parameters: [n], N, parameters, above 0.
@@ -170,7 +170,7 @@ def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
 def _covariance(
     coefficients: DenseCoefficients, rows: int, spread: float, mean_loss: float, squares: float
 ) -> np.ndarray:
-    """Return the covariance of (α, N_c): residual variance with n - 2 degrees of freedom, carried through (2).
+    """Return the covariance of (α, N_c): residual variance with n - 2 degrees of freedom, carried through.
 
     ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
     by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This is a

@@ -8,8 +8,8 @@ have. A *fold* leaves some rows out, fits the law to the rest, and predicts the 
 
 The error is log10 L predicted less log10 L measured; the root of its mean square is RMSLE, as of a fit. Leaving whole
 sizes out is the harder and the more useful question, since a law is wanted where there are no runs; with the largest or
-smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) score their forms by leaving one row
-out; leaving sizes out is our choice.
+smallest size left out it is an extrapolation. Clark et al. 2022 (arXiv 2202.01169) are said to score their forms by
+leaving one row out; leaving sizes out is our choice.
 
 What cannot be predicted is NaN and is counted, never guessed: rows of a fold whose rest cannot determine the law, and
 rows about which the law says nothing (per-size lines, when the size is left out).
@@ -196,9 +196,9 @@ def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[
 def _paired(errors: np.ndarray, best: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
     """Return the mean of d, and its standard error from the sums over groups.
 
-    The mean is Σ over groups of D_g divided by Σ of n_g, with D_g the sum of d and n_g the rows of a group. Such a
-    quotient of sums has the variance G/(G - 1) · Σ (D_g - n_g · mean)² / n², which for groups of one row is the usual
-    variance of a mean.
+    The mean is Σ sumᵢ / Σ nᵢ over the m groups, with sumᵢ the sum of d and nᵢ the rows of group i. Such a quotient of
+    sums has the variance m/(m - 1) · Σ (sumᵢ - nᵢ · mean)² / n², which for groups of one row is the usual variance of a
+    mean.
     """
     both = np.isfinite(errors) & np.isfinite(best)
     difference, groups = errors[both] ** 2 - best[both] ** 2, groups[both]

@@ -1,20 +1,21 @@
 """Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
 
-Clark et al. 2022 (arXiv 2202.01169), section 4, reach their law in steps. Logarithms are decimal; L is the loss in nats
-per token, N the dense parameters, E the experts of a routed layer (a dense model is E = 1).
+Clark et al. 2022 (arXiv 2202.01169) reach their law in steps. Logarithms are decimal; L is the loss in nats per token,
+N the dense parameters, E the experts of a routed layer (a dense model is E = 1).
 
-    per-size    log10 L = b(N) log10 E + d(N)                 one line for each size that was trained         (1)
-    separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes                    (2)
-    bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d                                       (3)
+    per-size    log10 L = b(N) log10 E + d(N)                 one line for each size that was trained
+    separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
+    bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
 
-What each step shows: the lines of (1) get flatter as N grows, which (2) cannot follow and (3) can; (2) is (3) with
-c = 0. The measured points also bend away from (3) at few and at many experts; the bounded law (`routed.py`) puts an
-effective number Ê in the place of E to follow that. At E = 1 each form is a dense power law (`dense.py`).
+What each step shows: the per-size lines get flatter as N grows, which the separable law cannot follow and the bilinear
+one can; separable is bilinear with c = 0. The measured points also bend away from the bilinear law at few and at many
+experts; the bounded law (`routed.py`) puts an effective number Ê in the place of E to follow that. At E = 1 each form
+is a dense power law (`dense.py`).
 
-Read (3) in two ways, which is all that the functions below do:
+Read the bilinear law in two ways, which is all that the functions below do:
 
-    at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N       (4)
-    at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E       (5)
+    at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N
+    at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E
 
 The fits are linear least squares in log10 L: one answer, no search. Coefficients are values at N = 1, seven decades
 below any model that was trained, so b and d move with c: print b + c log10 N at trained sizes (`slope_in_experts`).
@@ -31,7 +32,7 @@ from ._projection import INDEPENDENT, check_range
 
 
 class PerSizeCoefficients(NamedTuple):
-    """The lines of equation (1)."""
+    """The lines of the per-size law."""
 
     sizes: np.ndarray  # [m] N, parameters, rising
     b: np.ndarray  # [m] d log10 L / d log10 E at each size
@@ -39,7 +40,7 @@ class PerSizeCoefficients(NamedTuple):
 
 
 class SeparableCoefficients(NamedTuple):
-    """The three coefficients of equation (2)."""
+    """The three coefficients of the separable law."""
 
     a: float  # d log10 L / d log10 N
     b: float  # d log10 L / d log10 E
@@ -47,7 +48,7 @@ class SeparableCoefficients(NamedTuple):
 
 
 class BilinearCoefficients(NamedTuple):
-    """The four coefficients of equation (3)."""
+    """The four coefficients of the bilinear law."""
 
     a: float  # d log10 L / d log10 N at E = 1
     b: float  # d log10 L / d log10 E at N = 1
@@ -73,7 +74,7 @@ class LogLinearFit(NamedTuple):
 def predict_loss(
     dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
 ) -> np.ndarray:
-    """Return the loss L of equation (1), (2) or (3).
+    """Return the loss L of one of the three laws.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -134,7 +135,7 @@ def effective_parameter_count(
 ) -> np.ndarray:
     """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
 
-    Setting L(N̄, 1) = L(N, E) in equation (3) leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
+    Setting L(N̄, 1) = L(N, E) in the bilinear law leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -247,7 +248,7 @@ def cutoff(coefficients: LogLinearCoefficients) -> float:
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """Fit equation (1): a straight line of log10 L in log10 E at each size.
+    """Fit the per-size law: a straight line of log10 L in log10 E at each size.
 
     Args:
         dense_parameters: [n], N, parameters, above 0. Rows belong to one line if their N are equal.
@@ -297,7 +298,7 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 
 
 def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """Fit equation (2) to a table.
+    """Fit the separable law to a table.
 
     Arguments as `fit_per_size`. The covariance has n - 3 degrees of freedom.
 
@@ -315,7 +316,7 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
 
 
 def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """Fit equation (3) to a table.
+    """Fit the bilinear law to a table.
 
     Arguments as `fit_per_size`. The covariance has n - 4 degrees of freedom.
 
@@ -333,9 +334,9 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 
 
 def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLinearFit:
-    """Fit (2) or (3) with log10 N and log10 E measured from their means, then move the origin back to N = E = 1.
+    """Fit separable or bilinear with log10 N and log10 E measured from their means, and move back to N = E = 1.
 
-    With n = log10 N - n̄ and e = log10 E - ē the model is level + size·n + gain·e + interaction·n·e, and its columns are
+    With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
     far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
     d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, and moves the covariance as well.
     """
@@ -368,7 +369,7 @@ def _spread(values: np.ndarray) -> bool:
 
 
 def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> tuple[np.ndarray, np.ndarray]:
-    """Return (level, slope) of equation (4)."""
+    """Return (level, slope) of the bilinear law at a size N."""
     size = check_range("dense_parameters", dense_parameters, above=0.0)
     if isinstance(coefficients, PerSizeCoefficients):
         # One line after the other: at most one has this size, and where none has, the NaN stays.
@@ -381,14 +382,14 @@ def _line_at_size(dense_parameters: np.ndarray, coefficients: LogLinearCoefficie
 
 
 def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficients) -> tuple[np.ndarray, np.ndarray]:
-    """Return (level, slope) of equation (5)."""
+    """Return (level, slope) of the bilinear law at E experts."""
     a, b, c, d = _interacting(coefficients)
     log_experts = np.log10(check_range("num_experts", num_experts, least=1.0))
     return b * log_experts + d, a + c * log_experts
 
 
 def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
-    """Return equation (2) as equation (3) with c = 0."""
+    """Return separable coefficients as bilinear ones with c = 0."""
     if isinstance(coefficients, PerSizeCoefficients):
         raise ValueError("per-size lines say nothing between sizes; needed: separable or bilinear coefficients")
     if isinstance(coefficients, SeparableCoefficients):

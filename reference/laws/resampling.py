@@ -12,9 +12,10 @@ is then no error of a row. A resample is a vector of weights, how many times eac
 numbers that the caller supplies. All quantities of `uncertainty.py` have a value in each resample's fit but the
 observation: resampling gives the scatter of the law, not that of a new run.
 
-How far to trust them. Simulated, 1,000 tables of the released design (six sizes, E up to 512, scatter 0.003 in log10),
-share of nominal 95 % intervals that hold the truth, lowest to highest over the quantities but the observation; at the
-right, all runs of a size share an error as well (0.002):
+How far to trust them. In 1,000 simulated tables of the released design (six sizes, E up to 512, scatter 0.003 in
+log10), the share of nominal 95 % intervals that held the truth, lowest to highest over the quantities but the
+observation; at the right, all runs of a size share an error as well (0.002). The slow tests in
+`conformance/test_laws_resampling.py` repeat this with 400 tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %
@@ -33,8 +34,8 @@ limit, which run off to infinity with a sign. E_start and E_max have no value th
 undefined for them and left out of their ranking. A resample whose rows do not determine the law at all is counted once,
 as undetermined. A jackknife needs a finite value from every fold, or it has no interval.
 
-Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. The paper has neither; which to
-use, by size, and the scales are our choice.
+Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. Which to use, by size, and the
+scales are our choice; whether the paper's appendix, which was not at hand, has either we do not know.
 """
 
 import math
@@ -74,10 +75,10 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
     """Return how many times each row is drawn when n rows are drawn with replacement.
 
     Args:
-        uniforms: [B, n], in [0, 1): one line for each resample; u draws row floor(u n).
+        uniforms: [draws, n], in [0, 1): one line for each resample; u draws row floor(u n).
 
     Returns:
-        [B, n] whole numbers as float64; every line sums to n.
+        [draws, n] whole numbers as float64; every line sums to n.
 
     Raises:
         ValueError: not two axes, or an entry outside [0, 1).
@@ -97,11 +98,11 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """Return how many times each row is drawn when whole groups are drawn with replacement.
 
     Args:
-        uniforms: [B, G], in [0, 1), G the number of different groups; u draws group floor(u G), in rising order.
+        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
         groups: [n], equal entries are one group.
 
     Returns:
-        [B, n] whole numbers as float64: the number of times the group of each row is drawn.
+        [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
 
     Raises:
         ValueError: as `bootstrap_weights`, or `uniforms` does not have one column for each group.
@@ -112,7 +113,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
-        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [B, {names.size}], one for each group")
+        raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
     return bootstrap_weights(uniforms)[:, member.reshape(-1)]
 
 
@@ -128,12 +129,12 @@ def bootstrap(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        weights: [B, n], whole numbers of at least 0, how often each resample has each row.
+        weights: [draws, n], whole numbers of at least 0, how often each resample has each row.
         quantities: as `profile_intervals`, but for "observation".
         level: between 0 and 1: how large a share of the resamples lies between low and high.
 
     Returns:
-        A Bootstrap. With the M values of a quantity in rising order, low is the one at (M - 1)(1 - level)/2 from
+        A Bootstrap. With the v values of a quantity in rising order, low is the one at (v - 1)(1 - level)/2 from
         below and high from above, counted from 0 and rounded outwards to a whole one.
 
     Raises:
@@ -175,8 +176,8 @@ def jackknife(
 ) -> Jackknife:
     """Return intervals of what the bounded law says, from leaving out one group of rows at a time.
 
-    With v of the whole table and v₍g₎ without group g, the pseudo-values m v - (m - 1) v₍g₎ of the m groups have the
-    standard error √((m - 1)/m · Σ (v₍g₎ - mean)²), and the interval is v ± q · that, q Student's quantile with m - 1
+    With v of the whole table and vᵢ without group i, the pseudo-values m v - (m - 1) vᵢ of the m groups have the
+    standard error √((m - 1)/m · Σ (vᵢ - mean)²), and the interval is v ± q · that, q Student's quantile with m - 1
     degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses are taken in log10; ends of E_start
     and E_max below 1 are put at 1.
 
@@ -289,7 +290,7 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
-        raise ValueError(f"weights has shape {weights.shape}; needed: [B, {rows}]")
+        raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
     if np.any((weights < 0) | (weights != np.floor(weights))):
         raise ValueError("weights: every entry has to be a whole number of at least 0")
     return weights

@@ -1,11 +1,11 @@
 """The bounded law of a routed language model's loss: how it falls with model size N and with the number of experts E.
 
-After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169), section 4. Logarithms
-are decimal, as in the paper. The law is
+After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). Logarithms are decimal,
+as in the paper. The law, and the equation of Ê in it:
 
-    log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d                                                  (1)
+    log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 
-    1/Ê = 1 / (E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max                                                    (2)
+    1/Ê = 1 / (E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max
 
 where  L  loss of the last evaluation, nats per token, above 0
        N  dense (active) parameters, above 0; it does not count experts
@@ -14,15 +14,16 @@ where  L  loss of the last evaluation, nats per token, above 0
 
 What each coefficient does: a is the slope of the loss in N at Ê = 1; b is the slope in Ê at N = 1; c > 0 makes
 routing help less as N grows; E_start sets where the first experts begin to count and E_max where more stop counting.
-E_max may be infinite: then Ê = E - 1 + E_start.
+E_max may be infinite: then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. That E_start is at least 1 is
+our choice: a dense model then counts as at least one expert, and the three values that the paper prints are above 1.8.
 
 Ill-conditioned, so never read alone: b and d are values at N = 1, seven decades below any model that was trained, and
 move with c. Print b + c log10 N at sizes that were trained (`slope_in_experts`). `cutoff` is 10 to the power -b/c: one
 unit in the third decimal of c moves it by an order of magnitude, so the paper's rounded Table 3 does not give back the
 paper's own cut-offs.
 
-Ours and theirs: `slope_in_experts` and `slope_in_parameters` are derivatives and hence negative while routing and
-size help; the authors' notes print them with the opposite sign.
+`slope_in_experts` and `slope_in_parameters` are derivatives and hence negative while routing and size help. Others
+print them with the opposite sign, as how much is gained.
 """
 
 import math
@@ -34,22 +35,22 @@ from ._projection import check_range
 
 
 class RoutedCoefficients(NamedTuple):
-    """The six coefficients of equations (1) and (2)."""
+    """The six coefficients of the law."""
 
     a: float  # d log10 L / d log10 N at Ê = 1
     b: float  # d log10 L / d log10 Ê at N = 1
     c: float  # how much the slope in log10 Ê changes per decade of N
     d: float  # log10 L at N = 1, Ê = 1
-    E_start: float  # Ê of a dense model, 1 <= E_start < E_max
+    E_start: float  # Ê of a dense model, 1 <= E_start < E_max (that it is at least 1 is our choice)
     E_max: float  # the limit of Ê for many experts; may be math.inf
 
 
 def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
-    """Return Ê, equation (2).
+    """Return Ê, the effective number of experts.
 
     Args:
         num_experts: E, any shape, finite, at least 1.
-        E_start: Ê at E = 1, at least 1.
+        E_start: Ê at E = 1, at least 1 (our choice).
         E_max: limit of Ê for large E, above E_start; may be math.inf.
 
     Returns:
@@ -76,7 +77,7 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
 
 
 def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return the loss L that equation (1) predicts.
+    """Return the loss L that the law predicts.
 
     Args:
         dense_parameters: N, parameters, above 0.
@@ -136,7 +137,7 @@ def effective_parameter_count(
 ) -> np.ndarray:
     """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
 
-    Setting L(N̄, 1) = L(N, E) in equation (1) and writing α(x) = a + c log10 x,
+    Setting L(N̄, 1) = L(N, E) in the law and writing α(x) = a + c log10 x,
 
         N̄ = N^(α(Ê)/α(E_start)) · (Ê/E_start)^(b/α(E_start))
 
@@ -173,7 +174,7 @@ def effective_parameter_count(
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
 
-    Equation (1) gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N), and equation (2), turned around,
+    The law gives log10 Ê = (log10 L - a log10 N - d) / (b + c log10 N), and the equation of Ê, turned around,
     E = 1 + (1/Ê - 1/E_max)⁻¹ - (1/E_start - 1/E_max)⁻¹.
 
     Args:
@@ -212,7 +213,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
 
-    Equation (1) gives log10 N = (log10 L - b log10 Ê - d) / (a + c log10 Ê).
+    The law gives log10 N = (log10 L - b log10 Ê - d) / (a + c log10 Ê).
 
     Args:
         num_experts: E, at least 1.

@@ -16,7 +16,7 @@ The interval (all kinds)
    RSS*(v) <= limit = RSS_min · (1 + q²/(n - 6)), where RSS*(v) is the least residual sum of squares among all laws of
    the domain that have that value, and q is Student's two-sided quantile with n - 6 degrees of freedom
    (`student_quantile`). For an observation, RSS* counts the new run as one more row.
-2. At a fixed shape (rise, bend) the law is linear in the four unknowns of equation (4) of `fitting.py`, so the laws
+2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`, so the laws
    allowed there are an ellipsoid, and the values allowed have ends in closed form: those of a parabola where v is
    linear in the unknowns, and two tangents (Fieller's theorem) where it is a ratio of such.
 3. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end, found by
@@ -27,7 +27,7 @@ their domain are part of the union. An infinite end says that the data allow law
 where they allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other
 coefficients run to infinity, to both sides or to the one that the sign of the gain, or of the interaction, leaves open.
 
-Source: the intervals are our choice (the paper has none).
+Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """
 
 import math

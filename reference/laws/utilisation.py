@@ -1,33 +1,38 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
 
-After Clark et al. 2022 (arXiv 2202.01169), section 4: the same law as in `routed.py` with F in the place of N and B in
-the place of E. More experts per token, another routing frequency or wider dense layers change F and B, so that all
+After Clark et al. 2022 (arXiv 2202.01169): the same law as in `routed.py` with F in the place of N and B in the place
+of E. More experts per token, another routing frequency or wider dense layers change F and B, so that all
 such models lie on one law, where the law in (N, E) needs them to be equal. Logarithms are decimal.
 
-    log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d                                                   (1)
+    log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
-    1/B̂ = 1 / (B - B_min + (1/B_start - 1/B_max)⁻¹) + 1/B_max                                                 (2)
+    1/B̂ = 1 / (B - B_min + (1/B_start - 1/B_max)⁻¹) + 1/B_max
 
 where  L  loss of the last evaluation, nats per token, above 0
-       F  TeraFLOPs (1e12) of the forward pass of one sequence of 2048 tokens
-       B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one token
+       F  TeraFLOPs (1e12) of the forward pass of one sequence of 2048 tokens. Elsewhere in this project F is the
+          FLOPs of one token; here it is 2048/1e12 times that
+       B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one *token*, as everywhere.
+          So it is not P over the F of this law
        B_min  the B of a dense model, where B̂ = B_start; B is never below it
        B̂  effective utilisation, rising with B from B_start and never above B_max, which may be infinite.
 
 Our choice: the units of F and B, which we could not check against the paper's text, and B_min, which is the least B of
-the rows unless it is given. Real dense models differ a little in B (0.19 to 0.39 in the released table, because the
-embedding counts in F and not in P); the law takes only the smallest of them as B = B_min.
+the rows unless it is given. Dense models differ in B by a factor of two: of the released ones of the usual width the
+smallest has 0.19 and the largest 0.39, because attention scores and the output layer count in F and have no weights
+that count in P, and weigh more in small models. Only the smallest has B = B_min and so B̂ = B_start. The law takes the
+largest for one with more than twice that (B̂ = 0.33 and B_start = 0.14 with the coefficients fitted to the S-BASE
+runs), as if it had experts.
 
-The fit is that of `fitting.py`, of the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. Multiplying equation (2)
-of `routed.py` by u gives equation (2) here, with
+The fit is that of `fitting.py`, of the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. Multiplying the equation
+of Ê in `routed.py` by u gives that of B̂ here, with the *change of unit*
 
     B̂ = u Ê',  B_start = u E_start',  B_max = u E_max',    and from log10 Ê' = log10 B̂ - log10 u
-    a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.                                           (3)
+    a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.
 
 E_start' >= 1 there is B_start >= u here. Our choice is u = B_min/10. There has to be a floor: as B_start → 0, B̂ at
-B_min goes to 0 while every other B̂ stays, so log10 B̂ becomes a step between the lowest B and all the others: one dense
-model set apart from the rest, which says nothing about utilisation. The optima of the released runs, all six losses,
-lie at 6 to 39 times the floor and stay where they are with any floor from B_min/2 to B_min/10,000.
+B_min goes to 0 while every other B̂ stays, so log10 B̂ becomes a step between the lowest B and all the others: one
+dense model set apart from the rest, which says nothing about utilisation. The optima of the released runs, all six
+losses, lie at 6 to 38 times the floor and are the same with floors of B_min/2 and B_min/10,000.
 """
 
 import math
@@ -56,7 +61,7 @@ class Compute(NamedTuple):
 
 
 class UtilisationCoefficients(NamedTuple):
-    """The six coefficients of equations (1) and (2), and the B from which B̂ is counted."""
+    """The six coefficients of the law, and the B from which B̂ is counted."""
 
     a: float  # d log10 L / d log10 F at B̂ = 1
     b: float  # d log10 L / d log10 B̂ at F = 1
@@ -120,7 +125,7 @@ def compute_columns(
 
 
 def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float, B_min: float) -> np.ndarray:
-    """Return B̂, equation (2).
+    """Return B̂, the effective utilisation.
 
     Args:
         utilisation: B, any shape, finite, at least B_min.
@@ -150,7 +155,7 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
 
 
 def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return the loss L that equation (1) predicts.
+    """Return the loss L that the law predicts.
 
     Args:
         teraflops: F, above 0.
@@ -209,7 +214,7 @@ def effective_teraflops(
 ) -> np.ndarray:
     """Return F̄, the TeraFLOPs of the model at B = B_min that the law gives the same loss as (F, B).
 
-    Setting L(F̄, B_min) = L(F, B) in equation (1) leaves
+    Setting L(F̄, B_min) = L(F, B) in the law leaves
 
         (a + c log10 B_start) log10 F̄ = (a + c log10 B̂) log10 F + b (log10 B̂ - log10 B_start).
 
@@ -275,7 +280,7 @@ def fit_utilisation(
     teraflops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray, B_min: float | None = None,
     huber: float | None = None,
 ) -> UtilisationFit:  # fmt: skip
-    """Fit equation (1) to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
+    """Fit the law to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
 
     Args:
         teraflops: [n], F, above 0.
@@ -337,7 +342,7 @@ def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisat
 
 
 def _change_of_unit(unit: float) -> np.ndarray:
-    """Return the matrix of equation (3): what the coefficients here are of those in (F, E')."""
+    """Return the matrix of the change of unit: what the coefficients here are of those in (F, E')."""
     log_unit = math.log10(unit)
     change = np.diag([1.0, 1.0, 1.0, 1.0, unit, unit])
     change[0, 2] = change[3, 1] = -log_unit
@@ -345,7 +350,7 @@ def _change_of_unit(unit: float) -> np.ndarray:
 
 
 def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoefficients:
-    """Return equation (3). Term by term, since B_max may be infinite and 0 · ∞ is not 0."""
+    """Return the coefficients after the change of unit, term by term: B_max may be infinite and 0 · ∞ is not 0."""
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)

@@ -7,7 +7,8 @@ experts per token are our choice; the program is that of `quantile`.
     2. SELECT   training:   of all balanced assignments, k experts each, the one with the     `balanced_assignment`
                             largest Σ sₜₑ over the chosen pairs
                 evaluation: the k experts with the largest sₜₑ; no balance, nothing dropped   `base_router`
-    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, the only way of a gradient into wₑ
+    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, the only way of a gradient into wₑ; what gates do to the
+                size of the output: see `sinkhorn`
 
 **Balanced** means T k/E tokens for each expert. Where E does not divide T k, it means ⌊T k/E⌋ or ⌈T k/E⌉ (our choice),
 and which T k mod E experts get the one more is part of the optimum. The k experts of a token are distinct.
@@ -39,10 +40,10 @@ score for up to 127 experts, and all sums are exact from there on.
 The choice depends on every token of the group, later ones included: a training step leaks the future into the choice
 of experts. Evaluation is causal and looks at each token alone. No gradient flows through the assignment.
 
-The paper's output α f(h) + (1 − α) h, with gate α and an expert f(h) = h + FFN(LN(h)) that has its own residual, is
-h + α FFN(LN(h)): what a pre-norm block with this gate computes anyway. For an f without a residual of its own, or a
-stack of several, the mix with the identity is not a gate of the expert alone; no option offers it here. With k > 1 each
-expert has its own gate, and what they give is added up.
+The paper's output α expert(h) + (1 − α) h, with gate α and an expert(h) = h + FFN(LN(h)) that has its own residual, is
+h + α FFN(LN(h)): what a pre-norm block with this gate computes anyway. For an expert without a residual of its own, or
+a stack of several, the mix with the identity is not a gate of the expert alone; no option offers it here. With k > 1
+each expert has its own gate, and what they give is added up (our choice).
 
 What this file does not do: the shuffle of tokens between workers, which decides what a group is; dispatch (`experts`).
 """
@@ -164,7 +165,7 @@ def base_router(
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
         training: select by the balanced assignment (not causal); otherwise the largest logits (causal, any group).
-        gate: "sigmoid" (the authors' code) or "softmax" of the logits, over all experts whatever k is.
+        gate: "sigmoid" (as the authors' code, in fairseq) or "softmax" of the logits, over all experts whatever k is.
         held: a routing of the same group whose selection is used instead of a new one.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.

@@ -20,9 +20,8 @@ and before it.
 Padding: with a `mask` [T] an expert takes C(n) tokens, n the number of real ones, and takes real ones only. The arrays
 keep the C(T) columns of a full group: those past C(n) repeat the expert's first token, have gate 0, and count nowhere.
 
-Our choices, where the paper is silent: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1);
-the sigmoid is an option. Experts compare the logarithms of the scores, which do not underflow; equal ones go to the
-lower token index.
+Our choices: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1); the sigmoid is an option.
+Experts compare the logarithms of the scores, which do not underflow; equal ones go to the lower token index.
 """
 
 import numpy as np

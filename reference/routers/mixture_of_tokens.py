@@ -7,7 +7,7 @@ A group holds g tokens, which is the T of the other routers.
     1. SCORE    zᵢₑ = xᵢ · cₑ, with the controller c                                  params["router"]
     2. WEIGH    wᵢₑ = exp(zᵢₑ / τ) / Σⱼ exp(zⱼₑ / τ), over the tokens of the group    `mixing_weights`
     3. MIX      mₑ = Σᵢ wᵢₑ xᵢ, one mixture for each expert
-    4. RUN      yₑ = φ(mₑ Uₑ) Dₑ
+    4. RUN      yₑ = φ(mₑ · upₑ) · downₑ
     5. COMBINE  hᵢ = Σₑ wᵢₑ yₑ, with the same weights                                 `mixture_of_tokens`
 
 No SELECT and no PLACE: nothing is chosen, so nothing is dropped, nothing has a capacity and no LOSS has to keep the
@@ -31,13 +31,13 @@ Switching the mixing off:
   have not met such inputs.
 - τ → 0: each expert takes the one token that it scores highest, with weight 1 (`one_hot`). That is expert choice with
   a capacity of 1 and a gate of 1; it still depends on the group.
-- transition tuning: the layer becomes a Switch layer, trained on for some steps. The experts U and D stay, and the
+- transition tuning: the layer becomes a Switch layer, trained on for some steps. The experts stay, and the
   controller becomes the router. The parameter tree is the same, so nothing is converted: with
   z = x @ params["router"] and routing = `top_k.switch_router`(z), the layer is
   `experts.routed_ffn`(params, x, routing.expert, routing.gate). Each token is then on its own.
 
 Our choices: the tanh form of GELU, so that models differ in routing alone (the paper's ReLU is an option); the same
-weights for mixing and redistribution for a learned temperature too; a `mask` for padding.
+weights for mixing and redistribution, whatever the temperature; a `mask` for padding.
 """
 
 from typing import NamedTuple

@@ -5,29 +5,30 @@ codes of 2026 route so.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
-    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β
+    3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β; what gates do to the size of the output:
+                see `sinkhorn`
     4. LOSS     none; after a training batch β takes one step                             `quantile_bias`
 
 **The program.** Choose k experts for each token so that Σ s is largest, with ⌊T k / E⌋ or ⌈T k / E⌉ tokens for each
-expert. Let C = ⌊T k / E⌋ and r = T k mod E. For any token prices α, expert prices β and one number x, no such choice
+expert. Let n = ⌊T k / E⌋ and m = T k mod E. For any token prices α, expert prices β and one number γ, no such choice
 exceeds
 
-    D(α, β, x) = k Σₜ αₜ + C Σₑ βₑ + r x + Σₑ max(0, βₑ − x) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
+    bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-since r experts may have one token more, each for the price x. With the best α and x this is `base.dual_bound`(s, β, k).
+since m experts may have one token more, each for the price γ. With the best α and γ this is `base.dual_bound`(s, β, k).
 
-**The step** takes each block in turn to where D is least given the others. That is an interval between two order
-statistics, and the step goes to its middle:
+**The step** takes each block in turn to where the bound is least given the others. That is an interval between two
+order statistics, and the step goes to its middle:
 
     αₜ ← between the k-th and the (k+1)-th largest of sₜₑ − βₑ over e
-    x  ← between the r-th and the (r+1)-th largest of βₑ over e                          (where r > 0)
-    βₑ ← between the C-th and the (C+1)-th largest of sₜₑ − αₜ over t                    (where r = 0)
-         between the (C+1)-th and the (C+2)-th largest of x and sₜₑ − αₜ over t          (where r > 0)
+    γ  ← between the m-th and the (m+1)-th largest of βₑ over e                          (where m > 0)
+    βₑ ← between the n-th and the (n+1)-th largest of sₜₑ − αₜ over t                    (where m = 0)
+         between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
-D never rises, so every β is a certificate: a bound on what any balanced choice can reach. From the ends of the
-intervals the steps stall at vertices where everything is tied. From the middles they reached the optimum in 399 of 400
-tries with up to 60 tokens and 8 experts, within 300 steps; one, with tied whole scores, stopped short of it. At the
-optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
+The bound never rises, so every β is a certificate: a bound on what any balanced choice can reach. From the ends of the
+intervals the steps stall at vertices where everything is tied. From the middles they end at the optimum in nearly every
+case (the second example of `quantile_bias` counts); with tied whole scores they can stop short of it (the third). At
+the optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
 
 One step per batch, with the bias kept from batch to batch. Over micro-batches, and over devices that have a part of the
 batch each, the mean of their biases is taken (by the caller). That is not the bias of all the tokens at once: each part
@@ -70,22 +71,37 @@ def quantile_bias(
         >>> bias = quantile_bias(scores, np.zeros(2))
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
+
+        By how much the bound is above the optimum after 300 steps, in how many of twenty draws of normal scores:
+
+        >>> from routelaws.reference.routers.base import balanced_assignment, dual_bound
+        >>> def gap(scores):
+        ...     bias = quantile_bias(scores, np.zeros(scores.shape[1]), num_steps=300)
+        ...     return dual_bound(scores, bias) - balanced_assignment(scores).objective
+        >>> draws = [np.random.default_rng(seed).standard_normal((17, 4)) for seed in range(20)]
+        >>> sum(abs(gap(scores)) < 1e-9 for scores in draws)
+        20
+
+        A table of whole scores on which the steps stop short of the optimum:
+
+        >>> round(float(gap(np.random.default_rng(67).integers(0, 4, (23, 8)).astype(float))), 6)
+        1.0
     """
     if mask is not None:
         scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
     scores, bias = check_finite("scores", scores), check_finite("bias", bias)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
-    capacity, more = divmod(num_tokens * k, num_experts)
+    everyone, more = divmod(num_tokens * k, num_experts)
     if k == num_experts:
         num_steps = 0
     for _ in range(num_steps):
         alpha = _middle(scores - bias, k, axis=1)  # [T]
         candidates = scores - alpha[:, None]  # [T, E]
         if more:
-            x = _middle(bias, more, axis=0)
-            candidates = np.vstack([candidates, np.full(num_experts, x)])
-        bias = _middle(candidates, capacity + (more > 0), axis=0)
+            gamma = _middle(bias, more, axis=0)
+            candidates = np.vstack([candidates, np.full(num_experts, gamma)])
+        bias = _middle(candidates, everyone + (more > 0), axis=0)
         bias = bias - bias.mean()
     return bias
 

@@ -12,18 +12,19 @@ state, the expert is the action, and the reward is how well the next token was p
     5. LOSS     what is added to the cross-entropy of the model                          `policy_terms`
 
 The gate is a constant, so the cross-entropy alone gives the router no gradient. The gradient of an expectation over
-drawn experts is that of REINFORCE: ∇ E[r] = E[r ∇ log π(e)], and for any baseline b(x) that does not look at the drawn
-expert E[b ∇ log π(e)] = 0. With the reward rₜ = log p(next token) and the advantage Aₜ = rₜ − b(xₜ),
+drawn experts is that of REINFORCE: ∇ mean(r) = mean(r ∇ log π(e)), where means are over draws, and for any baseline
+value(x) that does not look at the drawn expert mean(value(x) ∇ log π(e)) = 0. With the reward rₜ = log p(next token)
+and the advantage aₜ = rₜ − value(xₜ),
 
-    policy    −mean Aₜ log π(eₜ | xₜ)        A is a constant: the gradient goes through log π
-    baseline   mean (rₜ − b(xₜ))²            b is a small network (`state_value`), r a constant
+    policy    −mean aₜ log π(eₜ | xₜ)        a is a constant: the gradient goes through log π
+    baseline   mean (rₜ − value(xₜ))²        a small network (`state_value`); r is a constant
     entropy    mean over t of −Σₑ πₜₑ log πₜₑ      its weight is subtracted: more entropy, less loss
     balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
 
-Credit. The paper gives each choice the reward of its own token. That is the true gradient as long as no token sees
-another one's choice. Where attention follows the routed layer, the choice of token t also changes the rewards of the
-later tokens, and the reward of its own token alone gives a biased gradient. The sum of the rewards from t to the end of
-the sequence (`reward_to_go`) is unbiased then too, at the price of more variance.
+Credit. As the paper is usually quoted, each choice has the reward of its own token. That is the true gradient as long
+as no token sees another one's choice. Where attention follows the routed layer, the choice of token t also changes the
+rewards of the later tokens, and the reward of its own token alone gives a biased gradient. The sum of the rewards from
+t to the end of the sequence (`reward_to_go`) is unbiased then too, at the price of more variance.
 
 Several experts per token are drawn without replacement, in order: the k largest of log π + Gumbel noise are exactly
 such a draw. Its probability is that of Plackett and Luce: at each step the policy over the experts that are left.
@@ -32,10 +33,11 @@ Training and evaluation choose differently, by design. Both are causal: the expe
 alone (a capacity and the balance loss take the others into account). The reward looks at the next token, in the loss
 only.
 
-From the paper: the reward, the constant gate, the baseline d → d/8 → 1 without biases, one expert per token, and that
-a balance loss helps. Our choices: the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; rewards of the routed
-blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate 1/k, the mean of the experts; the
-nucleus and reward-to-go are options.
+From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released
+table: the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice, since the paper's
+appendix was not at hand: that there is a balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline;
+rewards of the routed blocks are the same, their terms are added up; greedy evaluation; k > 1 and its gate 1/k, the mean
+of the experts; the nucleus and reward-to-go are options.
 """
 
 from typing import NamedTuple
@@ -94,7 +96,7 @@ def reinforce_router(
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
     logits); ties go to the lower index.
 
-    Source: Clark et al. 2022 for k = 1; the rest is our choice (module docstring).
+    Source: Clark et al. 2022 for k = 1 in training; the rest is our choice (module docstring).
 
     Example:
         The policy prefers expert 0; the noise of the second token does not.
@@ -247,13 +249,13 @@ def policy_entropy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.n
 
 
 def state_value(params: dict, x: np.ndarray) -> np.ndarray:
-    """Return the baseline b(x): the reward that the state lets one expect.
+    """Return the baseline, value(x): the reward that the state lets one expect.
 
     A network of one hidden layer with ReLU and without biases. No gradient goes into x: the baseline learns from the
     states and does not change them.
 
     Args:
-        params: "hidden" [d, h] and "out" [h]; the paper has h = d/8.
+        params: "hidden" [d, width] and "out" [width]; the released runs have width d/8, by their parameter counts.
         x: [T, d], the input of the block.
 
     Returns:
@@ -335,7 +337,8 @@ def policy_terms(
         ValueError: an entry is not finite, a shape is wrong, an index or the nucleus is out of range, or no token is
             real.
 
-    Source: Clark et al. 2022; the weights are our choice.
+    Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
+    choice (module docstring).
 
     Example:
         Two tokens, two experts, π = 1/2 each; one token did better than its baseline, the other worse.

@@ -9,6 +9,8 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
                        softmax of zₜ over the chosen                             "softmax"
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
+With "none" and softmax scores the output is the smaller the more experts there are; `sinkhorn` says by how much.
+
 For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax, then
 top-k; "softmax" is top-k, then softmax. Sigmoid scores with a bias and "sum" are the form of DeepSeek-V3.
 
@@ -26,9 +28,10 @@ in some orders later ones; it is for training alone. So does a bias, through the
 Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
 experts 0 … k−1 with gate 0, and count in no load; what their logits are does not matter.
 
-Our choices, where the papers are silent: in GShard's router the second expert is kept with probability
-min(1, 2 gate), so that two equal gates are always both kept, and the gate of the first is not scaled up when the
-second is left out.
+GShard's router follows Algorithm 1 of Lepikhin et al. 2020: gates are normalised over the two, the second expert is
+kept where 2 · gate is above a uniform number (its line 19), and the gate of the first is not scaled up when the second
+is left out. In the algorithm a second choice that is left out still counts in the queue of its expert (line 22); what
+the model does here instead is our choice, see `gshard_router`.
 """
 
 import numpy as np
@@ -204,9 +207,11 @@ def gshard_router(
 ) -> Routing:
     """Give each token its two best experts, and leave the second out at random when its gate is small.
 
-    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate. One that is
-    left out keeps its place in `expert` and has gate 0; `plan` and `load` leave it out, which is also how `held` knows.
-    To leave its slot to others as well, give `experts.routed_ffn` the mask `gate != 0`; it covers padding too.
+    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
+    probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
+    and has gate 0; `plan` and `load` leave it out, which is also how `held` knows. Given to `experts.routed_ffn` like
+    that it takes a slot, as in the paper's algorithm. To leave its slot to others, give `experts.routed_ffn` the mask
+    `gate != 0`, which covers padding too; the model does so (our choice; the code that the authors released does, too).
 
     Args:
         logits: [T, E], finite, E >= 2.
@@ -221,7 +226,8 @@ def gshard_router(
         ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, or the mask has another shape or no real
             token.
 
-    Source: Lepikhin et al. 2020; the factor 2 is our choice.
+    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
+    choice.
 
     Example:
         Gates 3/4 and 1/4: the second is kept with probability 1/2.
