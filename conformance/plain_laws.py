@@ -160,16 +160,17 @@ def forgetful(level: float, rows: int, unknowns: int) -> float:
     return float(2 * stats.t.cdf(reach, freedom) - 1)
 
 
-def held(counts: dict, trials: int, share: float, wrong: float | None = None) -> None:
+def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
     """Fail unless each count is one that `trials` of probability `share` give.
 
     Args:
         counts: how often each interval held the truth.
         trials: simulated tables.
-        share: what it should be.
+        share: what it should be; or its least and its most, where the intervals are no more exact than that.
         wrong: the share of an interval that this many trials have to tell from a right one.
     """
-    low, high = count_limits(share, trials)
+    least, most = share if isinstance(share, tuple) else (share, share)
+    low, high = count_limits(least, trials)[0], count_limits(most, trials)[1]
     if wrong is not None:
         assert stats.binom.cdf(high, trials, wrong) - stats.binom.cdf(low - 1, trials, wrong) < CHANCE, "too few trials"
     outside = {name: count for name, count in counts.items() if not low <= count <= high}
