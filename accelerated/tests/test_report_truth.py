@@ -69,6 +69,17 @@ def found(sweep):
     return findings.find(sweep)
 
 
+@pytest.fixture(scope="module")
+def pictures(sweep, found, tmp_path_factory):
+    """Every figure by the name of the file that it would be written to."""
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
+        assert figures.draw_all(tmp_path_factory.mktemp("figures"), sweep, found) == list(kept)
+    assert list(kept) == ["loss", "effective_size", "training", "load"]
+    return kept
+
+
 def losses_at(router: str, size: int, experts: int) -> list[float]:
     """Return the losses of the runs at a point, by the law."""
     exact = LAWS.get(router, LAWS["Hash"]).loss(size, experts)
@@ -94,8 +105,8 @@ def dark(line) -> float:
     return -sum(matplotlib.colors.to_rgb(line.get_color()))
 
 
-def test_the_loss_figure_draws_the_law_at_each_size_and_every_run(sweep, found):
-    panels = figures.loss_figure(sweep, found).axes
+def test_the_loss_figure_draws_the_law_at_each_size_and_every_run(pictures):
+    panels = pictures["loss"].axes
     assert [panel.get_title("left") or panel.get_title() for panel in panels] == list(LAWS)
     assert panels[0].get_ylabel() == "validation loss (nats per token)"
     for panel, (router, law) in zip(panels, LAWS.items(), strict=True):
@@ -117,8 +128,8 @@ def test_the_loss_figure_draws_the_law_at_each_size_and_every_run(sweep, found):
             assert text == f"N = {label}" and x == 32 and close(y, law.loss(size, 32), 1e-5)
 
 
-def test_the_effective_size_figure_puts_every_run_on_the_dense_line(sweep, found):
-    panels = figures.effective_size_figure(sweep, found).axes
+def test_the_effective_size_figure_puts_every_run_on_the_dense_line(pictures):
+    panels = pictures["effective_size"].axes
     for panel, (router, law) in zip(panels, LAWS.items(), strict=True):
         assert panel.get_xlabel() == "effective parameter count  (parameters)" and panel.get_xscale() == "log"
         assert close(drawn(panel, "s"), sorted((n, law.loss(n, 1)) for n in SIZES), 1e-5)
@@ -137,8 +148,8 @@ def test_the_effective_size_figure_puts_every_run_on_the_dense_line(sweep, found
         assert close(above[2], law.worth(SIZES[-1], 32), 1e-4)
 
 
-def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(sweep, found):
-    figure = figures.training_figure(sweep, found)
+def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pictures):
+    figure = pictures["training"]
     panels = figure.axes
     assert [panel.get_title("left") or panel.get_title() for panel in panels] == [f"N = {label}" for label in LABELS]
     assert panels[0].get_ylabel() == "loss (nats per token)"
@@ -170,8 +181,8 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_drawn(swee
     assert (size, chosen.experts, chosen.config.seed) == (SIZES[1], 8, 42)
 
 
-def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(sweep, found):
-    panels = figures.load_figure(sweep, found).axes
+def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pictures):
+    panels = pictures["load"].axes
     assert panels[0].get_ylabel() == "tokens, in units of a fair share"
     for panel, router in zip(panels, LAWS, strict=True):
         assert (panel.get_title("left") or panel.get_title()) == f"{router}, N = 2.0M, E = 32"

@@ -14,12 +14,11 @@ import pytest
 
 from routelaws.accelerated.report.reproduce import (
     ablations,
-    law_figures,
+    figures,
     laws_text,
     pairs,
     rows,
     rows_text,
-    run_figures,
     runs_text,
     utilisation,
 )
@@ -70,6 +69,17 @@ def gathered(tmp_path_factory):
     path = tmp_path_factory.mktemp("truth") / "table.csv"
     make_frame().to_csv(path, index=False)
     return gather(rows.open_table(path))
+
+
+@pytest.fixture(scope="module")
+def pictures(gathered, tmp_path_factory):
+    """Every figure by the name of the file that it would be written to."""
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
+        assert figures.draw_all(tmp_path_factory.mktemp("figures"), *gathered) == list(kept)
+    assert set(kept) == set(figures.FIGURES)
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +137,8 @@ def labelled(figure) -> dict:
 # Figures of the laws.
 
 
-def test_the_loss_figure(results, runs):
-    panels = law_figures.loss_figure(results, runs).axes
+def test_the_loss_figure(pictures):
+    panels = pictures["loss"].axes
     assert [title(panel) for panel in panels] == ["HASH", "S-BASE"]
     assert panels[0].get_ylabel() == "validation loss (nats per token)"
     for panel, law in zip(panels, LAWS.values(), strict=True):
@@ -146,8 +156,8 @@ def test_the_loss_figure(results, runs):
             assert text == label and x == 256 and close(y, law.loss(size, 256), 1e-5)
 
 
-def test_the_figure_of_level_curves(results, runs):
-    panels = law_figures.level_figure(results, runs).axes
+def test_the_figure_of_level_curves(pictures):
+    panels = pictures["levels"].axes
     assert panels[0].get_ylabel() == "experts E  (1 = dense)"
     for panel, law in zip(panels, LAWS.values(), strict=True):
         assert panel.get_xlabel() == "dense parameters N" and panel.get_xscale() == panel.get_yscale() == "log"
@@ -169,8 +179,8 @@ def test_the_figure_of_level_curves(results, runs):
             assert close(law.loss(*text.get_position()), float(text.get_text()), 1e-3)
 
 
-def test_the_figure_of_effective_size(results, runs):
-    panels = law_figures.effective_figure(results, runs).axes
+def test_the_figure_of_effective_size(pictures):
+    panels = pictures["effective_size"].axes
     for panel, law in zip(panels, LAWS.values(), strict=True):
         assert panel.get_xlabel() == "effective parameter count" and panel.get_xscale() == "log"
         assert close(drawn(panel, "s"), sorted((n, dense_loss(n)) for n in SIZES), 1e-5)
@@ -198,8 +208,8 @@ def measured(router: str, size: int) -> tuple[list[float], list[float]]:
     return [0.0] * len(dense) + [x for x, _ in routed], dense + [y for _, y in routed]
 
 
-def test_the_figure_of_slopes(results, runs):
-    figure = law_figures.slopes_figure(results, runs)
+def test_the_figure_of_slopes(pictures):
+    figure = pictures["slopes"]
     left, right = figure.axes
     assert (title(left), title(right)) == ("Measured, per tenfold E", "Law, per tenfold effective experts Ê")
     assert left.get_ylabel() == "change of log10 L" and left.get_xlabel() == right.get_xlabel() == "dense parameters N"
@@ -227,8 +237,8 @@ def test_the_figure_of_slopes(results, runs):
     assert all(any(close(pair, line, 1e-5) for line in whiskers) for pair in ends)
 
 
-def test_the_figure_of_coefficients(results, runs):
-    figure = law_figures.coefficients_figure(results, runs)
+def test_the_figure_of_coefficients(results, pictures):
+    figure = pictures["coefficients"]
     wanted = ["a", "b", "c", "E start", "E max", "N cutoff"]
     assert [title(panel) for panel in figure.axes] == wanted
     for panel, name in zip(figure.axes, wanted, strict=True):
@@ -243,8 +253,8 @@ def test_the_figure_of_coefficients(results, runs):
             assert close(bar.get_xdata(), ends) and ends[0] < truth < ends[1]
 
 
-def test_the_figure_of_forms(results, runs):
-    figure = law_figures.forms_figure(results, runs)
+def test_the_figure_of_forms(results, pictures):
+    figure = pictures["forms"]
     heads = {"leave_one_out": "One run left out at a time", "leave_one_size_out": "One size left out at a time"}
     for panel, (key, head) in zip(figure.axes, heads.items(), strict=True):
         assert title(panel) == head and panel.get_xlabel() == "RMSLE of the runs left out (log10)"
@@ -263,8 +273,8 @@ def test_the_figure_of_forms(results, runs):
 # Figures of runs.
 
 
-def test_the_figure_of_routers(results, runs):
-    figure = run_figures.routers_figure(results, runs)
+def test_the_figure_of_routers(pictures):
+    figure = pictures["routers"]
     for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
         assert title(panel) == f"N = {label}" and panel.get_xlabel() == "experts E"
         lines = {line.get_label(): line for line in panel.lines}
@@ -274,8 +284,8 @@ def test_the_figure_of_routers(results, runs):
     assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
 
 
-def test_the_figure_of_pairs(results, runs):
-    (panel,) = run_figures.pairs_figure(results, runs).axes
+def test_the_figure_of_pairs(pictures):
+    (panel,) = pictures["pairs"].axes
     assert title(panel) == "HASH less S-BASE" and panel.get_xlabel() == "experts E"
     assert panel.get_ylabel() == "difference of the loss, %"
     for size, label in zip(SIZES, LABELS, strict=True):
@@ -286,8 +296,8 @@ def test_the_figure_of_pairs(results, runs):
     assert close([band.get_y(), band.get_height()], [-reach, 2 * reach])
 
 
-def test_the_figure_of_other_texts(results, runs):
-    figure = run_figures.transfer_figure(results, runs)
+def test_the_figure_of_other_texts(pictures):
+    figure = pictures["transfer"]
     assert [title(panel) for panel in figure.axes] == ["validation", "C4"]
     assert figure.axes[0].get_ylabel() == "change of the loss, %"
     for panel, power in zip(figure.axes, (1.0, 1.25), strict=True):
@@ -298,8 +308,8 @@ def test_the_figure_of_other_texts(results, runs):
             assert close(line.get_ydata(), [100 * (10 ** (power * law.gain(n, 256)) - 1) for n in SIZES], 1e-3)
 
 
-def test_the_figure_of_experts_per_token(results, runs):
-    figure = run_figures.k_figure(results, runs)
+def test_the_figure_of_experts_per_token(pictures):
+    figure = pictures["k"]
     assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
     for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
         assert title(panel) == f"S-BASE, N = {label}" and panel.get_xlabel() == "forward TeraFLOPs of 2,048 tokens"
@@ -312,8 +322,8 @@ def test_the_figure_of_experts_per_token(results, runs):
         assert close([at for _, *at in words], [*routed, routed[1], *dense, dense[1]])
 
 
-def test_the_figure_of_routing_frequency(results, runs):
-    figure = run_figures.frequency_figure(results, runs)
+def test_the_figure_of_routing_frequency(pictures):
+    figure = pictures["frequency"]
     for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
         assert title(panel) == f"N = {label}" and panel.get_xlabel() == "R, share of the blocks that are routed"
         (line,) = panel.lines
@@ -361,10 +371,10 @@ def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_ow
             assert found["low"] - abs(truth) * 2e-3 < truth < found["high"] + abs(truth) * 2e-3, name
 
 
-def test_the_figure_of_the_law_in_compute(in_compute, results):
+def test_the_figure_of_the_law_in_compute(in_compute, results, pictures):
     entry, runs = in_compute
-    figure = run_figures.utilisation_figure(results | {"utilisation": [entry]}, runs)
-    (panel,) = figure.axes
+    assert pictures["utilisation"].axes[0].get_xlabel() == "effective TeraFLOPs of 2,048 tokens"
+    (panel,) = figures.FIGURES["utilisation"](results | {"utilisation": [entry]}, runs).axes
     assert title(panel) == "S-BASE" and panel.get_xlabel() == "effective TeraFLOPs of 2,048 tokens"
     assert panel.get_ylabel() == "validation loss (nats per token)"
     (line,) = curves(panel)
