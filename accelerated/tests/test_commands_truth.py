@@ -236,6 +236,29 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
         assert near(np.log10([said["loss"], *said[key]]), student.interval(weights, more), 1e-6), key
 
 
+def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
+    """One row, and one size, at a time: fitted again without it, by NumPy, and predicted."""
+    cells, truth, _ = LINEAR["separable"]
+    sizes, _ = np.array(cells).T
+    design = linear_design("separable", *np.array(cells).T)
+    log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
+    path = save(make_frame(cells, log_loss), tmp_path)
+    wanted = []
+    for groups in (np.arange(len(cells)), sizes):
+        errors = []
+        for group in np.unique(groups):
+            kept = groups != group
+            solution = np.linalg.lstsq(design[kept], log_loss[kept], rcond=None)[0]
+            errors += list(design[~kept] @ solution - log_loss[~kept])
+        wanted.append(math.sqrt(np.mean(np.square(errors))))
+    [fit] = fit_table(path, "separable")["fits"]
+    assert [fit["leave_one_out_rmsle"], fit["leave_one_size_out_rmsle"]] == pytest.approx(wanted, rel=1e-9)
+    rows = {row[0]: row[1] for row in shown(print_fit, fit_report(path, "separable")) if len(row) > 1}
+    assert rows["RMSLE, leave one out"] == f"{wanted[0]:.5f}"
+    assert rows["RMSLE, leave one size out"] == f"{wanted[1]:.5f}"
+    assert rows["RMSLE"] == f"{math.sqrt(Student(design, log_loss, 0.5).squares / len(cells)):.5f}"
+
+
 # How often the intervals that are printed hold the truth.
 
 

@@ -292,6 +292,13 @@ def test_the_sentence_of_the_outcome_has_the_largest_gain_first(sweep, found):
         assert "32 experts is below dense" in text and "at all 3 sizes" in text
 
 
+def test_the_summary_says_what_was_trained(sweep):
+    text = sweep_report._what(sweep)
+    assert "34 small language models of 3 sizes (N = 10K, 120K and 2.0M parameters" in text
+    assert "dense and routed by Hash and S-Base with E = 2, 4, 8, 16, 32." in text
+    assert "In a routed model 50 % of the blocks hold E feed-forward networks" in text and "through one of them" in text
+
+
 def test_the_table_of_loads_and_of_the_comparison(sweep, found):
     text = sections.load_section(found, ["load"])
     for router in LAWS:
