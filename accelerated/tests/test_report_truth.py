@@ -174,11 +174,13 @@ def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pi
             assert close(line.get_ydata(), wanted)
 
 
-def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_drawn(sweep):
+def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(sweep):
     runs = [run for run in sweep.runs if run.router == "Hash" and run.size == SIZES[1] and run.experts <= 8]
     less = sweep._replace(runs=runs, selections=sweep.selections[:1])
     [(size, [chosen])] = figures._shown_runs(less)
     assert (size, chosen.experts, chosen.config.seed) == (SIZES[1], 8, 42)
+    [load] = findings.loads(less)
+    assert (load.size, load.experts, load.seed) == (SIZES[1], 8, 42)
 
 
 def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pictures):
