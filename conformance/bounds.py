@@ -64,6 +64,8 @@ BOUNDS["laws.held_out.closed"] = Bound(3e-13, "log10, of 1 + the largest error; 
 BOUNDS["laws.held_out.searched"] = Bound(1e-8, "log10, of 1 + the largest error; two searches, valleys are flat")
 BOUNDS["laws.held_out.paired"] = Bound(1e-12, "of the squared errors; sums of up to 60 of them")
 BOUNDS["laws.resampling.value"] = Bound(2e-5, "of the spread over resamples; two optima, as laws.uncertainty.value")
+BOUNDS["laws.coverage.quiet"] = Bound(3e-3, "of half an interval; second order in errors of 1e-6; measured 8.6e-4")
+BOUNDS["laws.coverage.covariance"] = Bound(2e-12, "relative; normal equations, here and there; measured 5.5e-13")
 
 BOUNDS["laws.dense.value"] = Bound(5e-15, "relative; alpha times a difference of logarithms up to 30; measured 0.9e-15")
 BOUNDS["laws.dense.size"] = Bound(5e-15, "relative per 1/alpha: the rounding of a log10 loss; measured 1.1e-15")

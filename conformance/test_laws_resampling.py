@@ -245,53 +245,6 @@ def test_released_intervals(backend, router):
     assert max(lengths) < 3 * min(lengths), lengths
 
 
-def covered(backend, shift: float, tables: int, seed: int) -> dict[str, dict[str, float]]:
-    """Return, for each method, the share of simulated tables whose intervals hold the truth, by quantity."""
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
-    random, module = np.random.default_rng(seed), backend.laws.resampling
-    exact, member = np.log10(routed.predict_loss(size, experts, LAW)), np.unique(size, return_inverse=True)[1]
-    quantities, _ = asked(backend, ("slope", "gain", "prediction", "E_start", "N_cutoff", "effective_parameters"))
-    log_start, at = math.log10(LAW.E_start), math.log10(PLACE[0])
-    predicted, dense = (math.log10(routed.predict_loss(PLACE[0], count, LAW)) for count in (PLACE[1], 1))
-    truth = [LAW.b + LAW.c * at, predicted - dense, 10**predicted, LAW.E_start, routed.cutoff(LAW),
-             10 ** ((predicted - LAW.d - LAW.b * log_start) / (LAW.a + LAW.c * log_start))]  # fmt: skip
-    held = {method: dict.fromkeys([item.name for item in quantities], 0) for method in ("profile", "rows", "size", "t")}
-    for _ in range(tables):
-        scatter = random.normal(0, 3e-3, size.size) + random.normal(0, shift, len(SIZES))[member]
-        runs = Runs(size, experts, 10 ** (exact + scatter))
-        weights = module.bootstrap_weights(random.random((200, size.size)))
-        by_size = module.group_bootstrap_weights(random.random((200, len(SIZES))), size)
-        found = {
-            "profile": backend.laws.uncertainty.profile_intervals(*runs, quantities),
-            "rows": module.bootstrap(*runs, weights, quantities).intervals,
-            "size": module.bootstrap(*runs, by_size, quantities).intervals,
-            "t": module.jackknife(*runs, size, quantities).intervals,
-        }
-        for method, intervals in found.items():
-            for interval, value in zip(intervals, truth, strict=True):
-                held[method][interval.quantity.name] += (interval.low <= value <= interval.high) / tables
-    return held
-
-
-@pytest.mark.slow
-def test_coverage_with_independent_runs(backend):
-    """All but the bootstrap by size, which six sizes make too narrow, hold the truth in 90 to 98 % of 400 tables."""
-    held = covered(backend, 0.0, 400, 20220404)
-    for method in ("profile", "rows", "t"):
-        assert all(0.9 <= share <= 0.98 for share in held[method].values()), (method, held[method])
-    assert all(0.8 <= share <= 0.95 for share in held["size"].values()), held["size"]
-
-
-@pytest.mark.slow
-def test_coverage_with_an_error_that_a_size_shares(backend):
-    """The jackknife by size still holds the truth; profile and bootstrap of rows are too sure of predictions."""
-    held = covered(backend, 2e-3, 400, 20220405)
-    assert all(0.9 <= share <= 0.98 for share in held["t"].values()), held["t"]
-    for method in ("profile", "rows"):
-        assert held[method]["prediction"] < 0.88, (method, held[method])
-        assert all(0.9 <= held[method][name] <= 0.99 for name in ("slope", "gain", "N_cutoff")), (method, held[method])
-
-
 BAD = {
     "level": (dict(level=0.0), "level is 0.0"),
     "observation": (dict(names=("observation",)), "observation: resampling shows"),

@@ -474,37 +474,6 @@ def test_released_slopes(backend, router, low, high):
     assert (round(found.low[0], 4), round(found.high[0], 4)) == (low, high)
 
 
-# Sizes, expert counts and scatter of the released tables: six sizes, nearly all E, 0.003 in log10.
-COVERED_LAW = routed.RoutedCoefficients(-0.0830, -0.1180, 0.0099, 1.1136, 2.075, 238.7)
-COVERED_PLACE = (SIZES[4], 64.0)
-
-
-@pytest.mark.slow
-def test_coverage(backend):
-    """Of 400 simulated tables of the released design, a 95 % interval holds the truth in 90 to 98 %.
-
-    E_max is bounded above in most tables only: its unbounded intervals are counted apart, and they too hold the truth.
-    """
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
-    module, random, tables = backend.laws.uncertainty, np.random.default_rng(20220402), 400
-    exact = routed.predict_loss(size, experts, COVERED_LAW)
-    quantities = asked(module, *COVERED_PLACE)
-    held = {item.name: 0 for item in quantities}
-    unbounded = dict(held)
-    for _ in range(tables):
-        found = module.profile_intervals(size, experts, exact * 10 ** random.normal(0, 3e-3, size.size), quantities)
-        for item in found:
-            name = item.quantity.name
-            with np.errstate(divide="ignore"):
-                low, high = np.log10([item.low, item.high]) if name in LOGARITHMIC else (item.low, item.high)
-            truth = law_says("prediction" if name == "observation" else name, COVERED_PLACE, np.array(COVERED_LAW))
-            truth = truth + (random.normal(0, 3e-3) if name == "observation" else 0.0)
-            held[name] += bool(low <= truth <= high)
-            unbounded[name] += not (math.isfinite(low) and math.isfinite(high))
-    assert all(0.90 * tables <= count <= 0.98 * tables for count in held.values()), held
-    assert unbounded["E_max"] <= 0.1 * tables and sum(unbounded.values()) == unbounded["E_max"], unbounded
-
-
 BAD = {
     "level": (dict(level=1.0), "level is 1.0"),
     "size of 0": (dict(at=0.0), "at is 0.0"),

@@ -1,0 +1,398 @@
+"""What `fit` and `predict` say of tables whose truth is known: values, units, and how far their intervals reach.
+
+Rows are made by the formulas of `plain_laws.py`, which also says what each interval has to be: Student's for the linear
+laws, and for the bounded ones the same where errors are tiny. The tables have few rows for their coefficients, so that
+a variance without its degrees of freedom shows; how often an interval holds the truth is counted besides.
+"""
+
+import io
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.report import findings, law_fits
+from routelaws.accelerated.report.fit_command import fit_report, fit_table, print_fit
+from routelaws.accelerated.report.predict_command import as_dict, predict_report, print_prediction
+from routelaws.accelerated.report.reproduce import estimates, fits
+from routelaws.accelerated.table import RouterRows, select_rows
+from routelaws.conformance.plain_laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
+
+LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+GRID = [(size, e) for size in (1e7, 1e8, 1e9) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
+FEW = [(size, e) for size in (2e7, 3e8) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
+AT = (1e9, 100.0)
+
+COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
+USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0, 1600.0, 6000.0)]
+
+
+def make_frame(cells, log_loss) -> pandas.DataFrame:
+    """Return a table of dense and Top-K runs."""
+    size, experts = np.array(cells).T
+    return pandas.DataFrame({
+        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(experts == 1, "Dense", "Top-K"),
+        "num_experts": experts, "dense_parameter_count": size, "loss_validation": 10 ** np.asarray(log_loss),
+    })  # fmt: skip
+
+
+def make_compute_frame(log_loss, tokens: tuple[int, int] | None) -> pandas.DataFrame:
+    """Return a table of USES: F is that of 2,048 tokens, a step has `tokens` (batch, length), or the released 2^19."""
+    flops, used = np.array(USES).T
+    per_step = math.prod(tokens) if tokens else 256 * 2048
+    frame = make_frame([(1e7, 1.0 if b == 40 else 8.0) for _, b in USES], log_loss)
+    frame["flops_per_step"] = flops * 1e12 / 2048 * per_step
+    frame["total_parameter_count"] = flops * 1e12 / 2048 * used
+    return frame.assign(batch_size=tokens[0], sequence_length=tokens[1]) if tokens else frame
+
+
+def save(frame, folder):
+    frame.to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
+
+
+def noisy(law, cells, noise: float, seed: int) -> np.ndarray:
+    return np.array([law.log_loss(*cell) for cell in cells]) + np.random.default_rng(seed).normal(0, noise, len(cells))
+
+
+def bounded_losses(cells):
+    return lambda t: [Bounded(*t).log_loss(*cell) for cell in cells]
+
+
+def compute_losses(t):
+    return [Compute(*t, COMPUTE.B_min).log_loss(*cell) for cell in USES]
+
+
+def shown(print_, report) -> list[list[str]]:
+    """Return what a command prints, as the cells of each line."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=160)
+    print_(report, console)
+    return [[cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")]
+            for line in console.file.getvalue().splitlines()]  # fmt: skip
+
+
+def near(found, wanted, share=3e-3) -> bool:
+    """Return whether value, low and high are those wanted, to a share of the interval's half."""
+    return bool(np.all(np.abs(np.subtract(found, wanted)) <= share * (wanted[2] - wanted[1]) / 2))
+
+
+def ends(item: dict) -> list[float]:
+    return [item["value"], item["low"], item["high"]]
+
+
+# The bounded laws.
+
+
+def test_fit_says_the_law_in_its_own_units(tmp_path):
+    log_loss = noisy(LAW, FEW, 1e-6, 3)
+    [fit] = fit_table(save(make_frame(FEW, log_loss), tmp_path))["fits"]
+    truth, law = np.array(LAW), bounded_losses(FEW)
+    for i, name in enumerate(Bounded._fields):
+        wanted = quiet_interval(law, lambda t, i=i: t[i], truth, log_loss, 0.95)
+        assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
+        assert fit["coefficients"][name] == pytest.approx(fit["intervals"][name]["value"], rel=1e-9)
+    for size, slope in zip((2e7, 3e8), fit["intervals"]["slopes"], strict=True):
+        wanted = quiet_interval(law, lambda t, n=size: Bounded(*t).slope(n), truth, log_loss, 0.95)
+        assert slope["N"] == size and near(ends(slope), wanted)
+    wanted = quiet_interval(law, lambda t: math.log10(Bounded(*t).cutoff()), truth, log_loss, 0.95)
+    assert near(np.log10(ends(fit["intervals"]["N_cutoff"])), wanted, 1e-2)
+    assert fit["derived"]["N_cutoff"] == pytest.approx(fit["intervals"]["N_cutoff"]["value"], rel=1e-9)
+    squares = Student(derivatives(law, truth), log_loss - law(truth), 0.95).squares
+    assert fit["rmsle"] == pytest.approx(math.sqrt(squares / len(FEW)), rel=1e-3)
+
+
+def test_fit_prints_the_slope_and_its_size(tmp_path):
+    rows = shown(print_fit, fit_report(save(make_frame(GRID, noisy(LAW, GRID, 0, 0)), tmp_path)))
+    for size in (1e7, 1e8, 1e9):
+        (row,) = (row for row in rows if row[0] == f"{size:,.0f}")
+        assert row[1] == f"{LAW.slope(size):.4f}"
+    printed = {row[0]: row[1] for row in rows if len(row) > 1}
+    for name, value in (LAW._asdict() | {"N_cutoff": LAW.cutoff()}).items():
+        assert float(printed[name]) == pytest.approx(value, rel=1e-3), name
+
+
+@pytest.mark.parametrize("tokens", [None, (16, 128)])
+def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
+    """Coefficients, cut-off and intervals, where neither F nor the unit of B is near 1."""
+    log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
+    path = save(make_compute_frame(log_loss, tokens), tmp_path)
+    [fit] = fit_table(path, "routed-utilisation")["fits"]
+    assert (fit["status"], fit["determined"], fit["rows"]) == ("interior", True, 10)
+    assert list(fit["coefficients"].values()) == pytest.approx(list(COMPUTE), rel=1e-2)
+    assert list(fit["intervals"]) == ["b", "c", "B_start", "B_max", "F_cutoff"]
+    for i, name in enumerate(Compute._fields[:6]):
+        if name in fit["intervals"]:
+            wanted = quiet_interval(compute_losses, lambda t, i=i: t[i], truth, log_loss, 0.95)
+            assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
+            assert fit["intervals"][name]["value"] == pytest.approx(fit["coefficients"][name], rel=1e-9)
+    wanted = quiet_interval(compute_losses, lambda t: -t[1] / t[2], truth, log_loss, 0.95)
+    assert near(np.log10(ends(fit["intervals"]["F_cutoff"])), wanted, 1e-2)
+    assert fit["derived"]["F_cutoff"] == pytest.approx(fit["intervals"]["F_cutoff"]["value"], rel=1e-9)
+    rows = {row[0]: row for row in shown(print_fit, fit_report(path, "routed-utilisation")) if len(row) > 2}
+    low, high = map(float, rows["B_max"][2].split(" to "))
+    assert low < float(rows["B_max"][1]) < high and high - low < 400
+
+    at = {"dense_parameters": None, "num_experts": None, "teraflops": 200.0, "utilisation": 900.0}
+    report = predict_report(path, at, "routed-utilisation", level=0.8)
+    [found] = as_dict(report)["predictions"]
+    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
+        wanted = quiet_interval(compute_losses, lambda t: Compute(*t, 40.0).log_loss(200.0, 900.0), truth, log_loss,
+                                0.8, more)  # fmt: skip
+        assert near(np.log10([found["loss"], *found[key]]), wanted), key
+    assert any(row == ["law routed-utilisation, loss_validation, at F = 200, B = 900"]
+               for row in shown(print_prediction, report))  # fmt: skip
+
+
+def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth(tmp_path, capsys):
+    log_loss, truth, law = noisy(LAW, FEW, 1e-6, 3), np.array(LAW), bounded_losses(FEW)
+    path = save(make_frame(FEW, log_loss), tmp_path)
+    assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    [found] = said["predictions"]
+    assert said["level"] == 0.8 and found["rows"] == 10
+    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
+        wanted = quiet_interval(law, lambda t: Bounded(*t).log_loss(*AT), truth, log_loss, 0.8, more)
+        assert near(np.log10([found["loss"], *found[key]]), wanted), key
+    worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*AT)), truth, log_loss, 0.8)
+    dense = found["dense_equivalent"]
+    assert near(np.log10([dense["N"], dense["low"], dense["high"]]), worth)
+    assert found["warnings"] == ["N = 1e+09 is 3.33 times the largest of the data (3e+08): an extrapolation"]
+    assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8"]) == 0
+    text = capsys.readouterr().out
+    assert f"worth a dense model of N = {LAW.worth(*AT):.3g} (" in text and "80 %, the law" in text
+    assert f"{LAW.loss(*AT):.4f}" in text
+
+
+def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
+    """m v - (m - 1) v without size g, from the linearised law, and Student's t for three sizes."""
+    log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
+    at = {"dense_parameters": 2e8, "num_experts": 32.0}
+    [found] = predict_report(save(make_frame(GRID, log_loss), tmp_path), at, level=0.8).predictions
+
+    def value(kept) -> float:
+        part = [i for i, (size, _) in enumerate(GRID) if size in kept]
+        cells = [GRID[i] for i in part]
+        return quiet_interval(bounded_losses(cells), lambda t: Bounded(*t).log_loss(2e8, 32.0), truth, log_loss[part],
+                              0.5)[0]  # fmt: skip
+
+    sizes = (1e7, 1e8, 1e9)
+    pseudo = [3 * value(sizes) - 2 * value([n for n in sizes if n != out]) for out in sizes]
+    reach = 1.8856180831641267 * np.std(pseudo, ddof=1) / math.sqrt(3)
+    wanted = value(sizes), value(sizes) - reach, value(sizes) + reach
+    assert near(np.log10([found.loss, *found.by_size]), wanted, 1e-2)
+
+
+# The linear laws: Student's interval, exactly.
+
+
+def linear_design(name: str, size, experts) -> np.ndarray:
+    """Return [n, p]: what multiplies each coefficient; of per-size lines, slope and level size by size."""
+    x, e, one = np.log10(size), np.log10(experts), np.ones(np.size(size))
+    if name == "per-size":
+        return np.stack([column for n in (1e7, 1e9) for column in ((size == n) * e, (size == n) * one)], axis=1)
+    return np.stack({"dense": [-x, one], "separable": [x, e, one], "bilinear": [x, e, x * e, one]}[name], axis=1)
+
+
+TWO = [(size, e) for size in (1e7, 1e9) for e in (1.0, 4.0, 32.0, 256.0)]
+LINEAR = {
+    "dense": ([(n, 1.0) for n in (1e7, 3e7, 1e8, 1e9)], [0.08, 0.08 * 13], (2e8, 1.0)),
+    "per-size": (TWO, [-0.05, 0.5, -0.03, 0.3], (1e7, 50.0)),
+    "separable": ([(1e7, 1.0), (1e7, 8.0), (1e8, 2.0), (1e8, 64.0), (1e9, 4.0), (1e9, 512.0)], [-0.08, -0.03, 1.1],
+                  (2e8, 50.0)),
+    "bilinear": (TWO, [-0.08, -0.1, 0.008, 1.1], (2e8, 50.0)),
+}  # fmt: skip
+
+
+def wanted_ranges(name: str, found: Student) -> dict:
+    """Return value, low and high of what a linear law's fit says, by name and size."""
+    unit = np.eye(found.solution.size)
+    if name == "per-size":
+        return {("b", 1e7): found.interval(unit[0]), ("b", 1e9): found.interval(unit[2])}
+    names = {"dense": ["alpha"], "separable": ["a", "b", "d"], "bilinear": ["a", "b", "c", "d"]}[name]
+    return {(each, None): found.interval(line) for each, line in zip(names, unit, strict=False)}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_laws_have_students_intervals(tmp_path, name):
+    cells, truth, at = LINEAR[name]
+    design = linear_design(name, *np.array(cells).T)
+    log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
+    path = save(make_frame(cells, log_loss), tmp_path)
+    found = fit_table(path, name)["fits"][0]["intervals"]
+    slopes = {slope["N"]: slope for slope in found.pop("slopes", [])}
+    for (each, size), wanted in wanted_ranges(name, Student(design, log_loss, 0.95)).items():
+        item = found[each] if size is None else slopes[size]
+        assert near(ends(item), wanted, 1e-6), each
+    point = {"dense_parameters": at[0], "num_experts": None if name == "dense" else at[1]}
+    [said] = as_dict(predict_report(path, point, name, level=0.8))["predictions"]
+    weights, student = linear_design(name, *np.array([at]).T)[0], Student(design, log_loss, 0.8)
+    for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
+        assert near(np.log10([said["loss"], *said[key]]), student.interval(weights, more), 1e-6), key
+
+
+def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
+    """One row, and one size, at a time: fitted again without it, by NumPy, and predicted."""
+    cells, truth, _ = LINEAR["separable"]
+    sizes, _ = np.array(cells).T
+    design = linear_design("separable", *np.array(cells).T)
+    log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
+    path = save(make_frame(cells, log_loss), tmp_path)
+    wanted = []
+    for groups in (np.arange(len(cells)), sizes):
+        errors = []
+        for group in np.unique(groups):
+            kept = groups != group
+            solution = np.linalg.lstsq(design[kept], log_loss[kept], rcond=None)[0]
+            errors += list(design[~kept] @ solution - log_loss[~kept])
+        wanted.append(math.sqrt(np.mean(np.square(errors))))
+    [fit] = fit_table(path, "separable")["fits"]
+    assert [fit["leave_one_out_rmsle"], fit["leave_one_size_out_rmsle"]] == pytest.approx(wanted, rel=1e-9)
+    rows = {row[0]: row[1] for row in shown(print_fit, fit_report(path, "separable")) if len(row) > 1}
+    assert rows["RMSLE, leave one out"] == f"{wanted[0]:.5f}"
+    assert rows["RMSLE, leave one size out"] == f"{wanted[1]:.5f}"
+    assert rows["RMSLE"] == f"{math.sqrt(Student(design, log_loss, 0.5).squares / len(cells)):.5f}"
+
+
+# How often the intervals that are printed hold the truth.
+
+
+@pytest.fixture
+def without_held_out(monkeypatch):
+    """Leave the errors on rows left out aside: they take most of the time of a fit, and no interval needs them."""
+    monkeypatch.setattr(law_fits, "leave_one_out", lambda *_: None)
+    monkeypatch.setattr(law_fits, "leave_one_group_out", lambda *_: None)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, without_held_out):
+    cells, truth, at = LINEAR[name]
+    design, random, tables = linear_design(name, *np.array(cells).T), np.random.default_rng(4), 600
+    frame, exact = make_frame(cells, np.zeros(len(cells))), design @ truth
+    exact_at = float(linear_design(name, *np.array([at]).T)[0] @ truth)
+    # a noise-free table has the truth as its solution, whatever the names of its parts are
+    truths = {key: value for key, (value, *_) in wanted_ranges(name, Student(design, exact, 0.8)).items()}
+    if name == "dense":
+        truths["N_c", None] = 10.0 ** (truth[1] / truth[0])
+    counts = dict.fromkeys([*truths, "law", "run"], 0)
+    for _ in range(tables):
+        frame["loss_validation"] = 10 ** (exact + random.normal(0, 1e-3, len(cells)))
+        fitted = law_fits.fit_law(RouterRows("Top-K", frame, []), name, "loss_validation", level=0.8)
+        for item in fitted.ranges:
+            counts[item.name, item.at] += item.low <= truths[item.name, item.at] <= item.high
+        _, law, run = law_fits.predict_law(fitted, at[: 1 if name == "dense" else 2], 0.8)
+        counts["law"] += law[0] <= 10**exact_at <= law[1]
+        counts["run"] += run[0] <= 10 ** (exact_at + random.normal(0, 1e-3)) <= run[1]
+    held(counts, tables, 0.8, forgetful(0.8, *design.shape))
+
+
+def test_plus_minus_of_a_sweep_holds_the_coefficients_as_often_as_it_says(monkeypatch):
+    """Half of a 95 % interval, in 700 tables of ten rows; slopes and gains, which take most of the time, aside."""
+    monkeypatch.setattr(findings, "slope_interval", lambda *_: None)
+    monkeypatch.setattr(findings, "gain_interval", lambda *_: None)
+    frame, tables = make_frame(FEW, np.zeros(len(FEW))), 700
+    counts = dict.fromkeys(Bounded._fields, 0)
+    for seed in range(tables):
+        frame["loss_validation"] = 10 ** noisy(LAW, FEW, 1e-5, seed)
+        law = findings.fit_law(RouterRows("Top-K", frame, []))
+        for name, truth in LAW._asdict().items():
+            counts[name] += abs(getattr(law.fit.coefficients, name) - truth) <= law.reach[name]
+    held(counts, tables, 0.95, forgetful(0.95, len(FEW), 6))
+
+
+def test_plus_minus_of_a_sweep_is_students(monkeypatch):
+    log_loss = noisy(LAW, FEW, 1e-6, 3)
+    law = findings.fit_law(RouterRows("Top-K", make_frame(FEW, log_loss), []))
+    for i, name in enumerate(Bounded._fields):
+        wanted = quiet_interval(bounded_losses(FEW), lambda t, i=i: t[i], np.array(LAW), log_loss, 0.95)
+        value = getattr(law.fit.coefficients, name)
+        assert near((value, value - law.reach[name], value + law.reach[name]), wanted, 1e-2), name
+
+
+def test_the_dense_law_of_reproduce_holds_the_truth_as_often_as_it_says(monkeypatch):
+    monkeypatch.setattr(fits, "LEVEL", 0.8)
+    sizes, table, tables = (1e7, 3e7, 1e8, 1e9), SimpleNamespace(released=False, loss_column="loss_validation"), 600
+    random, counts = np.random.default_rng(3), {"alpha": 0, "N_c": 0}
+    for _ in range(tables):
+        runs = [SimpleNamespace(router="Dense", flop_increase=1.0, size=n, k=1, frequency=None,
+                                loss=(1e13 / n) ** 0.08 * 10 ** random.normal(0, 1e-4)) for n in sizes]  # fmt: skip
+        found = fits.dense_law(table, runs)
+        for name, truth in (("alpha", 0.08), ("N_c", 1e13)):
+            counts[name] += found[name]["low"] <= truth <= found[name]["high"]
+    held(counts, tables, 0.8, forgetful(0.8, 4, 2))
+
+
+def test_means_and_lines_hold_the_truth_as_often_as_they_say(monkeypatch):
+    """A mean of two, of two groups that share an error each, and a slope through three points."""
+    monkeypatch.setattr(estimates, "LEVEL", 0.8)
+    random, tables, x = np.random.default_rng(1), 2200, np.array([0.0, 1.0, 4.0])
+    counts = {"mean": 0, "groups": 0, "line": 0}
+    for _ in range(tables):
+        mean = estimates.mean_interval(random.normal(0.3, 1, 2))
+        groups = estimates.mean_interval(np.repeat(random.normal(0.3, 1, 2), 2), [1, 1, 2, 2])
+        line = estimates.line(x, 2 + 0.3 * x + random.normal(0, 1, 3))
+        for name, found in (("mean", mean), ("groups", groups), ("line", line)):
+            counts[name] += found["low"] <= 0.3 <= found["high"]
+    for name, rows, unknowns in (("mean", 2, 1), ("groups", 2, 1), ("line", 3, 2)):
+        held({name: counts[name]}, tables, 0.8, forgetful(0.8, rows, unknowns))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["routed-bounded", "routed-utilisation"])
+def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law, without_held_out):
+    """All that `fit` and `predict` print, in 300 tables of ten rows."""
+    bounded, tables = law == "routed-bounded", 300
+    truth, cells = (LAW, FEW) if bounded else (COMPUTE, USES)
+    at = AT if bounded else (200.0, 900.0)
+    cutoff = ("N_cutoff" if bounded else "F_cutoff", truth.cutoff())
+    truths = dict([*truth._asdict().items(), cutoff])
+    random, counts = np.random.default_rng(5), {}
+    for seed in range(tables):
+        log_loss = noisy(truth, cells, 1e-5, seed)
+        frame = make_frame(cells, log_loss) if bounded else make_compute_frame(log_loss, (16, 128))
+        fitted = law_fits.fit_law(RouterRows("Top-K", frame, []), law, "loss_validation", level=0.8)
+        found = [(item.name, item.low, truths[item.name], item.high) for item in fitted.ranges]
+        found += [(f"slope {item.at:g}", item.low, LAW.slope(item.at), item.high) for item in fitted.slopes]
+        _, ends_of_law, ends_of_run = law_fits.predict_law(fitted, at, 0.8)
+        found.append(("law", ends_of_law[0], truth.loss(*at), ends_of_law[1]))
+        found.append(("run", ends_of_run[0], truth.loss(*at) * 10 ** random.normal(0, 1e-5), ends_of_run[1]))
+        for name, low, value, high in found:
+            counts[name] = counts.get(name, 0) + (low <= value <= high)
+    assert len(counts) == (11 if bounded else 7)
+    held(counts, tables, 0.8, forgetful(0.8, len(cells), 6))
+
+
+# Rows of a table.
+
+
+def ties() -> pandas.DataFrame:
+    """Return one evaluation of each of six routed runs and a dense one: two of each of two kinds, in three ways."""
+    frame = make_frame([(1e7, e) for e in (1.0, 2.0, 4.0, 8.0, 16.0)], np.linspace(0.5, 0.4, 5))
+    return frame.assign(k=1, routing_frequency=0.5, granularity=1.0, objective="causal")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kept"),
+    [("routing_frequency", (0.25, 0.5), 0.5), ("routing_frequency", (0.5, 0.25), 0.5),
+     ("granularity", (2.0, 1.0), 1.0), ("granularity", (1.0, 2.0), 1.0)],
+)  # fmt: skip
+def test_of_a_tie_the_larger_frequency_and_the_smaller_granularity_are_kept(column, values, kept):
+    frame = ties()
+    frame.loc[1:2, column], frame.loc[3:4, column] = values
+    (selection,) = select_rows(frame)
+    routed = selection.frame[selection.frame["router_type"] != "Dense"]
+    assert set(routed[column]) == {kept} and len(routed) == 2 and len(selection.frame) == 3
+    assert len(selection.left_out) == 2
+
+
+@pytest.mark.parametrize("objectives", [("masked", "causal"), ("causal", "masked")])
+def test_of_a_tie_the_causal_objective_is_kept(objectives):
+    frame = ties().iloc[1:]
+    frame["objective"] = np.repeat(objectives, 2)
+    (selection,) = select_rows(frame)
+    assert set(selection.frame["objective"]) == {"causal"} and len(selection.frame) == 2

@@ -1,0 +1,635 @@
+"""The report of `reproduce` on runs whose truth is known: its figures, read back from their axes, and its numbers.
+
+Losses of the main grid follow a law in (N, E) without noise, those of `in_compute` one in (F, B). What ought to be
+drawn and written is computed here, in plain Python.
+"""
+
+import math
+import re
+import statistics
+
+import matplotlib
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.report.reproduce import (
+    ablations,
+    figures,
+    fits,
+    laws_text,
+    rows,
+    rows_text,
+    runs_text,
+    text,
+    utilisation,
+)
+from routelaws.accelerated.report.reproduce.results import gather
+from routelaws.accelerated.report.reproduce.rows import Run
+from routelaws.conformance.plain_laws import Bounded, Compute, quiet_interval
+
+SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
+LABELS = ("10M", "100M", "1.0B")
+HASH = Bounded(-0.08, -0.09, 0.007, 1.1, 2.0, 120.0)
+BASE = Bounded(-0.08 - 0.002 * math.log10(2), -0.11, 0.009, 1.1 + 0.02 * math.log10(2), 2.0, 300.0)  # same dense models
+LAWS = {"Hash": HASH, "S-Base": BASE}
+NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}
+APART = 0.001  # in log10 L: two seeds of the dense model of the middle size lie so far from the law
+T_1 = 12.706204736174694  # Student's t, two-sided 95 %, one degree of freedom
+T_2 = 4.302652729911275
+
+
+def teraflops(size: float, cost: float = 1.0) -> float:
+    """Return what `make_frame` makes the forward pass of 2,048 tokens cost, in TeraFLOPs."""
+    return size * 2 * 2048 / 1e12 * cost
+
+
+def make_frame() -> pandas.DataFrame:
+    """Return two evaluations of every run: the grid, two seeds, k = 2, R = 1/4, wider dense models, a second text."""
+    runs = []
+    for size in SIZES:
+        for apart in (APART, -APART) if size == SIZES[1] else (0.0,):
+            runs.append(("Dense", size, 1, HASH.loss(size, 1) * 10**apart, 1, 0.5, 1.0, 42 + (apart < 0)))
+        runs.append(("Dense", size, 1, HASH.loss(size, 1) / 1.03, 1, 0.5, 2.0, 42))
+        for router, law in LAWS.items():
+            runs += [(router, size, e, law.loss(size, e), 1, 0.5, 1.0, 42) for e in COUNTS]
+        runs.append(("S-Base", size, 32, BASE.loss(size, 32) / 1.02, 2, 0.5, 1.0, 42))
+        runs.append(("S-Base", size, 32, BASE.loss(size, 32) * 1.01, 1, 0.25, 1.0, 42))
+    names = ("router_type", "dense_parameter_count", "num_experts", "loss_validation", "k", "routing_frequency",
+             "flop_increase", "seed")  # fmt: skip
+    last = pandas.DataFrame(runs, columns=names).assign(hyper_id=range(len(runs)), step=2000)
+    last["loss_c4"] = last["loss_validation"] ** 1.25
+    cost = 1 + 0.3 * (last["k"] - 1 + last["flop_increase"] - 1)
+    last["flops_per_step"] = last["dense_parameter_count"] * 524_288 * 2 * cost
+    last["total_parameter_count"] = last["dense_parameter_count"] * (1 + 0.6 * last["num_experts"])
+    before = last.assign(step=1000, loss_validation=last["loss_validation"] + 1, loss_c4=last["loss_c4"] + 1)
+    return pandas.concat([last, before], ignore_index=True)  # the last evaluation stands first
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    path = tmp_path_factory.mktemp("truth") / "table.csv"
+    make_frame().to_csv(path, index=False)
+    return gather(rows.open_table(path))
+
+
+@pytest.fixture(scope="module")
+def pictures(gathered, tmp_path_factory):
+    """Every figure by the name of the file that it would be written to."""
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
+        assert figures.draw_all(tmp_path_factory.mktemp("figures"), *gathered) == list(kept)
+    assert set(kept) == set(figures.FIGURES)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def results(gathered):
+    return gathered[0]
+
+
+@pytest.fixture(scope="module")
+def runs(gathered):
+    return gathered[1]
+
+
+def dense_loss(size: float) -> float:
+    """Return the mean loss of the dense runs of a size."""
+    exact = HASH.loss(size, 1)
+    return exact * (10**APART + 10**-APART) / 2 if size == SIZES[1] else exact
+
+
+def close(points, wanted, rel=1e-6) -> bool:
+    return np.shape(points) == np.shape(wanted) and np.allclose(points, wanted, rtol=rel, atol=1e-12)
+
+
+def title(panel) -> str:
+    return panel.get_title("left") or panel.get_title()
+
+
+def curves(panel) -> list:
+    """Return the lines of a panel that have no marker, but for those across the whole panel."""
+    return [line for line in panel.lines if line.get_marker() in ("None", "", None) and len(line.get_xdata()) > 2]
+
+
+def drawn(panel, marker: str) -> list[tuple[float, float]]:
+    """Return every point that is drawn with a marker, sorted."""
+    return sorted((float(x), float(y)) for line in panel.lines if line.get_marker() == marker
+                  for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True))  # fmt: skip
+
+
+def points_of(line) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+
+
+def dark(line) -> float:
+    return -sum(matplotlib.colors.to_rgb(line.get_color()))
+
+
+def ticks(panel, axis: str) -> list[str]:
+    return [tick.get_text() for tick in getattr(panel, f"get_{axis}ticklabels")()]
+
+
+def labelled(figure) -> dict:
+    """Return {label: line} of all panels."""
+    return {line.get_label(): line for panel in figure.axes for line in panel.lines}
+
+
+# Figures of the laws.
+
+
+def test_the_loss_figure(pictures):
+    panels = pictures["loss"].axes
+    assert [title(panel) for panel in panels] == ["HASH", "S-BASE"]
+    assert panels[0].get_ylabel() == "validation loss (nats per token)"
+    for panel, law in zip(panels, LAWS.values(), strict=True):
+        assert panel.get_xlabel() == "experts E  (1 = dense)" and panel.get_xscale() == panel.get_yscale() == "log"
+        assert ticks(panel, "x") == ["1", "2", "8", "32", "128", "256"]
+        lines = sorted(curves(panel), key=lambda line: -line.get_ydata()[0])
+        assert sorted(lines, key=dark) == lines and len(lines) == 3
+        for size, line in zip(SIZES, lines, strict=True):
+            x = line.get_xdata()
+            assert (x[0], x[-1]) == (1, 256) and close(line.get_ydata(), [law.loss(size, e) for e in x], 1e-5)
+        wanted = [(e, law.loss(n, e)) for n in SIZES for e in COUNTS] + [(1, dense_loss(n)) for n in SIZES]
+        assert close(drawn(panel, "o"), sorted(wanted))
+        labels = [(mark.get_text(), *mark.xy) for mark in panel.texts]
+        for (words, x, y), label, size in zip(labels, LABELS[::-1], SIZES[::-1], strict=True):
+            assert words == label and x == 256 and close(y, law.loss(size, 256), 1e-5)
+
+
+def test_the_figure_of_level_curves(pictures):
+    panels = pictures["levels"].axes
+    assert panels[0].get_ylabel() == "experts E  (1 = dense)"
+    for panel, law in zip(panels, LAWS.values(), strict=True):
+        assert panel.get_xlabel() == "dense parameters N" and panel.get_xscale() == panel.get_yscale() == "log"
+        (lines,) = (each for each in panel.collections if isinstance(each, matplotlib.contour.ContourSet))
+        (dots,) = (each for each in panel.collections if isinstance(each, matplotlib.collections.PathCollection))
+        seen = 0
+        for level, segments in zip(lines.levels, lines.allsegs, strict=True):
+            for n, e in (vertex for segment in segments for vertex in segment):
+                assert close(law.loss(n, e), level, 2e-4), (n, e)
+                seen += 1
+        assert seen > 100
+        cells = [(n, e, law.loss(n, e)) for n in SIZES for e in COUNTS] + [(n, 1, dense_loss(n)) for n in SIZES]
+        shown = [(*at, loss) for at, loss in zip(dots.get_offsets().tolist(), dots.get_array().tolist(), strict=True)]
+        assert close(sorted(shown), sorted(cells))
+        darkest = int(np.argmin([loss for *_, loss in shown]))
+        colours = dots.to_rgba(dots.get_array())
+        assert colours[:, :3].sum(axis=1).argmin() == darkest
+        for mark in panel.texts:  # each level's own number, on its line
+            assert close(law.loss(*mark.get_position()), float(mark.get_text()), 1e-3)
+
+
+def test_the_figure_of_effective_size(pictures):
+    panels = pictures["effective_size"].axes
+    for panel, law in zip(panels, LAWS.values(), strict=True):
+        assert panel.get_xlabel() == "effective parameter count" and panel.get_xscale() == "log"
+        assert close(drawn(panel, "s"), sorted((n, dense_loss(n)) for n in SIZES), 1e-5)
+        wanted = [(law.worth(n, e), law.loss(n, e)) for n in SIZES for e in COUNTS]
+        assert close(drawn(panel, "o"), sorted(wanted), 1e-4)
+        for size, label in zip(SIZES, LABELS, strict=True):
+            (named,) = (line for line in panel.lines if line.get_label() == f"N = {label}")
+            assert close(points_of(named), [(law.worth(size, 2), law.loss(size, 2))], 1e-4)
+        for line in curves(panel):
+            assert close(line.get_ydata(), [law.loss(n, 1) for n in line.get_xdata()], 1e-5)
+        (solid,) = (line for line in curves(panel) if line.get_linestyle() == "-")
+        assert SIZES[0] <= min(solid.get_xdata()) and max(solid.get_xdata()) <= SIZES[-1]
+
+
+def straight(xs, ys) -> float:
+    """Return the slope of a straight line, by the textbook."""
+    x, y = statistics.mean(xs), statistics.mean(ys)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+
+
+def measured(router: str, size: int) -> tuple[list[float], list[float]]:
+    """Return log10 E and log10 L of the runs of a router and size, seeds one by one."""
+    dense = [math.log10(HASH.loss(size, 1)) + apart for apart in ((APART, -APART) if size == SIZES[1] else (0.0,))]
+    routed = [(math.log10(e), LAWS[router].log_loss(size, e)) for e in COUNTS]
+    return [0.0] * len(dense) + [x for x, _ in routed], dense + [y for _, y in routed]
+
+
+def test_the_figure_of_slopes(pictures):
+    figure = pictures["slopes"]
+    left, right = figure.axes
+    assert (title(left), title(right)) == ("Measured, per tenfold E", "Law, per tenfold effective experts Ê")
+    assert left.get_ylabel() == "change of log10 L" and left.get_xlabel() == right.get_xlabel() == "dense parameters N"
+    for router, law in LAWS.items():
+        colour = labelled(figure)[NAMES[router]].get_color()
+        (dots,) = (line for line in left.lines if line.get_marker() == "o" and line.get_color() == colour)
+        assert np.allclose(np.log10(dots.get_xdata()), np.log10(SIZES), atol=0.02)
+        assert close(dots.get_ydata(), [straight(*measured(router, n)) for n in SIZES], 1e-5)
+        (line,) = (line for line in curves(left) if line.get_color() == colour)
+        fitted = [straight(x, [law.log_loss(n, 10**e) for e in x]) for n in SIZES for x, _ in [measured(router, n)]]
+        assert close(line.get_ydata(), fitted, 1e-4)
+        (dots,) = (line for line in right.lines if line.get_marker() == "o" and line.get_color() == colour)
+        assert np.allclose(np.log10(dots.get_xdata()), np.log10(SIZES), atol=0.02)
+        assert close(dots.get_ydata(), [law.slope(n) for n in SIZES], 1e-4)
+    whiskers = [line.get_ydata() for line in left.lines if line.get_marker() == "None" and len(line.get_xdata()) == 2]
+    ends = []  # of the straight lines: Student's interval with two degrees of freedom fewer than runs
+    for router in LAWS:
+        for n in SIZES:
+            x, y = measured(router, n)
+            slope, mean, level = straight(x, y), statistics.mean(x), statistics.mean(y)
+            square = sum((b - level - slope * (a - mean)) ** 2 for a, b in zip(x, y, strict=True)) / (len(x) - 2)
+            quantile = {6: 2.7764451051977987, 7: 2.570581835636314}[len(x)]
+            reach = quantile * math.sqrt(square / sum((a - mean) ** 2 for a in x))
+            ends.append((slope - reach, slope + reach))
+    assert all(any(close(pair, line, 1e-5) for line in whiskers) for pair in ends)
+
+
+def test_the_figure_of_coefficients(results, pictures):
+    figure = pictures["coefficients"]
+    wanted = ["a", "b", "c", "E start", "E max", "N cutoff"]
+    assert [title(panel) for panel in figure.axes] == wanted
+    for panel, name in zip(figure.axes, wanted, strict=True):
+        assert panel.get_xscale() == ("linear" if len(name) == 1 else "log")
+        for height, (router, law) in zip((1, 0), LAWS.items(), strict=True):
+            truth = law.cutoff() if name == "N cutoff" else getattr(law, name.replace(" ", "_"))
+            (dot,) = (line for line in panel.lines if line.get_label() == NAMES[router])
+            assert close(points_of(dot), [(truth, height)], 1e-2)
+            interval = next(each for each in results["laws"] if each["router"] == router)["intervals"]
+            ends = [interval[name.replace(" ", "_")][end] for end in ("low", "high")]
+            (bar,) = (line for line in panel.lines if len(line.get_xdata()) == 2 and set(line.get_ydata()) == {height})
+            assert close(bar.get_xdata(), ends) and ends[0] < truth < ends[1]
+
+
+def test_the_figure_of_forms(results, pictures):
+    figure = pictures["forms"]
+    heads = {"leave_one_out": "One run left out at a time", "leave_one_size_out": "One size left out at a time"}
+    for panel, (key, head) in zip(figure.axes, heads.items(), strict=True):
+        assert title(panel) == head and panel.get_xlabel() == "RMSLE of the runs left out (log10)"
+        for router in LAWS:
+            (line,) = (line for line in panel.lines if line.get_label() == NAMES[router])
+            for x, y in points_of(line):
+                law = ticks(figure.axes[0], "y")[round(y)]
+                (entry,) = (e for e in results["forms"] if (e["router"], e["law"]) == (router, law))
+                assert x == entry[key]["rmsle"] and abs(y - round(y)) < 0.3
+    # Only the law that made the runs can be carried to a size that it has not seen.
+    score = {e["law"]: e["leave_one_size_out"] for e in results["forms"] if e["router"] == "S-Base"}
+    assert score["routed-bounded"]["verdict"] == "best" and score["routed-bounded"]["rmsle"] < 2 * APART
+    assert score["per-size"]["rmsle"] is None and score["separable"]["rmsle"] > 3 * APART
+
+
+# Figures of runs.
+
+
+def test_the_figure_of_routers(pictures):
+    figure = pictures["routers"]
+    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
+        assert title(panel) == f"N = {label}" and panel.get_xlabel() == "experts E"
+        lines = {line.get_label(): line for line in panel.lines}
+        for router, law in LAWS.items():
+            assert close(points_of(lines[NAMES[router]]), [(e, law.loss(size, e)) for e in COUNTS])
+        assert close(lines["dense"].get_ydata(), [dense_loss(size)] * 2)
+    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
+
+
+def test_the_figure_of_pairs(pictures):
+    (panel,) = pictures["pairs"].axes
+    assert title(panel) == "HASH less S-BASE" and panel.get_xlabel() == "experts E"
+    assert panel.get_ylabel() == "difference of the loss, %"
+    for size, label in zip(SIZES, LABELS, strict=True):
+        (line,) = (line for line in panel.lines if line.get_label() == f"N = {label}")
+        assert close(points_of(line), [(e, 100 * (HASH.loss(size, e) / BASE.loss(size, e) - 1)) for e in COUNTS])
+    (band,) = panel.patches
+    reach = T_1 * math.sqrt(2) * APART * math.sqrt(2) * math.log(10) * 100  # of two runs, each with one seed's scatter
+    assert close([band.get_y(), band.get_height()], [-reach, 2 * reach])
+
+
+def test_the_figure_of_other_texts(pictures):
+    figure = pictures["transfer"]
+    assert [title(panel) for panel in figure.axes] == ["validation", "C4"]
+    assert figure.axes[0].get_ylabel() == "change of the loss, %"
+    for panel, power in zip(figure.axes, (1.0, 1.25), strict=True):
+        assert panel.get_xlabel() == "dense parameters N"
+        for router, law in LAWS.items():
+            (line,) = (line for line in panel.lines if line.get_label() == NAMES[router])
+            assert np.allclose(np.log10(line.get_xdata()), np.log10(SIZES), atol=0.035)
+            assert close(line.get_ydata(), [100 * (10 ** (power * law.gain(n, 256)) - 1) for n in SIZES], 1e-3)
+
+
+def test_the_figure_of_experts_per_token(pictures):
+    figure = pictures["k"]
+    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
+    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
+        assert title(panel) == f"S-BASE, N = {label}" and panel.get_xlabel() == "forward TeraFLOPs of 2,048 tokens"
+        routed, dense = (points_of(line) for line in panel.lines)
+        more, loss = teraflops(size, 1.3), BASE.loss(size, 32)
+        assert close(routed, [(teraflops(size), loss), (more, loss / 1.02)])
+        assert close(dense, [(teraflops(size), dense_loss(size)), (more, HASH.loss(size, 1) / 1.03)])
+        words = [(text.get_text(), *text.xy) for text in panel.texts]
+        assert [text for text, *_ in words] == ["k = 1", "k = 2", "E = 32", "×1", "×2", "dense, wider"]
+        assert close([at for _, *at in words], [*routed, routed[1], *dense, dense[1]])
+
+
+def test_the_figure_of_routing_frequency(pictures):
+    figure = pictures["frequency"]
+    for panel, size, label in zip(figure.axes, SIZES, LABELS, strict=True):
+        assert title(panel) == f"N = {label}" and panel.get_xlabel() == "R, share of the blocks that are routed"
+        (line,) = panel.lines
+        loss = BASE.loss(size, 32)
+        assert close(points_of(line), [(0.25, loss * 1.01), (0.5, loss)]) and ticks(panel, "x") == ["1/4", "1/2"]
+        assert [text.get_text() for text in panel.texts] == ["S-BASE, E = 32"]
+    assert figure.axes[0].get_ylabel() == "validation loss (nats per token)"
+
+
+# The law in (F, B).
+
+COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
+USES = (40.0, 100.0, 400.0, 1600.0, 6000.0)
+FLOPS = (30.0, 700.0, 9000.0)
+
+
+def a_run(router, size, experts, loss, **fields) -> Run:
+    given = {"k": 1, "frequency": None if router == "Dense" else 0.5, "flop_increase": 1.0, "seed": 42,
+             "total_parameters": 1.0, "flops": 1.0, "suspect": "", "losses": {}, "hyper_id": 0}  # fmt: skip
+    return Run(router=router, size=size, experts=experts, loss=loss, **(given | fields))
+
+
+@pytest.fixture(scope="module")
+def in_compute():
+    """The entry of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
+    random, runs = np.random.default_rng(6), []
+    for i, (flops, used) in enumerate((f, b) for f in FLOPS for b in USES):
+        loss = COMPUTE.loss(flops, used) * 10 ** random.normal(0, 2e-7)
+        router, experts, k = {40.0: ("Dense", 1, 1), 400.0: ("S-Base", 8, 2)}.get(used, ("S-Base", 8, 1))
+        total = used * flops * 1e12 / 2048
+        runs.append(a_run(router, 10**7, experts, loss, hyper_id=i, k=k, flops=flops, total_parameters=total))
+    (entry,) = utilisation.utilisation_laws(runs)
+    return entry, runs
+
+
+def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_own_units(in_compute):
+    """All six are Student's, with nine degrees of freedom, where errors are as small as these."""
+    entry, runs = in_compute
+    assert entry["status"] == "interior" and entry["rows"] == 15
+    log_loss = np.array([math.log10(run.loss) for run in runs])
+
+    def law(t):
+        return [Compute(*t, COMPUTE.B_min).log_loss(flops, used) for flops in FLOPS for used in USES]
+
+    for i, name in enumerate(COMPUTE._fields[:6]):
+        found, wanted = entry["coefficients"][name], quiet_interval(law, lambda t, i=i: t[i], np.array(COMPUTE[:6]),
+                                                                    log_loss, 0.95)  # fmt: skip
+        error = np.subtract([found["value"], found["low"], found["high"]], wanted)
+        assert found["determined"] and np.all(np.abs(error) < 0.01 * (wanted[2] - wanted[1])), name
+    assert entry["coefficients"]["B_min"] == {"value": 40.0, "low": None, "high": None, "determined": True}
+
+
+def test_the_figure_of_the_law_in_compute(in_compute, results, pictures):
+    entry, runs = in_compute
+    assert pictures["utilisation"].axes[0].get_xlabel() == "effective TeraFLOPs of 2,048 tokens"
+    (panel,) = figures.FIGURES["utilisation"](results | {"utilisation": [entry]}, runs).axes
+    assert title(panel) == "S-BASE" and panel.get_xlabel() == "effective TeraFLOPs of 2,048 tokens"
+    assert panel.get_ylabel() == "validation loss (nats per token)"
+    (line,) = curves(panel)
+    assert close(line.get_ydata(), [COMPUTE.loss(f, 40.0) for f in line.get_xdata()], 1e-4)
+    marks = {line.get_label(): line.get_marker() for line in panel.lines if not line.get_label().startswith("_")}
+    assert set(marks) == {"dense", "main grid", "k = 2"}
+    for kind, marker in marks.items():
+        at = {"dense": [40.0], "k = 2": [400.0], "main grid": [100.0, 1600.0, 6000.0]}[kind]
+        wanted = sorted((f, b) for f in FLOPS for b in at)
+        points = [(x, y) for line in panel.lines if line.get_marker() == marker for x, y in points_of(line)]
+        assert len(points) == len(wanted)
+        losses = sorted(COMPUTE.loss(*cell) for cell in wanted)
+        assert close(sorted(y for _, y in points), losses, 1e-4)
+        for x, y in points:  # x is what a model of the least B needs for that loss
+            assert close(COMPUTE.loss(x, 40.0), y, 1e-4)
+
+
+def test_the_text_of_the_law_in_compute(in_compute, results):
+    entry, _ = in_compute
+    text = runs_text.utilisation(results | {"utilisation": [entry]}, [])
+    for name, truth in COMPUTE._asdict().items():
+        (value,) = (line.split(" | ")[1] for line in text.splitlines() if line.startswith(f"| {name} | "))
+        shown, _, ends = value.rstrip(" |").partition(" (")
+        assert float(shown) == pytest.approx(truth, rel=2e-3)
+        if name != "B_min":
+            low, high = map(float, ends.rstrip(")").split(" to "))
+            assert low == pytest.approx(truth, rel=1e-2) and high == pytest.approx(truth, rel=1e-2)
+
+
+# Numbers of the report.
+
+
+def cells(text: str, *first: str) -> list[list[str]]:
+    """Return the cells of the rows of Markdown tables that begin with these cells."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if tuple(row[: len(first)]) == first]
+
+
+def test_a_run_has_its_compute_in_the_units_of_the_report(results):
+    for run in results["runs"]:
+        assert close(run["flops"], teraflops(run["size"], 1 + 0.3 * (run["k"] - 1 + run["flop_increase"] - 1)))
+    entry = next(e for e in results["utilisation"] if e["router"] == "Hash")
+    for point in entry["points"]:
+        run = results["runs"][point["hyper_id"]]
+        assert close([point["F"], point["B"]], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
+
+
+def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
+    for entry in results["laws"]:
+        law = LAWS[entry["router"]]
+        assert entry["rows"] == 19 and entry["dense_rows"] == 4
+        assert close(list(entry["coefficients"].values()), list(law), 1e-3)
+        assert close(entry["N_cutoff"], law.cutoff(), 1e-2)
+        assert close(entry["N_cutoff_times"], law.cutoff() / SIZES[-1], 1e-2)
+        assert close([e["value"] for e in entry["slopes"]], [law.slope(n) for n in SIZES], 1e-3)
+        for gain, n in zip(entry["gains"], SIZES, strict=True):
+            assert (gain["N"], gain["E"]) == (n, 256) and close(gain["value"], law.gain(n, 256), 1e-4)
+            assert close(gain["percent"], [100 * (10 ** gain[end] - 1) for end in ("value", "low", "high")])
+        for each in entry["worth"]:
+            n, e = each["N"], each["E"]
+            assert close([each["value"], each["times"]], [law.worth(n, e), law.worth(n, e) / n], 1e-3)
+            assert close(each["loss"], law.loss(n, e))
+            assert close(each["measured_times"], each["measured"] / n)
+            # By the power law of the dense runs, which is the law's own at E = 1.
+            assert close(each["measured"], law.worth(n, e), 1e-3)
+        assert [(e["N"], e["E"]) for e in entry["worth"]] == [(n, e) for n in SIZES for e in (8, 128)]
+
+
+def test_the_dense_law(results):
+    slope = HASH.a + HASH.c * math.log10(HASH.E_start)
+    level = HASH.d + HASH.b * math.log10(HASH.E_start)
+    dense, found = results["dense"], None
+    assert dense["rows"] == 4 and close(dense["alpha"]["value"], -slope, 1e-6)
+    assert close(math.log10(dense["N_c"]["value"]), -level / slope, 1e-6)
+    x = [math.log10(n) for n in (SIZES[0], SIZES[1], SIZES[1], SIZES[2])]
+    spread = sum((each - statistics.mean(x)) ** 2 for each in x)
+    variance = 2 * APART**2 / 2  # two degrees of freedom
+    reach = T_2 * math.sqrt(variance / spread)
+    assert close([dense["alpha"]["low"], dense["alpha"]["high"]], [-slope - reach, -slope + reach], 1e-6)
+    # log10 N_c is the mean of log10 N less that of log10 L over the slope: both have their errors in it.
+    mean = level + slope * statistics.mean(x)
+    reach = T_2 * math.sqrt(variance / 4 / slope**2 + variance / spread * (mean / slope**2) ** 2)
+    found = [math.log10(dense["N_c"][end]) for end in ("low", "high")]
+    assert close(found, [-level / slope - reach, -level / slope + reach], 1e-6)
+
+
+def test_pairs_say_who_is_lower_by_how_much(results):
+    (pair,) = results["pairs"]
+    assert (pair["first"], pair["second"]) == ("Hash", "S-Base") and len(pair["cells"]) == 15
+    alpha = -(HASH.a + HASH.c * math.log10(2))
+    logs: dict = {}
+    for cell in pair["cells"]:
+        first, second = (law.loss(cell["N"], cell["E"]) for law in LAWS.values())
+        logs.setdefault(cell["N"], []).append(math.log10(first / second))
+        assert close([cell["nats"], cell["percent"]], [first - second, 100 * (first / second - 1)])
+        sizes = [law.worth(cell["N"], cell["E"]) for law in LAWS.values()]
+        assert close(cell["size_ratio"], sizes[0] / sizes[1], 1e-4) and (first < second) == (cell["size_ratio"] > 1)
+    means = [statistics.mean(values) for values in logs.values()]
+    mean, reach = statistics.mean(means), T_2 * statistics.stdev(means) / math.sqrt(3)
+    ends = [100 * (10**end - 1) for end in (mean, mean - reach, mean + reach)]
+    assert close([pair["overall"][name] for name in ("mean", "low", "high")], ends, 1e-5)
+    ratio = pair["overall_size_ratio"]
+    wanted = [10 ** (-end / alpha) for end in (mean, mean + reach, mean - reach)]
+    assert close([ratio["mean"], ratio["low"], ratio["high"]], wanted, 1e-4)
+
+
+def test_what_k_and_R_and_wider_models_do(results):
+    found = results["experts_per_token"]
+    assert [(cell["router"], cell["N"], cell["E"]) for cell in found["cells"]] == [("S-Base", n, 32) for n in SIZES]
+    grown = []
+    for cell, n in zip(found["cells"], SIZES, strict=True):
+        first, second = cell["points"]
+        assert (first["k"], second["k"]) == (1, 2) and close(second["percent"], 100 * (1 / 1.02 - 1))
+        assert close([first["flops"], second["flops"]], [teraflops(n), teraflops(n, 1.3)])
+        assert close(second["per_decade"], -math.log10(1.02) / math.log10(1.3)) and first["per_decade"] is None
+        if n < SIZES[-1]:
+            grown.append(BASE.log_loss(10 * n, 32) - BASE.log_loss(n, 32))
+            assert close(cell["growth"], grown[-1])
+    assert found["cells"][-1]["growth"] is None
+    versus = found["versus_growth"]["2"]
+    assert close(versus["mean"], -math.log10(1.02) / math.log10(1.3) - statistics.mean(grown)) and versus["values"] == 2
+    wider = [-(math.log10(1.03) + math.log10(dense_loss(n) / HASH.loss(n, 1))) / math.log10(1.3) for n in SIZES]
+    assert close([entry["points"][1]["per_decade"] for entry in found["dense"]], wider)
+    beside = -math.log10(1.02) / math.log10(1.3) - statistics.mean(wider)
+    assert close(found["versus_dense"]["2"]["mean"], beside) and found["versus_dense"]["2"]["less"] == 3
+    (change,) = results["routing_frequency"]["changes"]
+    assert (change["R"], change["cells"], change["lower"]) == (0.25, 3, 0) and close(change["percent"]["mean"], 1.0)
+
+
+def test_what_the_next_larger_model_brings_is_that_of_the_next_one():
+    runs = [a_run("S-Base", n, 8, loss, flops=n / 100) for n, loss in ((100, 3.0), (1000, 2.5), (100_000, 1.0))]
+    (cell,) = ablations.experts_per_token([*runs, a_run("S-Base", 100, 8, 2.9, k=2, flops=2.0)])["cells"]
+    assert close(cell["growth"], math.log10(2.5 / 3.0))
+
+
+def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
+    """Two runs each: the grid, and what every difference in R is against, is that of the larger."""
+    runs = [a_run("Hash", 100, e, 2.0, frequency=0.25) for e in (2, 4)]
+    runs += [a_run("Hash", 100, e, 1.5, frequency=0.5) for e in (2, 4)]
+    for order in (runs, runs[::-1]):
+        assert rows.usual_frequency(order) == 0.5
+        assert {run.frequency for run in rows.usual(order)} == {0.5}
+        found = ablations.routing_frequency(order)
+        assert found["usual"] == 0.5 and [change["R"] for change in found["changes"]] == [0.25]
+        assert close(found["changes"][0]["percent"]["mean"], 100 * (2.0 / 1.5 - 1))
+    # Runs with another k do not vote, nor do dense ones.
+    more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
+    assert rows.usual_frequency(more) == 0.5
+    assert rows.usual_frequency(more + [a_run("Hash", 100, 8, 1.0, frequency=0.25)]) == 0.25
+
+
+def test_what_each_step_in_E_brings(results):
+    for entry in results["doublings"]:
+        law, counts = LAWS[entry["router"]], (1, *COUNTS)
+        for step, low, high in zip(entry["steps"], counts, counts[1:], strict=False):
+            assert (step["from"], step["to"], step["sizes"]) == (low, high, 3)
+            losses = [(dense_loss(n) if low == 1 else law.loss(n, low), law.loss(n, high)) for n in SIZES]
+            mean = statistics.mean(math.log10(after / before) for before, after in losses)
+            assert close(step["per_doubling"], mean / math.log2(high / low))
+            assert close(step["percent"]["mean"], 100 * (10**mean - 1))
+        for point, e in zip(entry["reached"], COUNTS, strict=True):
+            shares = [100 * math.log(law.loss(n, e) / dense_loss(n)) / math.log(law.loss(n, 256) / dense_loss(n))
+                      for n in SIZES]  # fmt: skip
+            assert point["E"] == e
+            wanted = [statistics.mean(shares), min(shares), max(shares)]
+            assert close([point["percent"], point["low"], point["high"]], wanted)
+
+
+def test_the_text_has_the_numbers_of_the_law(results):
+    text = laws_text.coefficients(results, [])
+    for router, law in LAWS.items():
+        for name, truth in law._asdict().items():
+            (row,) = cells(text, NAMES[router], name)[:1]
+            assert float(row[2]) == pytest.approx(truth, rel=1e-2)
+            low, high = map(float, row[3].split(" to "))
+            assert low <= truth <= high
+    text = laws_text.slopes(results, [])
+    for router, law in LAWS.items():
+        for n, label in zip(SIZES, LABELS, strict=True):
+            slope, gain = cells(text, NAMES[router], label)
+            assert float(slope[3]) == pytest.approx(straight(*measured(router, n)), abs=6e-5)
+            assert float(slope[6]) == pytest.approx(law.slope(n), abs=6e-5)
+            assert gain[2] == "1 → 256" and float(gain[3]) == pytest.approx(law.gain(n, 256), abs=6e-5)
+            assert gain[4] == f"{100 * (10 ** law.gain(n, 256) - 1):+.1f} %"
+    text = laws_text.worth(results)
+    for router, law in LAWS.items():
+        for n, label in zip(SIZES, LABELS, strict=True):
+            for e in (8, 128):
+                (row,) = cells(text, NAMES[router], label, str(e))
+                assert row[3] == f"{law.loss(n, e):.4f}" and row[6] == f"{law.worth(n, e) / n:.1f}"
+
+
+def test_the_text_on_chance_and_pairs_has_the_scatter_of_the_seeds(results):
+    scatter = 100 * (10 ** (APART * math.sqrt(2)) - 1)
+    assert f"a standard deviation of {scatter:.2g} % of the loss, from 2 runs at 1 point" in rows_text.method(results)
+    [row] = cells(runs_text.routers(results, []), "HASH less S-BASE", "15")
+    overall = results["pairs"][0]["overall"]
+    assert row[2] == f"{overall['mean']:+.2f} %"
+    lines = cells(runs_text.every_pair(results), "HASH less S-BASE", LABELS[0], "32")
+    one, other = (law.loss(SIZES[0], 32) for law in LAWS.values())
+    assert lines[0][3:6] == [f"{one:.4f}", f"{other:.4f}", f"{one - other:+.4f}"]
+    reach = T_1 * 2 * APART * math.log(10) * other
+    assert lines[0][6] == f"± {reach:.4f}"
+
+
+def test_the_summary_has_the_gains_the_cutoffs_the_misses_and_who_is_lower(results):
+    said = {head: body for head, body in text.summary(results)}
+    body = said["Routing lowers the loss at every size trained."]
+    for router, law in LAWS.items():
+        first, last = (f"{100 * (10 ** law.gain(n, 256) - 1):+.1f} %" for n in (SIZES[0], SIZES[-1]))
+        assert re.search(rf"{NAMES[router]} {re.escape(first)} at 10M \(.*?\), {re.escape(last)} at 1.0B", body)
+    body = said["It helps less as models grow."]
+    for router, law in LAWS.items():
+        shown = re.search(rf"{NAMES[router]} ([\d.]+)([BT]) \(", body)
+        assert float(shown[1]) * {"B": 1e9, "T": 1e12}[shown[2]] == pytest.approx(law.cutoff(), rel=1e-2)
+    miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
+    body = said["The law fits as well as chance allows."]
+    assert f"by at most {miss:.2g} % (root mean square)" in body and f"scatter by {scatter:.2g} % (2 runs" in body
+    overall = results["pairs"][0]["overall"]  # HASH less S-BASE, above 0
+    assert overall["mean"] > 0
+    assert f"S-BASE against HASH: {overall['mean']:.2f} % lower in the mean" in said["The routers differ."]
+    assert [law["rmsle_percent"] for law in results["laws"]] == pytest.approx([miss, miss], rel=1e-4)
+
+
+def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(results):
+    for entry in results["utilisation"]:
+        for kind in entry["kinds"]:
+            logs = [math.log10(p["loss"] / p["fitted"]) for p in entry["points"] if p["kind"] == kind["kind"]]
+            assert kind["rows"] == len(logs) and close(kind["percent"], 100 * (10 ** statistics.mean(logs) - 1), 1e-4)
+            assert close(kind["rmsle"], math.sqrt(statistics.mean(each**2 for each in logs)), 1e-4)
+
+
+def test_a_table_of_ones_own_is_fitted_with_every_seed(results):
+    assert not results["table"]["released"] and results["table"]["row_choice"] == "every seed"
+    assert "every seed, k = 1, the commonest routing frequency" in rows_text.rows(results)
+    assert results["rows"]["routers"] == {"Hash": 19, "S-Base": 19}
+
+
+def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_path):
+    """loss_c4 is the 1.25th power of the other loss: slopes and gains are 1.25 times as large, sizes the same."""
+    frame = make_frame()
+    frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
+    frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
+    table = rows.open_table(tmp_path / "table.csv", loss_column="loss_c4")
+    dense = fits.dense_law(table, rows.all_runs(table))
+    [law] = fits.router_laws(table, dense)
+    assert close([each["value"] for each in law["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
+    for each in law["worth"]:
+        n, e = each["N"], each["E"]
+        assert close(each["loss"], BASE.loss(n, e) ** 1.25) and close(each["value"], BASE.worth(n, e), 1e-3)
+        assert close(each["measured"], BASE.worth(n, e), 1e-3)

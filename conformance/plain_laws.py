@@ -1,0 +1,177 @@
+"""What the laws say, and how far a table pins them down, written once more and apart from both twins.
+
+The formulas are those of Clark et al. 2022 (arXiv 2202.01169, section 4) in Python's own floats and the textbook's
+least squares in NumPy. Nothing of `routelaws.reference` or `routelaws.accelerated` is imported here, so that an error
+that both of them make is seen.
+
+    1. LAWS        `Bounded`, `Compute`      losses and whatever else follows from coefficients
+    2. LINES       `Student`                 a linear law: coefficients, predictions, intervals
+    3. QUIET ROWS  `quiet_interval`          the interval of any function of a law where errors are tiny
+    4. COUNTING    `count_limits`, `held`    how often an interval has to hold the truth
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+CHANCE = 1e-3
+"""Probability with which `count_limits` may turn a right count away."""
+
+
+class Bounded(NamedTuple):
+    """The law in (N, E): log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d."""
+
+    a: float
+    b: float
+    c: float
+    d: float
+    E_start: float
+    E_max: float
+
+    def effective(self, experts: float) -> float:
+        """Return Ê, with 1/Ê = 1/(E - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max."""
+        return 1 / (1 / (experts - 1 + 1 / (1 / self.E_start - 1 / self.E_max)) + 1 / self.E_max)
+
+    def log_loss(self, size: float, experts: float) -> float:
+        """Return log10 L."""
+        log_size, log_experts = math.log10(size), math.log10(self.effective(experts))
+        return self.a * log_size + self.b * log_experts + self.c * log_size * log_experts + self.d
+
+    def loss(self, size: float, experts: float) -> float:
+        """Return L, nats per token."""
+        return 10 ** self.log_loss(size, experts)
+
+    def slope(self, size: float) -> float:
+        """Return the change of log10 L per tenfold Ê at size N."""
+        return self.b + self.c * math.log10(size)
+
+    def gain(self, size: float, experts: float) -> float:
+        """Return the change of log10 L from the dense model to E experts."""
+        return self.log_loss(size, experts) - self.log_loss(size, 1)
+
+    def cutoff(self) -> float:
+        """Return the size at which the slope is 0."""
+        return 10 ** (-self.b / self.c)
+
+    def worth(self, size: float, experts: float) -> float:
+        """Return the size of the dense model with the loss of (N, E), by bisection of log10 N."""
+        low, high, wanted = 0.0, 30.0, self.log_loss(size, experts)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.log_loss(10**middle, 1) > wanted else (low, middle)
+        return 10**low
+
+
+class Compute(NamedTuple):
+    """The law in (F, B): log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d, from B_min on."""
+
+    a: float
+    b: float
+    c: float
+    d: float
+    B_start: float
+    B_max: float
+    B_min: float
+
+    def log_loss(self, flops: float, utilisation: float) -> float:
+        """Return log10 L at F TeraFLOPs and B parameters per FLOP."""
+        start = 1 / (1 / self.B_start - 1 / self.B_max)
+        used = math.log10(1 / (1 / (utilisation - self.B_min + start) + 1 / self.B_max))
+        return self.a * math.log10(flops) + self.b * used + self.c * math.log10(flops) * used + self.d
+
+    def loss(self, flops: float, utilisation: float) -> float:
+        """Return L, nats per token."""
+        return 10 ** self.log_loss(flops, utilisation)
+
+    def cutoff(self) -> float:
+        """Return the F at which more B stops helping."""
+        return 10 ** (-self.b / self.c)
+
+
+class Student:
+    """Least squares of y on the columns of X, with Student's intervals.
+
+    Args:
+        design: [n, p].
+        target: [n].
+        level: of the intervals.
+    """
+
+    def __init__(self, design: np.ndarray, target: np.ndarray, level: float):
+        rows, unknowns = design.shape
+        length = np.linalg.norm(design, axis=0)  # columns may differ by many orders of magnitude
+        self.solution = np.linalg.lstsq(design / length, target, rcond=None)[0] / length
+        self.squares = float(np.sum((target - design @ self.solution) ** 2))
+        self.variance = self.squares / (rows - unknowns)
+        self.covariance = self.variance * np.linalg.inv((design / length).T @ (design / length))
+        self.covariance /= length * length[:, None]
+        self.quantile = float(stats.t.ppf((1 + level) / 2, rows - unknowns))
+
+    def interval(self, weights: np.ndarray, more: float = 0.0) -> tuple[float, float, float]:
+        """Return the value and the ends of a linear function of the solution; `more` adds the variance of new rows."""
+        value = float(weights @ self.solution)
+        reach = self.quantile * math.sqrt(float(weights @ self.covariance @ weights) + more * self.variance)
+        return value, value - reach, value + reach
+
+
+def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
+    """Return the derivatives of a function of p numbers that gives one or n, [p] or [n, p]; central differences."""
+    columns = []
+    for i in range(at.size):
+        step = 1e-5 * abs(at[i]) * np.eye(at.size)[i]
+        columns.append((np.asarray(function(at + step)) - np.asarray(function(at - step))) / (2 * step[i]))
+    return np.stack(columns, axis=-1)
+
+
+def quiet_interval(
+    law: Callable, quantity: Callable, truth: np.ndarray, log_loss: np.ndarray, level: float, more: float = 0.0
+) -> tuple[float, float, float]:
+    """Return the value and the interval of a quantity of a law whose rows have errors so small that all is linear.
+
+    Args:
+        law: coefficients [p] to log10 losses [n].
+        quantity: coefficients [p] to a number.
+        truth: [p], what made the rows.
+        log_loss: [n], measured.
+        level: of the interval.
+        more: how many variances of a row are added.
+    """
+    found = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
+    value, low, high = found.interval(derivatives(quantity, truth), more)
+    return tuple(float(quantity(truth)) + end for end in (value, low, high))
+
+
+def count_limits(share: float, trials: int) -> tuple[int, int]:
+    """Return the least and the most times that something of probability `share` happens in so many trials.
+
+    Fewer or more happen with a probability of at most CHANCE together, by the binomial distribution.
+    """
+    low, high = stats.binom.ppf([CHANCE / 2, 1 - CHANCE / 2], trials, share)
+    return int(low), int(high)
+
+
+def forgetful(level: float, rows: int, unknowns: int) -> float:
+    """Return how often a Student interval holds the truth whose variance was divided by n, not by n - p."""
+    freedom = rows - unknowns
+    reach = stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(freedom / rows)
+    return float(2 * stats.t.cdf(reach, freedom) - 1)
+
+
+def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
+    """Fail unless each count is one that `trials` of probability `share` give.
+
+    Args:
+        counts: how often each interval held the truth.
+        trials: simulated tables.
+        share: what it should be; or its least and its most, where the intervals are no more exact than that.
+        wrong: the share of an interval that this many trials have to tell from a right one.
+    """
+    least, most = share if isinstance(share, tuple) else (share, share)
+    low, high = count_limits(least, trials)[0], count_limits(most, trials)[1]
+    if wrong is not None:
+        assert stats.binom.cdf(high, trials, wrong) - stats.binom.cdf(low - 1, trials, wrong) < CHANCE, "too few trials"
+    outside = {name: count for name, count in counts.items() if not low <= count <= high}
+    assert not outside, f"of {trials} intervals {low} to {high} should hold the truth, a share of {share}: {outside}"
