@@ -29,8 +29,8 @@ what each gives when nothing is out of balance:
     "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
 
 At k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
-Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes
-"first_choice". The default is our choice, since it keeps one weight right for every k.
+Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and
+so computes "first_choice". The default is our choice, since it keeps one weight right for every k.
 
 Shares may come from a larger set of tokens than the probabilities (all devices, several micro-batches): pass them as
 `held`. What the group is decides what is balanced; a loss per sequence is stricter than one per batch.
