@@ -196,10 +196,11 @@ def load_figure(sweep: Sweep, findings: Findings):
             if len(load.shares) == 1:
                 panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
         panel.axhline(1, color=COLOURS[DENSE], linewidth=1.1, linestyle=(0, (4, 3)))
-        panel.text(load.experts + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5,
+        count = len(load.shares[0])
+        panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5,
                    color=COLOURS[DENSE])  # fmt: skip
         panel.set(title=f"{load.router}, N = {size_label(load.size)}, E = {load.experts}",
-                  xlabel="experts, busiest first", xlim=(0.5, load.experts + 0.5),
+                  xlabel="experts, busiest first", xlim=(0.5, count + 0.5),
                   ylim=(0, highest * 1.06))  # fmt: skip
         panel.xaxis.get_major_locator().set_params(integer=True)
         if len(load.shares) > 1:

@@ -77,7 +77,7 @@ class Load(NamedTuple):
     size: int
     experts: int
     seed: int
-    shares: list[list[float]]  # [blocks, E] share times E, falling: 1 everywhere is balance
+    shares: list[list[float]]  # [blocks, E G] share times E G, falling: 1 everywhere is balance
     busiest: float  # largest of them
     idle: int  # experts that no validation token went to, all routed blocks together
     dropped_fraction: float  # of the assignments in training, since the evaluation before the last
@@ -227,7 +227,7 @@ def loads(sweep: Sweep) -> list[Load]:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
         for size in sorted({run.size for run in runs}):
             run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
-            shares = [sorted((run.experts * share for share in block), reverse=True) for block in run.load]
+            shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
             found.append(Load(
                 run.router, size, run.experts, run.config.seed, shares, max(max(block) for block in shares),
                 sum(share == 0 for block in shares for share in block), float(run.row["dropped_fraction"]),

@@ -241,10 +241,10 @@ def load_section(findings: Findings, drawn: list[str]) -> str:
     rows = [(load.router, f"{load.size:,}", load.experts, f"{load.busiest:.2f}", load.idle,
              f"{100 * load.dropped_fraction:.2f} %") for load in findings.loads]  # fmt: skip
     return (
-        "## Load of the experts\n\nThe share of the validation tokens that each expert takes, times E: 1 is a fair"
-        " share. Evaluation is greedy: where a token goes depends on no later token, and none is dropped. In training"
-        " an expert with a capacity takes no more than that; what is dropped passes by on the residual connection."
-        "\n\n"
+        "## Load of the experts\n\nThe share of the validation tokens that each expert takes, times the number of"
+        " experts: 1 is a fair share. Evaluation is greedy: where a token goes depends on no later token, and none is"
+        " dropped. In training an expert with a capacity takes no more than that; what is dropped passes by on the"
+        " residual connection.\n\n"
         "![Load per expert](figures/load.png)\n\n"
         + table(("router", "N", "E", "busiest expert (fair = 1)", "experts without a token",
                  "dropped in training (last stretch)"), rows)

@@ -56,7 +56,7 @@ class SweepRun(NamedTuple):
 
     @property
     def load(self) -> list[list[float]]:
-        """[blocks, E] share of the validation tokens that each expert took at the last evaluation; [] if dense."""
+        """[blocks, E G] share of the validation tokens that each expert took at the last evaluation; [] if dense."""
         evaluations = [line for line in self.log if line.get("kind") == "evaluation"]
         return evaluations[-1].get("load", []) if evaluations else []
 

@@ -4,6 +4,7 @@ Losses follow a law without noise, but for two seeds at one point that lie as fa
 drawn and written is computed here from the law's formula in plain Python.
 """
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -43,7 +44,7 @@ def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, s
         shares = [[(i + 1 + step) ** 2 for i in range(experts)], [i + 1 + step for i in range(experts)]]
         shares = [] if router == "Dense" else [[x / sum(block) for x in block] for block in shares]
         log.append({"kind": "evaluation", "step": step, "loss_validation": loss + 1 / step - 1 / 400, "load": shares})
-    return SweepRun(hyper_id, config, row, log)
+    return SweepRun(hyper_id, config, row, log, None)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,19 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(swee
     assert (load.size, load.experts, load.seed) == (SIZES[1], 8, 42)
 
 
+def test_a_fair_share_is_one_of_all_narrow_experts(sweep):
+    """Eight experts cut in four are 32: one that takes a quarter of the tokens has eight times its share."""
+    run = next(run for run in sweep.runs if (run.router, run.size, run.experts) == ("Hash", SIZES[1], 8))
+    config = dataclasses.replace(run.config, granularity=4)
+    shares = [0.25, *[0.75 / 30] * 30, 0.0]
+    run = run._replace(config=config, log=[{"kind": "evaluation", "step": 400, "load": [shares]}])
+    fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
+    (load,) = findings.loads(fine)
+    assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
+    figure = figures.load_figure(fine, SimpleNamespace(loads=[load]))
+    assert figure.axes[0].get_xlim() == (0.5, 32.5)
+
+
 def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pictures):
     panels = pictures["load"].axes
     assert panels[0].get_ylabel() == "tokens, in units of a fair share"
@@ -311,7 +325,7 @@ def test_the_table_of_loads_and_of_the_comparison(sweep, found):
     for router, law in LAWS.items():
         for row, n in zip(cells(text, router), SIZES, strict=True):
             dense, routed = law.loss(n, 1), law.loss(n, 32)
-            assert row[1:7] == [f"{n:,}", f"{dense:.4f}", "32", f"{routed:.4f}", f"{routed - dense:+.4f}",
+            assert row[1:8] == [f"{n:,}", f"{dense:.4f}", "32", f"{routed:.4f}", f"{routed - dense:+.4f}", "not known",
                                 f"{100 * (routed / dense - 1):+.2f}"]  # fmt: skip
 
 
@@ -319,5 +333,5 @@ def test_a_table_of_runs_has_N_P_and_minutes(sweep):
     rows = sections.runs_section(sweep)
     run = sweep.runs[-1]
     wanted = [str(run.hyper_id), "S-Base", "32", "2,000,000", "34,000,000", "42",
-              "0.01", "819,200", f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}", "1 min 1 s"]  # fmt: skip
+              "0.01", "819,200", f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}", "", "1 min 1 s"]  # fmt: skip
     assert cells(rows, wanted[0])[-1] == wanted
