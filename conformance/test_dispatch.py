@@ -228,7 +228,7 @@ CROWDS = (300, 70_000)
 
 
 def crowd(num_tokens: int, k: int) -> np.ndarray:
-    """Return experts [T, k] of three: the first choice is expert 1, for every hundredth token 0, the second expert 2."""
+    """Return experts [T, k] of three: the first choice is expert 1, or 0 for every hundredth, the second expert 2."""
     first = np.where(np.arange(num_tokens) % 100 == 7, 0, 1)
     return np.stack([first, np.full(num_tokens, 2)], axis=1)[:, :k]
 
@@ -270,7 +270,7 @@ def test_a_crowd_queues(backend, num_tokens, k, order):
 
 
 def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: str) -> None:
-    """A layer of width 1: each token has its own output, or exactly 0 where it found no slot, and the share is right."""
+    """A layer of width 1: each token has its own output, or exactly 0 where it found no slot; the share is right."""
     num_tokens = len(expert)
     x = 1 + np.arange(num_tokens)[:, None] % 97 / 128
     up, down = np.array([1.0, 2.0, 4.0]), np.array([1.0, -1.0, 8.0])
