@@ -185,6 +185,12 @@ BOUNDS["transformer.noise_deviation"] = Bound(8, "standard errors of a mean: the
 BOUNDS["transformer.init_mean"] = Bound(5, "standard errors of a leaf's mean; 12 leaves, fixed seeds; measured 2.2")
 BOUNDS["transformer.init_deviation"] = Bound(5, "standard errors of a leaf's mean; fixed seeds; measured 1.2")
 
+# Training.
+BOUNDS["training.optimizer"] = Bound(3e-7, "of a leaf's largest entry; in float64, but for the rate of each step")
+BOUNDS["training.rate"] = Bound(1e-6, "relative; a cosine in float32, of which a tenth is left")
+BOUNDS["training.small_steps"] = Bound(0.05, "of a step; float32 of weights near 1 over eight steps of 2^-14")
+BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in float32, and a root")
+
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
 BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
