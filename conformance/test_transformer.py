@@ -33,7 +33,7 @@ from routelaws.reference import transformer as reference
 from routelaws.reference.notation import Routing
 
 ROUTED = tuple(name for name in MODELS if name != "dense")
-DROPPING = ("hash that drops", "sinkhorn, k = 2, sigmoid, drops", "top_k", "top_k, k = 2, sigmoid, drops")
+DROPPING = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops", "top_k", "top_k, k = 2, sigmoid, drops")
 
 seeds = st.integers(0, 2**32 - 1)
 precisions = st.sampled_from(PRECISIONS)
@@ -187,7 +187,7 @@ def check_loss_gradient(backend, drawn: Case) -> None:
                              what=f"gradient of the training loss of {drawn.name}, seed {drawn.seed}")  # fmt: skip
 
 
-GRADIENT_MODELS = ("dense", "sinkhorn, k = 2, sigmoid, drops")
+GRADIENT_MODELS = ("dense", "sinkhorn, k = 3, sigmoid, drops")
 
 
 @given(drawn=cases(GRADIENT_MODELS))
@@ -226,7 +226,7 @@ def check_held(backend, drawn: Case) -> None:
         assert_same(value, np.zeros_like(value), what=f"gradient of the loss of {drawn.name} in held {name}")
 
 
-HELD_MODELS = ("hash that drops", "sinkhorn, k = 2, sigmoid, drops")
+HELD_MODELS = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
             assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
 
 
-@pytest.mark.parametrize("name", ["sinkhorn", "sinkhorn, k = 2, sigmoid, drops",
+@pytest.mark.parametrize("name", ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops",
                                   pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)])  # fmt: skip
 def test_which_blocks_are_routed(backend, name):
     check_which_blocks_are_routed(backend, case(name, 2))
@@ -464,7 +464,7 @@ def test_attention_knows_distances_only(backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 2, sigmoid, drops"])
+@pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 3, sigmoid, drops"])
 def test_jit_changes_nothing(backend, name):
     drawn = case(name, 9)
     ours, theirs = (run_apply(backend, drawn, training=True, jit=jit) for jit in (True, False))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training import step
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.config import TrainConfig, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
 
@@ -127,6 +127,21 @@ def test_the_learning_rate_of_each_step_by_hand():
     for t, rate in enumerate(RATES):
         check("training.rate", abs(float(schedule(t)) - rate), rate, message=f"rate of step {t + 1}")
     assert RATES[0] == 0.5 / 3 and RATES[2] == RATES[3] == 0.5 and 0.05 < RATES[11] < 0.07
+
+
+def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
+    """The same for every number of experts, lower for more parameters; one that is given is taken."""
+    sizes = dict(vocab_size=300, heads=1)
+    dense, few, many = (
+        TrainConfig(**sizes, d_model=8, **routed)
+        for routed in ({}, {"router": "hash", "experts": 2}, {"router": "hash", "experts": 64})
+    )
+    assert dense.peak_learning_rate() == few.peak_learning_rate() == many.peak_learning_rate()
+    dense_parameters = many.accounting().dense_parameters
+    assert many.peak_learning_rate() == learning_rate_rule(dense_parameters, 64)
+    assert many.accounting().total_parameters > 2 * dense_parameters
+    assert TrainConfig(**sizes, d_model=16).peak_learning_rate() < dense.peak_learning_rate()
+    assert TrainConfig(**sizes, d_model=16, learning_rate=0.25).peak_learning_rate() == 0.25
 
 
 def test_weights_and_moments_stay_in_float32(monkeypatch):

@@ -228,6 +228,10 @@ def test_sampling_inverts_the_distribution():
     drawn = [sample(logits, 1.0, u) for u in (0.0, 0.19, 0.21, 0.69, 0.71, 0.999999)]
     assert drawn == [0, 0, 1, 1, 2, 2]
     assert sample(logits, 0, 0.99) == 1
+    # At temperature 1/2 the squares: 4, 25 and 9 of 38. At 2 the roots: 0.447, 0.707 and 0.548 of 1.702.
+    for temperature, first, second in ((0.5, 4 / 38, 29 / 38), (2.0, 0.447 / 1.702, 1.154 / 1.702)):
+        drawn = [sample(logits, temperature, u) for u in (first - 0.01, first + 0.01, second - 0.01, second + 0.01)]
+        assert drawn == [0, 1, 1, 2]
 
 
 def test_size_labels():

@@ -133,12 +133,15 @@ def whole(small_fields, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(small_fields, tmp_path_factory):
-    """The same run, cut at step 8 before its evaluation, to go on from 6, and at 16, to go on from 12."""
+    """The same run, cut at step 12 before its checkpoint, to go on from 6, and at 16, to go on from 12.
+
+    At the first cut the table has a row, of step 8, and the log has lines that are dropped and written anew.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        yield train(patch, small_fields, tmp_path_factory.mktemp("resumed") / "run", cuts=(8, 16))
+        yield train(patch, small_fields, tmp_path_factory.mktemp("resumed") / "run", cuts=(12, 16))
 
 
-STEPS_OF_RESUMED = [*range(8), *range(6, 16), *range(12, 20)]
+STEPS_OF_RESUMED = [*range(12), *range(6, 16), *range(12, 20)]
 
 
 def numbers(run) -> np.ndarray:
@@ -233,6 +236,12 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
     evaluations = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "evaluation"]
     assert [line["step"] for line in evaluations] == EVALUATIONS
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in whole.rows]
+    for line, row in zip(evaluations, whole.rows, strict=True):
+        loads = np.array(line["load"])  # of the two routed blocks
+        largest = (loads[0].max() + loads[1].max()) / 2 * 4
+        check("training.log", abs(float(row["max_load"]) - largest), largest, message="max_load")
+        assert float(row["idle_experts"]) == (loads == 0).sum() / 8
+        assert loads[0].max() != loads[1].max()
 
 
 def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
