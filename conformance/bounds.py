@@ -192,6 +192,7 @@ BOUNDS["transformer.gradient"] = Bound(1e-9, "norm of the gradient; five-point d
 BOUNDS["transformer.gradient_float32"] = Bound(15, "u times the norm of the gradient; measured 4.6")
 BOUNDS["transformer.layer_norm"] = Bound(8, "u (|scale| max |x| / deviation + |offset|); measured 2.7")
 BOUNDS["transformer.attention"] = Bound(1, "u (1 + s^2) max |output|, s the largest projection; measured 0.23")
+BOUNDS["transformer.router_step"] = Bound(0.05, "of the first step; rounding of gates 2^-24 over moves of 2^-14")
 BOUNDS["transformer.bfloat16"] = Bound(15, "2^-8 max |logit|; measured 5.0")
 BOUNDS["transformer.model"] = Bound(400, "u times the largest entry of each field of a loss; measured 100")
 BOUNDS["transformer.block"] = Bound(10, "u times the largest entry of each field of a routed block; measured 2.0")
@@ -209,6 +210,12 @@ BOUNDS["by_hand.digits"] = Bound(6e-6, "absolute; half a unit of the last of fiv
 BOUNDS["by_hand.plan"] = Bound(5e-4, "absolute; columns may be off by 1e-3 of a half where the sweeps stop")
 BOUNDS["by_hand.deviation"] = Bound(3, "deviation over the root of the number: six standard errors; measured 0.9")
 
+# Training.
+BOUNDS["training.optimizer"] = Bound(3e-7, "of a leaf's largest entry; in float64, but for the rate of each step")
+BOUNDS["training.rate"] = Bound(1e-6, "relative; a cosine in float32, of which a tenth is left")
+BOUNDS["training.small_steps"] = Bound(0.05, "of a step; float32 of weights near 1 over eight steps of 2^-14")
+BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in float32, and a root")
+
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
 BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
@@ -225,9 +232,10 @@ BOUNDS["notation.log_sum_exp_bfloat16"] = Bound(4, "2^-8 (1 + max |z|); measured
 BOUNDS["experts.gelu_bfloat16"] = Bound(4, "2^-8 (|x| + |x|^3); measured 1.3")
 BOUNDS["experts.ffn_bfloat16"] = Bound(3, "2^-8 |x||U||D|; measured 1.3")
 BOUNDS["experts.combine_bfloat16"] = Bound(3, "2^-8 sum of |gate y|; measured 1.0")
-BOUNDS["experts.routed_ffn_bfloat16"] = Bound(2.5, "2^-8 sum of |gate| |x||U||D|; measured 1.1")
+BOUNDS["experts.routed_ffn_bfloat16"] = Bound(2.5, "2^-8 sum of |gate| |x||U||D|; measured 1.9")
+BOUNDS["routed_block.raised"] = Bound(4, "2^-24 (4 + spread + 2 |x||router|) of the value: z, exp, a short sum")
 BOUNDS["expert_choice.ffn_bfloat16"] = Bound(2.5, "2^-8 sum of |gate| |x||U||D|; measured 1.1")
-BOUNDS["transformer.layer_norm_bfloat16"] = Bound(6, "2^-8 (|scale| max |x| / deviation + |offset|); measured 2.5")
+BOUNDS["transformer.layer_norm_bfloat16"] = Bound(3, "2^-8 |result| + 2^-24 of the wide parts; measured 1.0")
 BOUNDS["transformer.attention_bfloat16"] = Bound(0.1, "2^-8 (1 + s^2) max |output|; measured 0.036")
 
 # Comparisons with other libraries.

@@ -12,8 +12,12 @@ from hypothesis.extra import numpy as numpy_strategies
 
 from routelaws.reference import transformer
 
-SHAPES = ((1, 1), (5, 1), (8, 2), (12, 3), (6, 8), (16, 4))
-"""(T, E): one token, one expert, fewer tokens than experts, and more."""
+SHAPES = ((1, 1), (5, 1), (8, 2), (13, 3), (6, 8), (14, 4))
+"""(T, E): one token, one expert, fewer tokens than experts, and more; E divides T where there are one or two experts,
+and nowhere else."""
+
+CHOICES = {1: (1,), 2: (1, 2), 3: (1, 2), 4: (1, 3), 8: (2, 3)}
+"""The numbers k that go with a number of experts E: two at most, since each is compiled anew."""
 
 FAMILIES = ("lattice", "tied", "free", "skewed", "extreme")
 
@@ -58,7 +62,7 @@ def logits(draw, families=FAMILIES, shapes=SHAPES) -> Logits:
             values = values + 3 * np.arange(num_experts) - 1.5 * num_experts
         else:
             values = values * draw(st.sampled_from([30.0, 100.0]))
-    k = draw(st.integers(1, min(2, num_experts)))
+    k = draw(st.sampled_from(CHOICES[num_experts]))
     return Logits(values.astype(np.float32).astype(np.float64), family, k)
 
 
@@ -76,9 +80,9 @@ class Selection(NamedTuple):
 
 @st.composite
 def selections(draw, shapes=((1, 1), (7, 1), (9, 4), (4, 8), (16, 3))) -> Selection:
-    """Selections with wildly different loads; k is 1 or 2."""
+    """Selections with wildly different loads; k as in `CHOICES`."""
     num_tokens, num_experts = draw(st.sampled_from(shapes))
-    k = draw(st.integers(1, min(2, num_experts)))
+    k = draw(st.sampled_from(CHOICES[num_experts]))
     loads = draw(st.sampled_from(LOADS))
     seed = draw(st.integers(0, 2**32 - 1))
     random = np.random.default_rng(seed)
@@ -101,7 +105,7 @@ MODELS = {
     "hash that drops": dict(num_blocks=1, router="hash", num_experts=4, routing_frequency=1.0, capacity_factor=0.75,
                             **_SMALL),
     "sinkhorn": dict(num_blocks=4, router="sinkhorn", num_experts=4, **_SMALL),
-    "sinkhorn, k = 2, sigmoid, drops": dict(num_blocks=4, router="sinkhorn", num_experts=8, k=2, gate="sigmoid",
+    "sinkhorn, k = 3, sigmoid, drops": dict(num_blocks=4, router="sinkhorn", num_experts=8, k=3, gate="sigmoid",
                                             routing_frequency=0.25, capacity_factor=0.6, **_SMALL),
     "sinkhorn, k = 2, no limit": dict(num_blocks=3, router="sinkhorn", num_experts=3, k=2, routing_frequency=1 / 3,
                                       capacity_factor=float("inf"), **_SMALL),
@@ -111,7 +115,7 @@ MODELS = {
                                          balance_weight=0.3, capacity_factor=0.7, **_SMALL),
     "sinkhorn, one expert": dict(num_blocks=2, router="sinkhorn", num_experts=1, routing_frequency=1.0, **_SMALL),
 }  # fmt: skip
-"""Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1 and 2, capacities with and without drops."""
+"""Small models: every router, R of 1, 1/2, 1/3 and 1/4, k of 1, 2 and 3, capacities with and without drops."""
 
 BATCH, LENGTH = 3, 5
 """b and S of every small model."""

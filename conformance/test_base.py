@@ -25,7 +25,7 @@ from routelaws.reference.routers import base as reference
 
 ASSIGNMENT, BOUND, ROUTER = (f"routers.base.{name}" for name in ("balanced_assignment", "dual_bound", "base_router"))
 
-SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (16, 4))
+SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (14, 4))
 """(T, E): one token, one expert, fewer tokens than experts, E that divides T and E that does not."""
 
 FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike", "one token decides")

@@ -4,9 +4,13 @@ Every number given here is one that bfloat16 has, so both twins compute from the
 
     raised     routers, policies, losses    logits in bfloat16 give what the same logits in float32 give: choices, ties,
                                             and gates, plans and losses within the bounds of float32, in float32
-    16 bits    experts, norm, attention     results within bounds in units of 2⁻⁸, which are narrower than those of the
+    16 bits    experts, attention           results within bounds in units of 2⁻⁸, which are narrower than those of the
                                             other precisions where few roundings are made
+    between    norm                         computed in float32, rounded once at its end
+               routed blocks                scores, gates, loads, drops and losses as those of float32 from the same x
     exact      indices, placement           to the last bit, as everywhere
+
+Routed blocks get 301 tokens that crowd one expert, which is no number of bfloat16.
 
 The whole model in bfloat16 is in `test_transformer`, the layer of the mixture in `test_mixture_of_tokens`. Gradients
 are not asked for: a difference quotient says nothing at this precision.
@@ -37,10 +41,10 @@ from routelaws.conformance import (
 )
 from routelaws.conformance.backends import arrays_of
 from routelaws.conformance.bounds import bound_in
-from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.harness import CAPABILITIES, UNIT, _compiled, precisions_of, rounded, run
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.harness import CAPABILITIES, UNIT, _compiled, _jit, cast, precisions_of, rounded, run
 from routelaws.conformance.strategies import Logits, cases, logits, selections
-from routelaws.reference import notation
+from routelaws.reference import configuration, notation, routed_block, transformer
 
 BFLOAT16 = "bfloat16"
 SHAPE = (7, 4)
@@ -199,3 +203,70 @@ def test_expert_choice_ffn_in_16_bits(backend, seed):
 def test_parts_of_the_model_in_16_bits(backend, drawn):
     precisions_of(backend, (BFLOAT16,))
     test_transformer.check_parts(backend, drawn, BFLOAT16)
+
+
+CROWDED = {
+    "top_k": dict(router="top_k", k=1, z_weight=0.02, balance_weight=1.0),
+    "sinkhorn": dict(router="sinkhorn", k=1),
+    "quantile": dict(router="quantile", k=1, capacity_factor=0.9),
+    "reinforce": dict(router="reinforce", k=2),
+}
+"""Routed blocks of three experts, two of which are hardly wanted; E = 3 and T = 301."""
+
+
+def crowded_block(name: str):
+    """Return (configuration, weights, x, tokens, noise) of a routed block that sends nearly everyone to one expert.
+
+    x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is what experts start
+    with; the other scores are a few tenths, and their last bits matter.
+    """
+    config = configuration.ModelConfig(vocab_size=13, d_model=8, num_heads=2, num_blocks=1, routing_frequency=1.0,
+                                       num_experts=3, **CROWDED[name])  # fmt: skip
+    random = np.random.default_rng(17)
+
+    def draw(node):
+        if isinstance(node, dict):
+            return {key: draw(node[key]) for key in sorted(node)}
+        return random.standard_normal(node[0][1:]) / 4
+
+    params = rounded(draw(transformer.parameter_shapes(config)["routed_ffn"]), "float32")
+    params["router"][0] = [3.001, -1.003, -2.007]
+    x = rounded(random.standard_normal((7, 43, 8)), BFLOAT16)
+    x[..., 0] = 1
+    noise = rounded(random.gumbel(size=(301, 3)), "float32") if name == "reinforce" else None
+    return config, rounded(params, "float32"), x, random.integers(0, 13, (7, 43)), noise
+
+
+def check_crowded_block(backend, name: str, training: bool) -> None:
+    """From the same x in bfloat16 and the same weights in float32: what is not a product of experts is of float32."""
+    config, params, x, tokens, noise = crowded_block(name)
+    wanted = routed_block.routed_block(params, x, tokens, config, training=training, noise=noise)
+    config = backend.transformer.ModelConfig(**vars(config))
+    traced = {} if noise is None else {"noise": jnp.asarray(noise, "float32")}
+    call = _jit(functools.partial(backend.routed_block.routed_block, config=config, training=training))
+    found = call(cast(params, "float32"), jnp.asarray(x, BFLOAT16), jnp.asarray(tokens), **traced)
+    z = x.reshape(-1, 8) @ params["router"]
+    size = np.abs(x.reshape(-1, 8)) @ np.abs(params["router"])
+    unit = UNIT["float32"] * (4 + np.ptp(z) + 2 * size.max())
+    what = f"routed block of {name} in bfloat16, 301 tokens, training {training}"
+    assert found.output.dtype == BFLOAT16, what
+    assert wanted.routing.load.max() * wanted.routing.expert.size > 256, f"{what}: no expert is crowded"
+    assert_same(found.routing.expert, wanted.routing.expert, what=f"{what}: experts")
+    for field in ("gate", "load", "plan"):
+        value = getattr(wanted.routing, field)
+        assert_close_bounded("routed_block.raised", getattr(found.routing, field), value, unit * np.abs(value),
+                             what=f"{what}: {field}")  # fmt: skip
+    for field in ("dropped_fraction", "auxiliary"):
+        value = getattr(wanted, field)
+        assert_close_bounded("routed_block.raised", getattr(found, field), value, unit * np.abs(value),
+                             what=f"{what}: {field}")  # fmt: skip
+    if wanted.policy is not None:
+        assert_close_bounded("routed_block.raised", found.policy.logits, z, UNIT["float32"] * size, what=what)
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True),
+                                            ("reinforce", True)])  # fmt: skip
+def test_crowded_blocks(backend, name, training):
+    precisions_of(backend, (BFLOAT16,))
+    check_crowded_block(backend, name, training)

@@ -1,4 +1,4 @@
-"""Dispatch with options: drop orders, padding, and experts that are cut into narrow ones.
+"""Dispatch with options: drop orders, padding, crowds, and experts that are cut into narrow ones.
 
 What is said with a mask has numbers that are none in the padding, which nothing may read.
 """
@@ -13,11 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routelaws.conformance.bounds import bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.harness import UNIT, central_difference, gradient, inner, random_direction, run
+from routelaws.conformance.harness import (
+    UNIT,
+    central_difference,
+    gradient,
+    inner,
+    precisions_of,
+    random_direction,
+    run,
+)
 from routelaws.conformance.strategies import Selection, selections
 from routelaws.conformance.test_experts import D, ffn_scale, layer, weighted_output
 from routelaws.reference import experts as reference
+
+BFLOAT16 = "bfloat16"
 
 orders = st.sampled_from(reference.DROP_ORDERS)
 
@@ -210,6 +221,94 @@ def test_a_choice_that_is_left_out_frees_its_slot(backend):
         outputs.append(np.asarray(found.output).ravel())
     # Expert 0 has two slots: for token 0, and for token 1, which has no use for it, or token 2.
     assert outputs[0][2] < outputs[1][2] and outputs[0][0] == outputs[1][0], outputs
+
+
+CROWDS = (300, 70_000)
+"""Tokens that all but crowd one expert: more than 8 and than 16 bits count, and than a 16-bit float tells apart."""
+
+
+def crowd(num_tokens: int, k: int) -> np.ndarray:
+    """Return experts [T, k] of three: the first choice is expert 1, or 0 for every hundredth, the second expert 2."""
+    first = np.where(np.arange(num_tokens) % 100 == 7, 0, 1)
+    return np.stack([first, np.full(num_tokens, 2)], axis=1)[:, :k]
+
+
+def counted(expert: np.ndarray, turns) -> np.ndarray:
+    """Return [T, k], how many assignments to the same expert had their turn before; by counting one after another."""
+    before, slot = [0] * 3, np.zeros(expert.shape, int)
+    for t, choice in turns:
+        slot[t, choice] = before[expert[t, choice]]
+        before[expert[t, choice]] += 1
+    return slot
+
+
+def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
+    """Who stands where, who finds a slot and what the buffers hold, in an expert that nearly all tokens want."""
+    expert, capacity = crowd(num_tokens, k), num_tokens - num_tokens // 20
+    turns = [(t, choice) for choice in range(k) for t in range(num_tokens)]
+    traced = {}
+    if order == "priority":  # the last token first
+        traced["priority"] = np.repeat(np.arange(num_tokens)[:, None], k, axis=1) / num_tokens
+        turns = [(t, choice) for t in reversed(range(num_tokens)) for choice in range(k)]
+    slot = counted(expert, turns)
+    token = np.full((3, capacity), num_tokens)
+    for t, choice in turns:
+        if slot[t, choice] < capacity:
+            token[expert[t, choice], slot[t, choice]] = t
+    options = dict(num_experts=3, capacity=capacity, order=order)
+    found = run(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
+    what = f"dispatch of {num_tokens} tokens that crowd an expert, k {k}, order {order}"
+    for name, placement in (("dispatch", found), ("reference", reference.dispatch(expert, **options, **traced))):
+        assert_same(placement.slot, slot, what=f"{name}, {what}: slot")
+        assert_same(placement.kept, slot < capacity, what=f"{name}, {what}: kept")
+        assert_same(placement.token, token, what=f"{name}, {what}: token")
+
+
+@pytest.mark.parametrize("num_tokens, k, order", [(300, 2, "choice"), (70_000, 1, "choice"), (70_000, 1, "priority")])
+def test_a_crowd_queues(backend, num_tokens, k, order):
+    check_crowd(backend, num_tokens, k, order)
+
+
+def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: str) -> None:
+    """A layer of width 1: each token has its own output, or exactly 0 where it found no slot; the share is right."""
+    num_tokens = len(expert)
+    x = 1 + np.arange(num_tokens)[:, None] % 97 / 128
+    up, down = np.array([1.0, 2.0, 4.0]), np.array([1.0, -1.0, 8.0])
+    params = {"up": up[:, None, None], "down": down[:, None, None]}
+    gate = np.ones((num_tokens, 1))
+    capacity = num_tokens if factor == math.inf else -(-num_tokens // 3)
+    kept = counted(expert, [(t, 0) for t in range(num_tokens)]) < capacity
+    wanted = kept * reference.gelu(x * up[expert]) * down[expert]
+    found = run(backend, "experts.routed_ffn", precision, params, x, expert, gate, capacity_factor=factor)
+    what = f"routed_ffn of {num_tokens} tokens that crowd an expert, c {factor}, {precision}"
+    scale = UNIT[precision] * kept * np.abs(x * up[expert] * down[expert])
+    output = np.asarray(found.output, float)
+    assert_close_bounded(bound_in("experts.routed_ffn", precision), output, wanted, scale, what=what)
+    dropped = np.mean(~kept)
+    scale = UNIT[precision] * dropped
+    assert_close_bounded("experts.dropped", float(found.dropped_fraction), dropped, scale, what=f"{what}: dropped")
+
+
+@pytest.mark.parametrize("factor", [math.inf, 1.0])
+def test_a_crowd_is_served(backend, factor):
+    """In bfloat16 with 257 tokens for an expert: one more than two blocks hold, and than a sum in bfloat16 reaches."""
+    check_crowded_layer(backend, crowd(70_000, 1), factor, "float32")
+    if BFLOAT16 in precisions_of(backend, ("float32", BFLOAT16)):
+        check_crowded_layer(backend, (np.arange(384) < 257).astype(int)[:, None], factor, BFLOAT16)
+
+
+def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
+    """Loads and counts of a crowd; padding at the end is not counted."""
+    expert, mask = crowd(num_tokens, 2), np.arange(num_tokens) < num_tokens - 10
+    for traced, number in (({}, num_tokens), ({"mask": mask}, num_tokens - 10)):
+        wanted = [sum(1 for e in expert[:number].ravel().tolist() if e == wanted) for wanted in range(3)]
+        found = eager(backend, "balance.expert_counts", "float32", expert, traced=traced, num_experts=3)
+        assert_same(found, wanted, what=f"expert_counts of {number} tokens that crowd an expert")
+
+
+@pytest.mark.parametrize("num_tokens", CROWDS)
+def test_a_crowd_is_counted(backend, num_tokens):
+    check_counts_of_a_crowd(backend, num_tokens)
 
 
 def cut(params: dict, granularity: int) -> dict:

@@ -391,15 +391,42 @@ def test_parameter_shapes(backend, name):
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
 
+def check_slots_of_gshard(backend) -> None:
+    """Second experts that the draw leaves out take no slot: of 30 tokens half want experts 0 and 1 and half 1 and 0,
+    with gates of 0.88 and 0.12, and either has 20 slots. With uniforms of 0.5 no second expert is kept and all first
+    ones find a slot; with 0 all are kept, and 10 of 30 for either expert find none."""
+    config = build(configuration, "GShard", num_experts=3, num_blocks=1, capacity_factor=1.0, routing_frequency=1.0)
+    shapes = reference.parameter_shapes(config)["routed_ffn"]
+    params = {name: np.ones(shape[1:]) for name, (shape, _) in shapes.items()}
+    params["router"] = np.zeros((8, 3))
+    params["router"][:2] = [[1, -1, 0], [0, 0, -5]]
+    x = np.zeros((2, 15, 8))
+    x[0, :, 0], x[1, :, 0], x[..., 1] = 1, -1, 1
+    arrays, block = (params, x, np.zeros((2, 15), int)), routed_block.routed_block
+    for uniform, wanted in ((0.5, 0.0), (0.0, 20 / 60)):
+        traced = {"noise": np.full(30, uniform)}
+        found = run(backend, "routed_block.routed_block", "float64", *arrays, traced=traced, training=True,
+                    config=backend.configuration.ModelConfig(**vars(config)))  # fmt: skip
+        for module, output in (("backend", found), ("reference", block(*arrays, config, training=True, **traced))):
+            share, what = output.dropped_fraction, f"{module}: share dropped with uniforms of {uniform}"
+            assert_close_bounded("experts.dropped", share, wanted, UNIT["float64"] * wanted, what=what)
+
+
+def test_second_experts_that_are_left_out_take_no_slot(backend):
+    check_slots_of_gshard(backend)
+
+
 @pytest.mark.twin
 def test_noise(backend):
-    """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half."""
+    """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two
+    routed blocks, each token and each expert has its own; of so many float32 numbers few are equal by chance."""
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
-        config = build(backend.transformer, name)
+        config = build(backend.transformer, name, num_blocks=4)
         drawn = (backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
-                 reference.draw_noise(np.random.default_rng(0), build(reference, name), 32, 64))  # fmt: skip
-        assert np.shape(drawn[0]) == np.shape(drawn[1])
+                 reference.draw_noise(np.random.default_rng(0), build(reference, name, num_blocks=4), 32, 64))
+        assert np.shape(drawn[0]) == np.shape(drawn[1]) == (2, 32 * 64, 4)[: np.ndim(drawn[0])]
         for noise in drawn:
+            assert len(np.unique(noise)) > 0.95 * np.size(noise), f"noise of {name}: numbers come again"
             noise = np.asarray(noise, np.float64)
             scale = deviation / math.sqrt(noise.size)
             assert_close_bounded("transformer.noise_mean", noise.mean(), mean, scale, what=f"noise of {name}")

@@ -18,7 +18,8 @@ from routelaws.reference.routers import quantile as reference
 
 BIAS, ROUTER = "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
 
-SHAPES = ((5, 1), (1, 4), (13, 3), (16, 4))
+SHAPES = ((5, 1), (1, 4), (13, 3), (14, 4))
+KS = (1, 2, 3)
 
 precisions = st.sampled_from(PRECISIONS)
 seeds = st.integers(0, 2**32 - 1)
@@ -60,7 +61,7 @@ def check_descent(backend, drawn: Scores, k: int) -> None:
         bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
 
 
-@given(drawn=scores(shapes=SHAPES), k=st.integers(1, 2), seed=seeds, precision=precisions,
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
        num_steps=st.sampled_from([0, 1, 4]))  # fmt: skip
 def test_bias(backend, drawn, k, seed, precision, num_steps):
     check_bias(backend, drawn, k, seed, precision, num_steps)
@@ -68,11 +69,11 @@ def test_bias(backend, drawn, k, seed, precision, num_steps):
 
 def test_two_steps_of_every_family(backend):
     for seed, family in enumerate(FAMILIES):
-        for shape in ((13, 3), (16, 4)):
+        for shape in ((13, 3), (14, 4)):
             check_bias(backend, draw_scores(family, shape, 1.0, seed), 1 + seed % 2, seed, "float32", 2)
 
 
-@given(drawn=scores(shapes=SHAPES), k=st.integers(1, 2))
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS))
 def test_descent(backend, drawn, k):
     check_descent(backend, drawn, k)
 
@@ -152,13 +153,13 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
         assert_close_bounded("quantile.gate", routing.gate, gates, scale, what=f"{what}: gate")
 
 
-@given(drawn=scores(shapes=SHAPES), k=st.integers(1, 2), seed=seeds, precision=precisions,
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
        gate=st.sampled_from(("sigmoid", "softmax")))  # fmt: skip
 def test_router(backend, drawn, k, seed, precision, gate):
     check_router(backend, drawn, k, seed, precision, gate)
 
 
-@given(drawn=scores(("lattice", "integer", "tied"), SHAPES[2:], (1.0,)), k=st.integers(1, 2), seed=seeds)
+@given(drawn=scores(("lattice", "integer", "tied"), SHAPES[2:], (1.0,)), k=st.sampled_from(KS), seed=seeds)
 def test_a_constant_in_the_bias_changes_nothing(backend, drawn, k, seed):
     k = min(k, drawn.values.shape[1])
     bias = np.round(draw_bias(drawn, seed) * 8) / 8
@@ -208,7 +209,7 @@ def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
     assert_close_bounded("quantile.gradient", found, wanted, np.abs(weights).sum(), what=what)
 
 
-@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.integers(1, 2))
+@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.sampled_from(KS))
 def test_gate_gradient(backend, seed, gate, k):
     check_gate_gradient(backend, gate, k, seed)
 
@@ -268,7 +269,7 @@ def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
     assert_same(gates, held.gate, what=f"{what}: gate of the reference, held")
 
 
-@given(drawn=scores(shapes=SHAPES[2:3]), k=st.integers(1, 2), seed=seeds)
+@given(drawn=scores(shapes=SHAPES[2:3]), k=st.sampled_from(KS), seed=seeds)
 def test_mask(backend, drawn, k, seed):
     check_mask(backend, drawn, k, seed, "float32", 2)
 

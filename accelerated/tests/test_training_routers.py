@@ -114,6 +114,8 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
     assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model().choices))
     again = hashing.hash_table_of(config, tokens_of(fields), tokens_of(fields).tokenizer)
     assert np.array_equal(table, again), "a table follows from the run's seed and text"
+    other = hashing.hash_table_of(from_mapping({**fields, "seed": 2}, "test"), tokens_of(fields), None)
+    assert np.array_equal(table, other) == (kind not in ("random", "multi", "bigram")), "and from no other seed"
     if kind == "balanced":
         text = np.asarray(load_tokens(tokens_of(fields).train, tokens_of(fields).dtype))
         counts = np.bincount(text, minlength=300)
@@ -149,6 +151,13 @@ def test_loads_of_a_run_are_even(small_fields, tmp_path, kind):
         assert np.ptp(tokens_of_expert, axis=1).max() <= 1
     if kind == "balanced":
         assert np.ptp(load) * choices * counts.sum() / experts <= 2 * counts.max()
+
+
+def test_all_of_the_text_is_counted(small_fields, monkeypatch):
+    monkeypatch.setattr(hashing, "COUNTED", 1000)
+    tokens = tokens_of(small_fields)
+    text = np.asarray(load_tokens(tokens.train, tokens.dtype))
+    assert len(text) % 1000 and np.array_equal(hashing.count_tokens(tokens, 300), np.bincount(text, minlength=300))
 
 
 def test_the_table_of_a_run_stays(small_fields, tmp_path):

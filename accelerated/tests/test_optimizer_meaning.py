@@ -1,0 +1,171 @@
+"""The optimizer against AdamW written out in NumPy, at parameters that are not 0, and its learning rate by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws.accelerated.training import step
+from routelaws.accelerated.training.config import TrainConfig, learning_rate_rule
+from routelaws.accelerated.transformer import Loss, Output
+from routelaws.conformance.bounds import check
+
+CONFIG = TrainConfig(steps=12, warmup=0.25, learning_rate=0.5, weight_decay=0.3, gradient_clip=2.0, router_rate=0.25,
+                     vocab_size=300)  # fmt: skip
+
+SHAPES = {
+    "embedding": (3, 2),
+    "blocks": {"attention_norm": {"scale": (2, 2), "offset": (2, 2)}, "attention": {"query": (2, 2, 1, 2)}},
+    "routed_ffn": {"up": (1, 2, 2, 3), "down": (1, 2, 3, 2), "router": (1, 2, 2), "bias": (1, 2),
+                   "baseline": {"hidden": (1, 2, 2), "out": (1, 2)}},
+    "final_norm": {"scale": (2,), "offset": (2,)},
+}  # fmt: skip
+
+DECAYED = {"embedding", "query", "up", "down", "router", "hidden"}
+"""Matrices; the rest are scales, offsets, biases and the last layer of a baseline, a vector in each block."""
+
+RATES = [1 / 6, 1 / 3, 1 / 2] + [0.05 + 0.225 * (1 + math.cos(math.pi * i / 9)) for i in range(9)]
+"""By hand, of 12 steps of which a quarter warm up: thirds of the peak of 0.5, then half a cosine from it to 0.05."""
+
+
+def draw(random, shape):
+    """Return a tree of numbers, none of them near 0."""
+    if isinstance(shape, dict):
+        return {name: draw(random, inner) for name, inner in shape.items()}
+    return random.uniform(0.5, 2, shape) * random.choice([-1, 1], shape)
+
+
+def flat(tree: dict) -> dict:
+    """Return {path: leaf}."""
+    return {tuple(part.key for part in path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def adamw(params: dict, gradients: list) -> list[dict]:
+    """Return the parameters after each step: clipping by the norm over all leaves, Adam (0.9, 0.95, 1e-8), decay."""
+    first, second = ({path: np.zeros(leaf.shape) for path, leaf in params.items()} for _ in range(2))
+    after = []
+    for t, gradient in enumerate(gradients, 1):
+        norm = math.sqrt(sum((leaf**2).sum() for leaf in gradient.values()))
+        share = min(1, CONFIG.gradient_clip / norm)
+        moved = {}
+        for path, leaf in params.items():
+            g = gradient[path] * share
+            first[path] = 0.9 * first[path] + 0.1 * g
+            second[path] = 0.95 * second[path] + 0.05 * g**2
+            direction = first[path] / (1 - 0.9**t) / (np.sqrt(second[path] / (1 - 0.95**t)) + 1e-8)
+            decay = CONFIG.weight_decay * leaf * (path[-1] in DECAYED)
+            rate = RATES[t - 1] * (CONFIG.router_rate if path[-1] == "router" else 1)
+            moved[path] = leaf - rate * (direction + decay)
+        params = moved
+        after.append(moved)
+    return after
+
+
+@pytest.fixture(scope="module")
+def update():
+    """The optimizer, compiled once: (gradient, state, parameters) -> (parameters, state)."""
+    transformation = step.optimizer(CONFIG)
+
+    @jax.jit
+    def update(gradient, state, params):
+        updates, state = transformation.update(gradient, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    return transformation.init, update
+
+
+def test_every_leaf_moves_as_by_adamw(update):
+    """In float64. Gradients differ by a factor of a thousand between leaves: a gradient that is cut entry by entry, or
+    leaf by leaf, points elsewhere. The third one is below the limit and stays as it is."""
+    init, update = update
+    random = np.random.default_rng(5)
+    with jax.enable_x64(True):
+        params = jax.tree.map(jnp.asarray, draw(random, SHAPES))
+        gradients = [draw(random, SHAPES) for _ in range(4)]
+        for i, gradient in enumerate(gradients):
+            sizes = iter(10.0 ** random.uniform(-3, 0, 12) * (0.05 if i == 2 else 20))
+            gradients[i] = jax.tree.map(lambda leaf, sizes=sizes: leaf * next(sizes), gradient)
+        norms = [math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient))) for gradient in gradients]
+        assert [norm > CONFIG.gradient_clip for norm in norms] == [True, True, False, True]
+        wanted, state = adamw(flat(params), [flat(gradient) for gradient in gradients]), init(params)
+        for t, gradient in enumerate(gradients):
+            params, state = update(gradient, state, params)
+            found = flat(params)
+            assert found.keys() == wanted[t].keys()
+            for path, leaf in wanted[t].items():
+                error = np.abs(found[path] - leaf).max()
+                check("training.optimizer", error, np.abs(leaf).max(), message=f"{'/'.join(path)} after step {t + 1}")
+
+
+def test_decay_is_of_matrices_alone(update):
+    """Without a gradient a matrix shrinks by its rate times the decay, and nothing else moves at all."""
+    init, update = update
+    with jax.enable_x64(True):
+        params = jax.tree.map(jnp.asarray, draw(np.random.default_rng(6), SHAPES))
+        moved = flat(update(jax.tree.map(jnp.zeros_like, params), init(params), params)[0])
+    for path, leaf in flat(params).items():
+        rate = RATES[0] * CONFIG.weight_decay * (path[-1] in DECAYED) * (0.25 if path[-1] == "router" else 1)
+        error = np.abs(moved[path] - leaf * (1 - rate)).max()
+        check("training.optimizer", error, np.abs(leaf).max(), message="/".join(path))
+
+
+def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
+    """By its name; and what is not decayed has no axis but those of blocks and of one vector."""
+    fields = dict(vocab_size=300, d_model=8, heads=1)
+    for routed in ({"router": "reinforce"}, {"router": "quantile"}, {"router": "hash"}):
+        config = TrainConfig(**fields, experts=2, **routed)
+        shapes = jax.tree.leaves_with_path(jax.eval_shape(lambda config=config: step.initial_state(config)).params)
+        for path, leaf in shapes:
+            vectors = 1 + (path[0].key != "final_norm")  # stacked over blocks
+            assert (path[-1].key in step.NOT_DECAYED) == (leaf.ndim <= vectors and path[0].key != "embedding"), path
+
+
+def test_the_learning_rate_of_each_step_by_hand():
+    schedule = step.learning_rate_schedule(0.5, 3, 12)
+    for t, rate in enumerate(RATES):
+        check("training.rate", abs(float(schedule(t)) - rate), rate, message=f"rate of step {t + 1}")
+    assert RATES[0] == 0.5 / 3 and RATES[2] == RATES[3] == 0.5 and 0.05 < RATES[11] < 0.07
+
+
+def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
+    """The same for every number of experts, lower for more parameters; one that is given is taken."""
+    sizes = dict(vocab_size=300, heads=1)
+    dense, few, many = (
+        TrainConfig(**sizes, d_model=8, **routed)
+        for routed in ({}, {"router": "hash", "experts": 2}, {"router": "hash", "experts": 64})
+    )
+    assert dense.peak_learning_rate() == few.peak_learning_rate() == many.peak_learning_rate()
+    dense_parameters = many.accounting().dense_parameters
+    assert many.peak_learning_rate() == learning_rate_rule(dense_parameters, 64)
+    assert many.accounting().total_parameters > 2 * dense_parameters
+    assert TrainConfig(**sizes, d_model=16).peak_learning_rate() < dense.peak_learning_rate()
+    assert TrainConfig(**sizes, d_model=16, learning_rate=0.25).peak_learning_rate() == 0.25
+
+
+def test_weights_and_moments_stay_in_float32(monkeypatch):
+    """In a run in bfloat16: steps of 2^-14 of a weight, which bfloat16 does not hold, add up, and the bias that the
+    router leaves is taken as it is, whatever the gradient says."""
+    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="quantile", experts=2, dtype="bfloat16",
+                         learning_rate=2.0**-14, steps=1000, warmup=0.0, weight_decay=0.0, sequence_length=4,
+                         batch_size=2, router_rate=1.0)  # fmt: skip
+    left = jnp.array([[0.125, -0.25]])
+
+    def told_loss(params, tokens, model, *, compute_dtype, **options):
+        assert compute_dtype == jnp.bfloat16
+        total = sum(leaf.sum() for leaf in jax.tree.leaves(params))
+        output = Output(None, None, jnp.zeros(1), jnp.zeros(1), params["routed_ffn"]["bias"] + left, None)
+        return Loss(total, total, output, None)
+
+    monkeypatch.setattr(step, "loss", told_loss)
+    state = step.initial_state(config)
+    before = flat(state.params)
+    after, _ = step.make_train_steps(config)(state, np.zeros((8, 2, 5), np.int32), 0)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(after)} == {"float32", "int32"}
+    for path, leaf in flat(after.params).items():
+        if path[-1] == "bias":
+            assert np.array_equal(leaf, 8 * left)
+            continue
+        # The gradient is 1 at every step, so that Adam moves by the rate, less the little that the cosine takes.
+        check("training.small_steps", np.abs(before[path] - leaf - 8 * 2.0**-14).max(), 2.0**-14, message=str(path))

@@ -1,0 +1,290 @@
+"""What a run gives its model at each step, and what it writes down of it, with a model that says what it was given.
+
+The training loss is replaced by one that hands its tokens, noise and hidden positions to Python, takes a second of a
+clock of its own, and returns numbers that follow from the tokens. So every line of the log and every row of the table
+can be computed here from the steps alone. Evaluation is the true one.
+"""
+
+import dataclasses
+import functools
+import math
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from routelaws.accelerated import transformer
+from routelaws.accelerated.training import evaluate, loop, step
+from routelaws.accelerated.training import generate as writing
+from routelaws.accelerated.training.batches import training_batches
+from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.transformer import hidden_positions
+from routelaws.conformance.bounds import check
+
+BOTH = {
+    "router": "top_k", "experts": 4, "k": 2, "sample_second": True, "objective": "masked", "mask_rate": 0.25,
+    "routing_frequency": 1.0, "blocks": 2, "steps": 20, "steps_per_call": 4, "evaluations": 3, "checkpoint_every": 6,
+}  # fmt: skip
+"""A model of two routed blocks that draws noise for its routers and hides tokens."""
+
+CALLS = [4, 6, 8, 12, 16, 18, 20]
+EVALUATIONS = [8, 12, 20]
+"""The steps after which a call ends, and those of them with an evaluation: a third of 20 is 1.67 calls of four steps,
+so two of them; two thirds are 3.33, so three. Checkpoints at 6, 12, 18 and 20 end calls as well."""
+
+EVALUATION_SECONDS = 3
+
+
+def number_of(tokens) -> float:
+    """Return the loss that a step reports: a sum of its tokens, as a float32 holds it exactly."""
+    return 3 + int(np.sum(tokens)) % 97 / 64
+
+
+class Watched:
+    """A clock, and what each step was given; `now` is of the run that goes on, as programs are shared between runs."""
+
+    now = None
+
+    def __init__(self):
+        self.seconds, self.steps, self.events = 0.0, [], []
+
+    def told(self, kind, **fields):
+        """What a run calls with its news: an evaluation takes its time, and follows the steps that it names."""
+        self.events.append((kind, fields.get("step"), len(self.steps)))
+        self.seconds += EVALUATION_SECONDS * (kind == "evaluation")
+
+    def record(self, tokens, noise, hidden):
+        given = dict(tokens=tokens, noise=noise, hidden=hidden)
+        self.steps.append(SimpleNamespace(**{name: np.asarray(value) for name, value in given.items()}))
+        self.seconds += 1
+        return np.float32(number_of(tokens))
+
+
+def told_loss(params, tokens, model, *, training, noise=None, hidden=None, **options):
+    """Stand in for `transformer.loss` in training: the gradient is the loss itself, in every entry."""
+    if not training:
+        return transformer.loss(params, tokens, model, training=False, noise=noise, hidden=hidden, **options)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)), "weights are kept in float32"
+    value = io_callback(
+        lambda *given: Watched.now.record(*given), jax.ShapeDtypeStruct((), jnp.float32), tokens, noise, hidden,
+        ordered=True,
+    )  # fmt: skip
+    at_point = sum((leaf - jax.lax.stop_gradient(leaf)).sum() for leaf in jax.tree.leaves(params))
+    shares = jnp.array([0.5, 0.25]) * value
+    output = transformer.Output(None, None, shares / 16, shares, None, None)
+    return transformer.Loss(value * (1 + at_point), value, output, None)
+
+
+class Cut(Exception):
+    pass
+
+
+def shared(make):
+    """Return the maker of a program so that runs of one configuration, fresh or restored, compile the same one once."""
+
+    @functools.cache
+    def making(config, table=None):
+        program = make(config, table)
+        return lambda tree, *given: program(jax.tree.map(np.asarray, tree), *given)
+
+    return making
+
+
+programs, evaluations = shared(step.make_train_steps), shared(step.make_evaluate)
+
+
+def train(patch, fields, folder, cuts=(), **changes):
+    """Train a run, cut short at the first word of some steps and taken up again; return what was seen and the rows."""
+    watched = Watched.now = Watched()
+    cuts = list(cuts)
+    patch.setattr(step, "loss", told_loss)
+    patch.setattr(loop, "make_train_steps", programs)
+    patch.setattr(loop, "make_evaluate", evaluations)
+    patch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: watched.seconds))
+    config = from_mapping({**fields, **BOTH, **changes}, "test")
+    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+
+    def watch(kind, **told):
+        watched.told(kind, **told)
+        if kind == "step" and cuts and told["step"] == cuts[0]:
+            raise Cut(cuts.pop(0))
+
+    for _ in range(len(cuts) + 1):
+        try:
+            rows = loop.Run(config, folder, tokens, 7, watch).train()
+        except Cut:
+            continue
+    return SimpleNamespace(folder=folder, config=config, tokens=tokens, rows=rows, seen=watched)
+
+
+@pytest.fixture(scope="module")
+def whole(small_fields, tmp_path_factory):
+    """A run from its first step to its last."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield train(patch, small_fields, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture(scope="module")
+def resumed(small_fields, tmp_path_factory):
+    """The same run, cut at step 12 before its checkpoint, to go on from 6, and at 16, to go on from 12.
+
+    At the first cut the table has a row, of step 8, and the log has lines that are dropped and written anew.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        yield train(patch, small_fields, tmp_path_factory.mktemp("resumed") / "run", cuts=(12, 16))
+
+
+STEPS_OF_RESUMED = [*range(12), *range(6, 16), *range(12, 20)]
+
+
+def numbers(run) -> np.ndarray:
+    """Return the losses that the steps of a whole run reported."""
+    return np.array([number_of(one.tokens) for one in run.seen.steps])
+
+
+def test_every_step_block_and_token_has_noise_of_its_own(whole):
+    noise = np.array([one.noise for one in whole.seen.steps])
+    assert noise.shape == (20, 2, 4 * 16)  # steps, routed blocks, tokens
+    assert len(np.unique(noise)) > 0.99 * noise.size, "uniforms in 2^-23: about one pair in 2,560 of them is equal"
+
+
+def test_every_step_and_sequence_hides_tokens_of_its_own(whole):
+    hidden = np.array([one.hidden for one in whole.seen.steps])
+    assert hidden.shape == (20, 4, 16) and (hidden.sum(axis=2) == 4).all()
+    assert len(np.unique(hidden.reshape(80, 16), axis=0)) > 70, "1,820 ways to hide 4 of 16 tokens, 80 draws"
+    assert hidden.any(axis=0).all(), "every place has its turn"
+
+
+def test_what_is_hidden_does_not_follow_from_the_noise(whole):
+    for one in whole.seen.steps:
+        for block in one.noise:
+            assert not np.array_equal(hidden_positions(jnp.asarray(block.reshape(4, 16)), 0.25), one.hidden)
+
+
+def test_a_step_draws_the_same_after_a_resume(whole, resumed):
+    assert len(resumed.seen.steps) == len(STEPS_OF_RESUMED)
+    for number, found in zip(STEPS_OF_RESUMED, resumed.seen.steps, strict=True):
+        for name in ("tokens", "noise", "hidden"):
+            assert np.array_equal(getattr(found, name), getattr(whole.seen.steps[number], name)), (number, name)
+
+
+def test_another_seed_draws_otherwise(whole, monkeypatch):
+    """The order of the text is another one, too; see `test_steps_get_the_batches_of_the_text_in_turn`."""
+    other = dataclasses.replace(whole.config, seed=2)
+    monkeypatch.setattr(step, "loss", told_loss)
+    monkeypatch.setattr(Watched, "now", Watched())
+    step.make_train_steps(other)(step.initial_state(other), np.zeros((4, 4, 17), np.int32), 0)
+    ours, theirs = whole.seen.steps[:4], Watched.now.steps
+    noise = [np.array([one.noise for one in steps]) for steps in (ours, theirs)]
+    assert len(np.intersect1d(*noise)) < 0.01 * noise[0].size
+    assert not any(np.array_equal(one.hidden, another.hidden) for one in ours for another in theirs)
+
+
+def test_steps_get_the_batches_of_the_text_in_turn(whole):
+    config = whole.config
+    sizes = dict(sequence_length=config.sequence_length, batch_size=config.batch_size)
+    windows = training_batches(whole.tokens, **sizes, seed=config.seed).stacked(20)
+    assert np.array_equal([one.tokens for one in whole.seen.steps], windows[:, :, :-1])
+
+
+def test_evaluations_and_calls_end_where_they_are_said_to(whole):
+    """And an evaluation comes after the steps that it names, before the next."""
+    steps = [(named, done) for kind, named, done in whole.seen.events if kind == "step"]
+    assert steps == [(number, number) for number in CALLS]
+    evaluations = [(named, done) for kind, named, done in whole.seen.events if kind == "evaluation"]
+    assert evaluations == [(number, number) for number in EVALUATIONS]
+
+
+def test_the_last_checkpoint_is_the_last_step(whole):
+    checkpoints = Checkpoints(whole.folder / "checkpoints", print)
+    restored = checkpoints.restore(jax.eval_shape(lambda: step.initial_state(whole.config))._asdict())
+    checkpoints.close()
+    assert restored.step == 20
+    assert restored.extra["position"]["next_batch"] == 20
+
+
+def test_lines_of_the_log_are_of_the_steps_that_they_name(whole):
+    lines = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "train"]
+    assert [line["step"] for line in lines] == CALLS
+    entries = sum(leaf.size for leaf in jax.tree.leaves(loop.load_own_params(whole.folder)))
+    for line, first in zip(lines, [0, *CALLS], strict=False):
+        mean = numbers(whole)[first : line["step"]].mean()
+        wanted = {"loss": mean, "auxiliary": 0.75 * mean, "dropped_fraction": 0.375 * mean / 16,
+                  "gradient_norm": mean * math.sqrt(entries)}  # fmt: skip
+        for name, value in wanted.items():
+            check("training.log", abs(line[name] - value), value, message=f"{name} at step {line['step']}")
+        assert line["tokens_per_second"] == 4 * 16, "a step takes a second"
+
+
+def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
+    assert [int(row["step"]) for row in whole.rows] == EVALUATIONS
+    for row, first, before in zip(whole.rows, [0, *EVALUATIONS], range(3), strict=False):
+        at = int(row["step"])
+        dropped = 0.375 * numbers(whole)[first:at].mean() / 16
+        check("training.log", abs(float(row["dropped_fraction"]) - dropped), dropped, message=f"dropped at {at}")
+        assert int(row["tokens"]) == at * 4 * 16
+        assert float(row["wall_seconds"]) == at + EVALUATION_SECONDS * before, "steps and evaluations so far"
+        assert float(row["learning_rate"]) == whole.config.peak_learning_rate()
+        assert (row["hyper_id"], row["seed"], row["k"], row["num_experts"]) == ("7", "1", "2", "4")
+    evaluations = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "evaluation"]
+    assert [line["step"] for line in evaluations] == EVALUATIONS
+    assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in whole.rows]
+    for line, row in zip(evaluations, whole.rows, strict=True):
+        loads = np.array(line["load"])  # of the two routed blocks
+        largest = (loads[0].max() + loads[1].max()) / 2 * 4
+        check("training.log", abs(float(row["max_load"]) - largest), largest, message="max_load")
+        assert float(row["idle_experts"]) == (loads == 0).sum() / 8
+        assert loads[0].max() != loads[1].max()
+
+
+def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
+    """Not even the time that the rows name: that of every step that counts, before the cut and after it."""
+    assert resumed.rows == whole.rows
+    logs = [loop.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
+    assert logs[0] == logs[1]
+    ours, theirs = (loop.load_own_params(run.folder) for run in (whole, resumed))
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
+    def make(config, table, model):
+        assert model == whole.config.model()
+        return evaluations(config, table)
+
+    monkeypatch.setattr(evaluate, "make_evaluate", make)
+    again = evaluate.evaluate_run(whole.folder, tell=lambda line: None)
+    assert again["loss_validation"] == float(whole.rows[-1]["loss_validation"])
+    assert again["tokens"] == 256
+
+
+def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
+    """With a model that says where it is and what it read: S = 16 tokens at most, from the end of a document on.
+
+    Its most likely next token at place s is one more than the sum of the tokens up to there, and s, modulo 297, plus 3.
+    """
+    tokenizer = Tokenizer((whole.folder / "tokenizer.model").read_bytes())
+
+    def next_of(tokens, place):
+        return (tokens + place) % 297 + 3
+
+    def told(params, tokens, model, **options):
+        assert "training" not in options
+        best = next_of(jnp.cumsum(tokens, axis=1), jnp.arange(tokens.shape[1]))
+        return SimpleNamespace(logits=jax.nn.one_hot(best, 300))
+
+    monkeypatch.setattr(writing, "apply", told)
+    config = from_mapping({**vars(whole.config), **{"objective": "causal", "mask_rate": 0.15}}, "test")
+    monkeypatch.setattr(writing, "read_config", lambda folder: config)
+    for prompt in ("ba ke", "ti " * 30):  # shorter and longer than the window
+        ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
+        for _ in range(6):
+            recent = ids[-16:]
+            ids.append(next_of(sum(recent), len(recent) - 1))
+        assert writing.generate(whole.folder, prompt, tokens=6, temperature=0) == tokenizer.decode(ids[1:])
