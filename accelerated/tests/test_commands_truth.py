@@ -305,7 +305,7 @@ def test_plus_minus_of_a_sweep_holds_the_coefficients_as_often_as_it_says(monkey
     held(counts, tables, 0.95, forgetful(0.95, len(FEW), 6))
 
 
-def test_plus_minus_of_a_sweep_is_students(monkeypatch):
+def test_plus_minus_of_a_sweep_is_students():
     log_loss = noisy(LAW, FEW, 1e-6, 3)
     law = findings.fit_law(RouterRows("Top-K", make_frame(FEW, log_loss), []))
     for i, name in enumerate(Bounded._fields):
