@@ -416,6 +416,72 @@ def test_second_experts_that_are_left_out_take_no_slot(backend):
     check_slots_of_gshard(backend)
 
 
+DEVIATIONS = {
+    # d = 16, so 1/√d = 1/4; eight blocks, so that output projections are divided by √16 = 4 on top.
+    "dense": (dict(), {"embedding": 1 / 4, "query": 1 / 4, "key": 1 / 4, "value": 1 / 4, "relative_key": 1 / 4,
+                       "output": 1 / 4 / 4, "dense_ffn/up": 1 / 4, "dense_ffn/down": 1 / 8 / 4, "scale": 0,
+                       "offset": 0}),  # a hidden width of 64
+    "wide": (dict(flop_increase=4), {"wide_ffn/up": 1 / 4, "wide_ffn/down": 1 / 16 / 4, "dense_ffn/down": 1 / 8 / 4}),
+    # Experts of width 64/4: gated ones are experts of that width, of others four are parts of one of width 64.
+    "gated": (dict(router="quantile", num_experts=2, granularity=4),
+              {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4, "bias": 0}),
+    "ungated": (dict(router="reinforce", num_experts=2, granularity=4),
+                {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_deviations_by_hand(backend, name):
+    fields, wanted = DEVIATIONS[name]
+    for module, options in ((backend.transformer, backend.configuration), (reference, configuration)):
+        config = options.ModelConfig(**(SMALL | dict(d_model=16, kqv_size=8, num_blocks=8) | fields))
+        is_leaf = {"is_leaf": lambda node: isinstance(node, tuple)}
+        leaves = jax.tree.leaves_with_path(module.parameter_shapes(config), **is_leaf)
+        found = {"/".join(part.key for part in path): deviation for path, (_, deviation) in leaves}
+        for ending, deviation in wanted.items():
+            several = [value for path, value in found.items() if path.endswith(ending)]
+            assert several and set(several) == {deviation}, (ending, found)
+
+
+def check_added_losses(backend) -> None:
+    """What top_k adds to the loss, in loops: twice the balance loss and a quarter of the z-loss, as it is told to; and
+    its bias, which moves by a half towards those of both choices that have fewer than 3.5 of the 14 assignments."""
+    config = build(configuration, "top_k", router="top_k", num_experts=4, k=2, balance_weight=2.0, z_weight=0.25,
+                   bias_rate=0.5)  # fmt: skip
+    random = np.random.default_rng(31)
+    params, x = {"router": random.standard_normal((8, 4)), "bias": np.zeros(4)}, random.standard_normal((7, 8))
+    counts, probability, z = [0] * 4, [0.0] * 4, 0.0
+    for logits in (x @ params["router"]).tolist():
+        for expert in sorted(range(4), key=lambda e, row=logits: -row[e])[:2]:
+            counts[expert] += 1
+        total = math.fsum(math.exp(logit) for logit in logits)
+        probability = [p + math.exp(logit) / total / 7 for p, logit in zip(probability, logits, strict=True)]
+        z += math.log(total) ** 2 / 7
+    wanted = 2 * 4 * sum(count / 14 * p for count, p in zip(counts, probability, strict=True)) + z / 4
+    arrays, scale = (params, x, np.zeros((1, 7), int)), UNIT["float64"] * 4 * (4 + np.abs(x @ params["router"]).max())
+    theirs = backend.configuration.ModelConfig(**vars(config))
+    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs, training=True)
+    for decided in (found, routed_block.decide(*arrays, config, training=True)):
+        assert_close_bounded("balance.loss", decided.auxiliary, wanted, scale * wanted, what="what top_k adds")
+        assert_same(decided.bias, [0.5 if count < 3.5 else -0.5 for count in counts], what="bias after a step")
+
+
+def test_added_losses(backend):
+    check_added_losses(backend)
+
+
+@pytest.mark.parametrize("router", ["hash", "reinforce"])
+def test_parts_are_added_and_experts_averaged(backend, router):
+    """Two experts of three parts each: the gate of every part is 1/2."""
+    config = build(configuration, router, router=router, num_experts=4, k=2, granularity=3, d_model=12)
+    params = {"router": np.eye(12), "baseline": {"hidden": np.ones((12, 1)), "out": np.ones(1)}}
+    arrays = params, np.arange(60.0).reshape(5, 12), np.arange(5)[None]
+    theirs = backend.configuration.ModelConfig(**vars(config))
+    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs, jit=False)
+    for decided in (found, routed_block.decide(*arrays, config)):
+        assert_same(decided.routing.gate, np.full((5, 6), 0.5), what=f"gates of {router}")
+
+
 @pytest.mark.twin
 def test_noise(backend):
     """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two

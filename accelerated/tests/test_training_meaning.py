@@ -34,6 +34,14 @@ BOTH = {
 }  # fmt: skip
 """A model of two routed blocks that draws noise for its routers and hides tokens."""
 
+MODEL_COLUMNS = {
+    "hyper_id": "7", "seed": "1", "router_type": "Top-K", "num_experts": "4", "k": "2", "granularity": "1",
+    "capacity_factor": "2.0", "routing_frequency": "1.0", "flop_increase": "1.0", "d_model": "8", "num_blocks": "2",
+    "num_heads": "1", "kqv_size": "8", "vocab_size": "300", "sequence_length": "16", "batch_size": "4",
+    "objective": "masked",
+}  # fmt: skip
+"""What the table says of that model; what was not given is filled in."""
+
 CALLS = [4, 6, 8, 12, 16, 18, 20]
 EVALUATIONS = [8, 12, 20]
 """The steps after which a call ends, and those of them with an evaluation: a third of 20 is 1.67 calls of four steps,
@@ -232,7 +240,7 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
         assert int(row["tokens"]) == at * 4 * 16
         assert float(row["wall_seconds"]) == at + EVALUATION_SECONDS * before, "steps and evaluations so far"
         assert float(row["learning_rate"]) == whole.config.peak_learning_rate()
-        assert (row["hyper_id"], row["seed"], row["k"], row["num_experts"]) == ("7", "1", "2", "4")
+        assert {name: row[name] for name in MODEL_COLUMNS} == MODEL_COLUMNS
     evaluations = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "evaluation"]
     assert [line["step"] for line in evaluations] == EVALUATIONS
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in whole.rows]
@@ -251,6 +259,20 @@ def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
     assert logs[0] == logs[1]
     ours, theirs = (loop.load_own_params(run.folder) for run in (whole, resumed))
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
+    """The seventh is the third of its call; nothing is kept of a call with such a step."""
+
+    def record(self, tokens, noise, hidden):
+        self.steps.append(SimpleNamespace(tokens=np.asarray(tokens)))
+        self.seconds += 1
+        return np.float32(math.nan if len(self.steps) == 7 else 3)
+
+    monkeypatch.setattr(Watched, "record", record)
+    with pytest.raises(loop.DivergedError, match="the training loss is nan at step 7; the learning rate"):
+        train(monkeypatch, small_fields, tmp_path / "run", checkpoint_every=None)
+    assert [line["step"] for line in loop.read_log(tmp_path / "run" / "log.jsonl")] == [4]
 
 
 def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
