@@ -20,7 +20,7 @@ EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
 
 DTYPES = ("float32", "bfloat16")
-"""What matrix products may be computed in; parameters, routing and the loss are float32 always."""
+"""What matrix products may be computed in; parameters, norms, routing and the loss are float32 always."""
 
 
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
