@@ -223,14 +223,25 @@ class _Table:
         self._counts()
 
     def to_nats(self, unit: str) -> None:
-        """Turn every loss into nats per token."""
+        """Turn every loss, and the standard error of the validation loss, into nats per token."""
         if unit == "nats":
             return
+        self._error_to_nats(unit)
         for name in (name for name in self.cells if name.startswith("loss_")):
             values, cells = self.number(name), self.cells[name]
             for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # of the others `read_table` will tell
                 cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
             self.remarks.append(f"{name}: from {unit} to nats")
+
+    def _error_to_nats(self, unit: str) -> None:
+        """Turn standard_error into nats: of a perplexity p, where log p is the loss, it is smaller by the factor p."""
+        errors, losses = self.number("standard_error"), self.number("loss_validation")
+        scale = np.full(self.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
+        known = np.flatnonzero(np.isfinite(errors * scale))
+        for i in known:
+            self.cells["standard_error"][i] = repr(float(errors[i] * scale[i]))
+        if known.size:
+            self.remarks.append(f"standard_error: from {unit} to nats")
 
     def _router(self) -> None:
         """Fill in router_type, in the table's spelling."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import InputError
 from .table_files import Block, Cells, is_json, read_blocks, take_apart
-from .table_rows import row_mask
+from .table_rows import names_in, row_mask
 from .table_schema import (
     BLANK,
     DENSE,
@@ -118,8 +118,8 @@ def select_rows(
     * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `table_rows`); it applies
       to the evaluations before the last one is taken, and nothing else is dropped.
 
-    Losses of the causal and of the masked objective are never mixed, unless a condition asks for it: the commoner one
-    of the table is kept (causal of a tie, and where the column is blank).
+    Losses of the causal and of the masked objective are never mixed, unless a condition names that column: the commoner
+    one of what is left is kept (causal of a tie, and where the column is blank).
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is wider
     than its N says and is not used. A run whose last evaluation has no loss is left out: an earlier one would be a
@@ -304,7 +304,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     def drop(where, reason):
         reasons[where & (reasons == "")] = reason
 
-    if "objective" in last and (rows in (None, "clark") or axes == "compute"):
+    if "objective" in last and (rows in (None, "clark") or "objective" not in names_in(rows)):
         objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
         counts = objective.value_counts()
         common = min(counts[counts == counts.max()].index, default=None)

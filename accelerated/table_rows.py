@@ -106,6 +106,11 @@ def row_mask(frame, expression: str) -> np.ndarray:
         return _Evaluation(frame, text).mask(tree)
 
 
+def names_in(expression: str) -> set[str]:
+    """Return the columns that a condition of `row_mask` names."""
+    return {node.id for node in ast.walk(ast.parse(expression.strip(), mode="eval")) if isinstance(node, ast.Name)}
+
+
 def _parsed(text: str) -> ast.expr:
     """Return the tree of an expression that is neither too long nor too deep."""
     where = f"rows {shorten(text)}"

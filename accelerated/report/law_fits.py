@@ -16,7 +16,7 @@ import numpy as np
 from ..laws.catalogue import LAWS, Law
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
-from ..laws.utilisation import UtilisationCurve, compute_columns
+from ..laws.utilisation import TABLE_TOKENS_PER_STEP, UtilisationCurve, compute_columns
 from ..table import RouterRows
 
 LEVEL = 0.95
@@ -67,16 +67,19 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     frame = selection.frame
     loss = frame[loss_column].to_numpy(dtype=np.float64)
     if law.name == "routed-utilisation":
-        given = [name for name in ("batch_size", "sequence_length") if name in frame and frame[name].notna().all()]
-        tokens = frame["batch_size"] * frame["sequence_length"] if len(given) == 2 else None
-        compute = compute_columns(
-            flops_per_step=frame["flops_per_step"].to_numpy(dtype=np.float64),
-            total_parameters=frame["total_parameter_count"].to_numpy(dtype=np.float64),
-            **({} if tokens is None else {"tokens_per_step": tokens.to_numpy(dtype=np.float64)}),
-        )
-        return tuple(compute), loss
+        names = ("flops_per_step", "total_parameter_count")
+        flops, total = (frame[name].to_numpy(dtype=np.float64) for name in names)
+        return tuple(compute_columns(flops, total, _tokens_per_step(frame))), loss
     names = {"dense_parameters": "dense_parameter_count", "num_experts": "num_experts"}
     return tuple(frame[names[name]].to_numpy(dtype=np.float64) for name in law.columns), loss
+
+
+def _tokens_per_step(frame) -> np.ndarray:
+    """Return [n]: row by row, since a table of released and of own runs says it for its own runs alone."""
+    if not {"batch_size", "sequence_length"} <= set(frame.columns):
+        return np.full(len(frame), float(TABLE_TOKENS_PER_STEP))
+    tokens = frame["batch_size"] * frame["sequence_length"]
+    return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
 
 
 def fit_law(

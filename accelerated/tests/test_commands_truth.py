@@ -396,3 +396,14 @@ def test_of_a_tie_the_causal_objective_is_kept(objectives):
     frame["objective"] = np.repeat(objectives, 2)
     (selection,) = select_rows(frame)
     assert set(selection.frame["objective"]) == {"causal"} and len(selection.frame) == 2
+
+
+def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
+    """A released row says nothing of its batch and has 2^19 tokens a step; a row of our own says how many it has."""
+    logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
+    released, own = make_compute_frame(logs, None), make_compute_frame(logs, (16, 64))
+    both = pandas.concat([released[:6], own[6:]], ignore_index=True)
+    assert both["batch_size"].isna().sum() == 6
+    (selection,) = select_rows(both, axes="compute")
+    (flops, used), _ = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
+    assert list(zip(flops, used, strict=True)) == [pytest.approx(pair, rel=1e-12) for pair in USES]

@@ -286,6 +286,11 @@ def test_more_experts_per_token_against_what_else_flops_buy():
     assert found["versus_growth"]["2"]["mean"] == pytest.approx(0.1) and found["versus_growth"]["2"]["less"] == 1
     assert found["versus_dense"]["2"]["mean"] == pytest.approx(0.2)
     assert ablations.experts_per_token(runs[:1])["cells"] == []
+    # Three routers at one N and one at another: two sizes, not four values, and Student's quantile of one freedom.
+    more = [each._replace(router=router) for router in ("Hash", "RL-R") for each in runs[:3]]
+    apart = [run("S-Base", 1000, 8, 10**-0.22, k=2, flops=10**1.1), run("S-Base", 10_000, 8, 10**-0.5, flops=100.0)]
+    versus = ablations.experts_per_token([*runs, *more, *apart])["versus_growth"]["2"]
+    assert (versus["values"], versus["groups"]) == (4, 2) and versus["mean"] == pytest.approx((0.1 + 0.1) / 2)
     free = [each._replace(flops=None) for each in runs]
     assert ablations.experts_per_token(free)["versus_growth"] == {}
 

@@ -16,6 +16,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import sweep
 from routelaws.accelerated.training.grid import presets, read_grid
 from routelaws.accelerated.training.results import result_row, write_rows
+from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.training.workers import thread_environment
 
 GRID = """
@@ -131,7 +132,8 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
     task = sweep.Task(0, config, tmp_path, None)
     assert not sweep.is_finished(task)
     for step, finished in ((20, False), (40, True)):
-        row = result_row(config, 0, step, {"validation": 3.0}, 0.0, np.ones((1, 4)) / 4, 1.0)
+        windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
+        row = result_row(config, 0, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
         write_rows(tmp_path / "results.csv", [row])
         assert sweep.is_finished(task) == finished
 

@@ -180,7 +180,9 @@ def test_objectives_are_not_mixed():
         assert {run["reason"] for run in selection.left_out} == {"objective is not the commonest, masked"}
     (selection,) = select_rows(frame, "objective != 'masked'")
     assert set(selection.frame["hyper_id"]) == set(range(5)) and selection.left_out == []
-    (selection,) = select_rows(frame, "step >= 0")
+    (selection,) = select_rows(frame, "step >= 0")  # says nothing of objectives
+    assert set(selection.frame["hyper_id"]) == set(range(5, 16))
+    (selection,) = select_rows(frame, "objective in (None, 'causal', 'masked')")
     assert len(selection.frame) == 16
 
 

@@ -145,14 +145,16 @@ def _wider_dense(runs: list[Run]) -> list[dict]:
 
 
 def _versus(cells: list[dict], other) -> dict:
-    """Return, by k, the mean of per_decade less another per_decade over the cells that have both."""
+    """Return, by k, the mean of per_decade less another per_decade over the cells that have both; the interval counts
+    each N once, since the cells of one N share their dense run."""
     found: dict = {}
     for cell in cells:
         for point in cell["points"]:
             beside = other(cell, point["k"])
             if point["per_decade"] is not None and beside is not None:
-                found.setdefault(point["k"], []).append(point["per_decade"] - beside)
-    return {
-        str(k): mean_interval(values) | {"less": sum(value > 0 for value in values)}
-        for k, values in sorted(found.items())
-    }
+                found.setdefault(point["k"], []).append((point["per_decade"] - beside, cell["N"]))
+    result = {}
+    for k, pairs in sorted(found.items()):
+        values, sizes = zip(*pairs, strict=True)
+        result[str(k)] = mean_interval(values, sizes) | {"less": sum(value > 0 for value in values)}
+    return result
