@@ -174,6 +174,19 @@ class TestDecide:
         assert_digits(found.routing.gate, [[0.99331], [0.98201], [0.97069], [0.88080]], "gates of quantile")
         assert_digits(found.bias, [1.125, -1.125], "bias after one step")
 
+    def test_quantile_of_narrow_experts(self, backend):
+        """Two experts cut in two are four, and a token has two of them; a fair share of two tokens is one.
+
+        The price of a token is the middle of its second and third logit, 2 and 2.5. What is left for expert 0 is 2 and
+        1.5, whose first and second have the middle 1.75; for the others 1 and -0.5, -1 and 0.5, -2 and -1.5.
+        """
+        found = self.decide(
+            backend, [[4, 3, 1, 0], [4, 2, 3, 1]], {"router": np.eye(4), "bias": np.zeros(4)}, router="quantile",
+            num_experts=2, granularity=2,
+        )  # fmt: skip
+        assert_same(found.routing.expert, [[0, 1], [0, 2]], what="two narrow experts of each token")
+        assert_digits(found.bias, [1.75, 0.25, -0.25, -1.75], "bias after one step")
+
     def test_top_k(self, backend):
         """Softmax 3/4 1/4, 1/4 3/4, 3/4 1/4. Loads 2/3 1/3, mean probabilities 7/12 5/12.
 

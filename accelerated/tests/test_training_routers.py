@@ -273,6 +273,19 @@ def test_evaluation_keeps_neighbours_apart(small_fields):
             assert np.array_equal(window, text[first : first + 17])
 
 
+def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
+    """Runs that differ in their seed alone are compared; in training each has hidden tokens of its own."""
+    fields = {**small_fields, "objective": "masked", "blocks": 1}
+    windows = np.random.default_rng(0).integers(3, 300, (3, 4, 17)).astype(np.int32)
+    hidden = []
+    for seed in (1, 2):
+        config = from_mapping({**fields, "seed": seed}, "test")
+        found = make_evaluate(config)(initial_state(config).params, windows)
+        hidden.append(np.asarray(found.counted))
+    assert np.array_equal(*hidden) and (hidden[0].sum(axis=2) == round(0.15 * 16)).all()
+    assert not np.array_equal(hidden[0][0], hidden[0][1]), "and another in every batch"
+
+
 AXES = """
 name = "axes"
 [base]
