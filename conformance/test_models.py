@@ -65,8 +65,11 @@ QUICK = (
 
 BATCH, LENGTH = 3, 5
 
-SEEING = ("hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "mixture")
-"""Those in `QUICK` that look at other tokens in evaluation, or at what others left."""
+SEEING = (
+    "hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "expert_choice in sequences",
+    "mixture",
+)  # fmt: skip
+"""Those that look at other tokens, or at what others left."""
 
 
 def each_of(quick, names=MODELS):

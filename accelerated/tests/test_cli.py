@@ -94,6 +94,22 @@ def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, 
     assert code == 2 and "holds a run with steps 8, not 12" in stderr
 
 
+def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch):
+    from routelaws.accelerated.training import evaluate
+
+    found = {"router": "dense", "group_size": 1, "one_hot": False}
+    for name, values in {"validation": (2.5, 0.05, 131072, 146), "c4": (3.25, 0.125, 4096, 7)}.items():
+        names = (f"{field}_{name}" for field in ("loss", "standard_error", "tokens", "documents"))
+        found |= dict(zip(names, values, strict=True))
+    monkeypatch.setattr(evaluate, "evaluate_run", lambda *_, **__: found)
+    cli.main(["evaluate", "run"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("run: loss_validation 2.5000 ± 0.0500") and "131,072 tokens of 146 documents" in first
+    assert second.startswith("run: loss_c4 3.2500 ± 0.1250") and "4,096 tokens of 7 documents" in second
+    cli.main(["evaluate", "run", "--json"])
+    assert json.loads(capsys.readouterr().out) == found
+
+
 def test_fields_from_a_file_and_flags_before_it(capsys, tmp_path, small_fields):
     file = tmp_path / "run.toml"
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**small_fields, "steps": 8}.items()]

@@ -14,7 +14,9 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import sweep
-from routelaws.accelerated.training.grid import presets, read_grid
+from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.grid import Grid, presets, read_grid
 from routelaws.accelerated.training.results import result_row, write_rows
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.training.workers import thread_environment
@@ -136,6 +138,18 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
         row = result_row(config, 0, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
         write_rows(tmp_path / "results.csv", [row])
         assert sweep.is_finished(task) == finished
+
+
+def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
+    """In a grid over texts, whatever their order: each run's files are those that its text alone would give."""
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text(encoding="utf-8").replace("ba", "zu"), encoding="utf-8")
+    runs = [TrainConfig(vocab_size=300, sequence_length=16, batch_size=4, evaluation_tokens=64, corpus=(str(path),))
+            for path in (text_file, other, text_file)]  # fmt: skip
+    found = sweep._prepare_tokens(Grid("two texts", tuple(runs)), lambda *_, **__: None)
+    wanted = [read_corpus(run.corpus).content_hash for run in runs]
+    assert [files.folder.name.split("-")[0] for files in found] == wanted
+    assert found[0] == found[2] != found[1]
 
 
 def test_text_that_is_too_small_leaves_no_folder(tmp_path):
