@@ -16,10 +16,10 @@ from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate, sample
-from routelaws.accelerated.training.results import COLUMNS, read_rows, size_label
+from routelaws.accelerated.training.results import COLUMNS, read_rows, result_row, size_label
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.training.window_losses import documents, read_window_losses, standard_error
+from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import apply, loss
 
 
@@ -69,6 +69,16 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
     assert np.asarray(evaluations[-1]["load"]).shape == (1, 4)
     assert np.isclose(np.sum(evaluations[-1]["load"]), 1)
     assert json.loads((folder / "config.json").read_text())["experts"] == 4
+
+
+def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
+    """Two experts cut in two are four: half of the tokens is twice a fair share, and one of eight in two blocks idles."""
+    config = TrainConfig(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0)
+    one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
+    load = np.array([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
+    assert (row["max_load"], row["idle_experts"]) == ((2 + 1) / 2, 1 / 8)
+    assert (row["standard_error"], row["evaluation_documents"]) == ("", 1), "one document has no error"
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
