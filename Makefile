@@ -5,7 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all bench lint clean
+# Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table.
+VALUES := conformance/test_plain_model.py conformance/test_objectives.py conformance/test_transformer.py \
+  conformance/test_laws_global.py
+
+.PHONY: demo test test-values test-all bench lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
@@ -14,6 +18,9 @@ demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.
 test: $(VENV)/.installed  ## a few generated examples of each property; minutes
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL)
+
+test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of test-all; minutes
+	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
 
 test-all: $(VENV)/.installed  ## many examples, and the slow tests
 	$(BIN)/ruff check .
