@@ -216,9 +216,9 @@ FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the positio
 """Hashes that count from the start of a row: padding on the left moves it."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FROM_THE_START)
+@models.each_of(("reinforce with everything",), ("reinforce with everything", *FROM_THE_START))
 def test_padding_on_the_right_changes_nothing(backend, name):
+    """Also for a reward that sums what comes later: padding comes later, and is in no reward."""
     check_padding_changes_nothing(backend, name, False, True)
 
 

@@ -370,6 +370,10 @@ def test_initial_weights(backend):
             scale = kept * deviation / math.sqrt(leaf.size)
             assert_close_bounded("transformer.init_mean", leaf.mean(), 0.0, scale, what=str(path))
             assert_close_bounded("transformer.init_deviation", leaf.std(), kept * deviation, scale, what=str(path))
+        # No leaf, and no block or expert of one, starts as another does: in units of its deviation, by its first draws.
+        firsts = [tuple(np.round(row[:3] / deviation, 3)) for path, (_, deviation) in shapes.items() if deviation
+                  for row in np.asarray(tree[path], np.float64).reshape(len(tree[path]), -1)[:4]]  # fmt: skip
+        assert len(set(firsts)) == len(firsts), "two parts of the weights were drawn alike"
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 for leaf in flat(trees[0]).values())
     again = flat(init(jax.random.key(1), config))
     assert np.any(np.asarray(again["embedding",]) != np.asarray(flat(trees[0])["embedding",]))

@@ -94,6 +94,13 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
+def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
+    """A log may have a loss_validation of another kind: the one that was asked for is taken."""
+    rows = [row | {"loss_validation": 9.0} for row in make_runs()]
+    frame, _ = converted(rows, MAP, {"router_type": "Hash"})
+    assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
+
+
 def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
     rows = make_runs()
     rows[4]["val_loss"], rows[9]["val_loss"] = 1.0, "nan?"

@@ -167,6 +167,17 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
 
 
+def test_dense_runs_have_no_say_in_the_granularity():
+    """Theirs is 1 whatever the routed runs have: of seven routed runs in four and five in one, the seven stay."""
+    frame = make_frame()
+    routed = sorted(set(frame.loc[frame["router_type"] != "Dense", "hyper_id"]))
+    frame["granularity"] = 1
+    frame.loc[frame["hyper_id"].isin(routed[:7]), "granularity"] = 4
+    (selection,) = select_rows(frame)
+    assert {run["hyper_id"] for run in selection.left_out} == set(routed[7:])
+    assert all("granularity is not the commonest, 4" in run["reason"] for run in selection.left_out)
+
+
 def test_objectives_are_not_mixed():
     """The commoner one is fitted, blank is causal; a query can ask for the other one, or for both."""
     assert table_schema.OBJECTIVES == configuration.OBJECTIVES
