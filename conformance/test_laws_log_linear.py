@@ -207,6 +207,7 @@ def test_a_size_with_one_count_has_no_line(backend):
         assert found.rmsle == without.rmsle < 0.01 and without.status == "interior"
         for ours, theirs in zip(found.coefficients, without.coefficients, strict=True):
             assert np.array_equal(ours, theirs)
+        assert np.array_equal(found.covariance, without.covariance), "a size without a line takes no freedom"
         predicted = module.predict_loss(size, count, found.coefficients)
         assert np.isnan(predicted).tolist() == [False] * 8 + [True]
 

@@ -407,3 +407,19 @@ def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
     (selection,) = select_rows(both, axes="compute")
     (flops, used), _ = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
     assert list(zip(flops, used, strict=True)) == [pytest.approx(pair, rel=1e-12) for pair in USES]
+
+
+def test_a_size_left_out_of_the_law_in_compute_is_one_size_in_N(tmp_path):
+    """Runs of one N differ in F, by k or their routing: all of them are left out together, whatever their F."""
+    logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
+    frame = make_compute_frame(np.array(logs) + np.random.default_rng(3).normal(0, 1e-3, len(USES)), None)
+    frame["dense_parameter_count"] = np.tile([1e7, 2e7, 3e7, 4e7, 5e7], 2)  # each with both F, and one B
+    (selection,) = select_rows(frame, axes="compute")
+    columns, loss = law_fits.law_columns(selection, law_fits.LAWS["routed-utilisation"], "loss_validation")
+    groups = selection.frame["dense_parameter_count"].to_numpy()
+    by_size, by_flops = (
+        law_fits.leave_one_group_out(law_fits.LAWS["routed-utilisation"], columns, loss, group).rmsle
+        for group in (groups, columns[0])
+    )
+    [fit] = fit_table(save(frame, tmp_path), "routed-utilisation")["fits"]
+    assert fit["leave_one_size_out_rmsle"] == pytest.approx(by_size, rel=1e-9) and by_size != pytest.approx(by_flops)

@@ -344,11 +344,15 @@ def test_seeds_are_told_from_other_differences():
     assert [[each.loss for each in group] for group in rows.twice(again)] == [[10**0.1, 5.0]]
 
 
-def judged(key: str, **results) -> str:
-    """Return the verdict on one recommendation, from the results that it looks at."""
+def advised(key: str, **results) -> dict:
+    """Return what is said of one recommendation, from the results that it looks at."""
     empty = {"laws": [], "doublings": [], "pairs": [], "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
              "routing_frequency": {"usual": None, "changes": [], "below_half": []}}  # fmt: skip
-    return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)["verdict"]
+    return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)
+
+
+def judged(key: str, **results) -> str:
+    return advised(key, **results)["verdict"]
 
 
 def interval(low, mean, high) -> dict:
@@ -408,6 +412,10 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
         entries.append({"first": first, "second": second, "overall": interval(*ends), "cells": [{"percent": ends[1]}],
                         "sizes": [{"percent": interval(*ends)}]})  # fmt: skip
     assert judged("router", pairs=entries) == verdict
+    for each in advised("router", pairs=entries)["evidence"].get("against", []):
+        low, _, high = against[each["other"]]  # of the first loss less the second
+        lower = low > 0 if each["other"] < "S-Base" else high < 0
+        assert (each["lower_sizes"], each["sizes"]) == (int(lower), 1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from routelaws.accelerated.report.reproduce import (
     ablations,
     figures,
     fits,
+    law_figures,
     laws_text,
     rows,
     rows_text,
@@ -195,6 +196,17 @@ def test_the_figure_of_effective_size(pictures):
             assert close(line.get_ydata(), [law.loss(n, 1) for n in line.get_xdata()], 1e-5)
         (solid,) = (line for line in curves(panel) if line.get_linestyle() == "-")
         assert SIZES[0] <= min(solid.get_xdata()) and max(solid.get_xdata()) <= SIZES[-1]
+
+
+def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered):
+    """The laws of the two routers need not have one dense line: here that of the first is a tenth higher in log10 L."""
+    results, runs = gathered
+    laws = [law | {"curve": dict(law["curve"])} for law in results["laws"]]
+    laws[0]["curve"]["intercept"] += 0.1
+    panels = law_figures.effective_figure(results | {"laws": laws}, runs).axes
+    for panel, law, factor in zip(panels, LAWS.values(), (10**0.1, 1.0), strict=True):
+        for line in curves(panel):
+            assert close(line.get_ydata(), [factor * law.loss(n, 1) for n in line.get_xdata()], 1e-5)
 
 
 def straight(xs, ys) -> float:
