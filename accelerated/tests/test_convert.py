@@ -87,8 +87,10 @@ def test_losses_of_other_units(converted):
     for unit, change in (("bits", lambda loss: loss / math.log(2)), ("perplexity", math.exp)):
         # A standard error of 1e-7 nats, small enough for a perplexity to change by its derivative.
         other = [row | {"val_loss": change(row["val_loss"]),
-                        "standard_error": change(row["val_loss"] + 1e-7) - change(row["val_loss"])} for row in rows]
-        frame, remarks = converted(other, MAP, {"router_type": "Hash"}, unit)
+                        "standard_error": change(row["val_loss"] + 1e-7) - change(row["val_loss"]),
+                        "mine": change(row["val_loss"] + 1)} for row in rows]
+        frame, remarks = converted(other, MAP | {"loss_mine": "mine"}, {"router_type": "Hash"}, unit)
+        assert frame["loss_mine"].tolist() == pytest.approx([loss + 1 for loss in expected], rel=1e-14)
         assert frame["loss_validation"].tolist() == pytest.approx(expected, rel=1e-14)
         assert frame["standard_error"].tolist() == pytest.approx([1e-7] * len(rows), rel=1e-5)
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
