@@ -94,6 +94,15 @@ def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, 
     assert code == 2 and "holds a run with steps 8, not 12" in stderr
 
 
+def test_every_flag_of_generate_arrives(capsys, monkeypatch):
+    from routelaws.accelerated.training import generate
+
+    monkeypatch.setattr(generate, "generate", lambda *given, **options: json.dumps([*map(str, given), options]))
+    flags = {"prompt": "def ", "tokens": 7, "temperature": 0.25, "seed": 3}
+    code, stdout, _ = run(capsys, "generate", "run", *(word for name in flags for word in (f"--{name}", flags[name])))
+    assert code == 0 and json.loads(stdout) == ["run", "def ", {"tokens": 7, "temperature": 0.25, "seed": 3}]
+
+
 def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch):
     from routelaws.accelerated.training import evaluate
 
