@@ -304,7 +304,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     def drop(where, reason):
         reasons[where & (reasons == "")] = reason
 
-    if "objective" in last and (rows in (None, "clark") or "objective" not in names_in(rows)):
+    if "objective" in last and (rows is None or "objective" not in names_in(rows)):
         objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
         counts = objective.value_counts()
         common = min(counts[counts == counts.max()].index, default=None)

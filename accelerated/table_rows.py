@@ -100,7 +100,7 @@ def row_mask(frame, expression: str) -> np.ndarray:
         InputError: the expression is none of the grammar, is too long or too deep, names a column that is not there, or
             compares a number with text. One line, with the part of the expression that is meant.
     """
-    text = re.sub(r"[\t\n\r\f\v]", " ", expression).strip()
+    text = _one_line(expression)
     tree = _parsed(text)
     with np.errstate(all="ignore"):
         return _Evaluation(frame, text).mask(tree)
@@ -108,7 +108,11 @@ def row_mask(frame, expression: str) -> np.ndarray:
 
 def names_in(expression: str) -> set[str]:
     """Return the columns that a condition of `row_mask` names."""
-    return {node.id for node in ast.walk(ast.parse(expression.strip(), mode="eval")) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(_parsed(_one_line(expression))) if isinstance(node, ast.Name)}
+
+
+def _one_line(expression: str) -> str:
+    return re.sub(r"[\t\n\r\f\v]", " ", expression).strip()
 
 
 def _parsed(text: str) -> ast.expr:

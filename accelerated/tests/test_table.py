@@ -193,6 +193,8 @@ def test_objectives_are_not_mixed():
     assert set(selection.frame["hyper_id"]) == set(range(5)) and selection.left_out == []
     (selection,) = select_rows(frame, "step >= 0")  # says nothing of objectives
     assert set(selection.frame["hyper_id"]) == set(range(5, 16))
+    (selection,) = select_rows(frame, "step >= 0\nand k == 1")  # a condition may go over lines
+    assert set(selection.frame["hyper_id"]) == set(range(5, 16))
     (selection,) = select_rows(frame, "objective in (None, 'causal', 'masked')")
     assert len(selection.frame) == 16
 

@@ -7,8 +7,6 @@ and `one_hot` gives each expert one token. Such a model has not met that in trai
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from ..configuration import GROUPED
 from ..errors import InputError
 from .corpus import read_corpus
@@ -53,7 +51,7 @@ def evaluate_run(
     results = {"router": config.router, "group_size": model.group_size, "one_hot": one_hot}
     for name, text in open_text(config, files)[1].items():
         found = evaluate(params, text.tokens)
-        losses = window_losses(text, np.asarray(found.loss), np.asarray(found.counted), model.objective)
+        losses = window_losses(text, found.loss, found.counted, model.objective)
         results |= {
             f"loss_{name}": mean_loss(losses),
             f"standard_error_{name}": standard_error(losses) if documents(losses) > 1 else None,

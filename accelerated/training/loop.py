@@ -167,7 +167,7 @@ class Run:
         texts, objective = self.evaluation_sets, self.config.model().objective
         found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
         by_window = {
-            name: window_losses(texts[name], np.asarray(result.loss), np.asarray(result.counted), objective)
+            name: window_losses(texts[name], result.loss, result.counted, objective)
             for name, result in found.items()
         }
         losses = {name: mean_loss(result) for name, result in by_window.items()}

@@ -59,6 +59,7 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
         counted: [n, b, S] bool, the tokens that were predicted.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
+    counted = np.asarray(counted)
     document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
     window = np.broadcast_to(text.window[..., None], document.shape)
     pairs = np.stack([window[counted], document[counted]])
