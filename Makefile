@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 # Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table.
-VALUES := conformance/test_plain_model.py conformance/test_objectives.py conformance/test_transformer.py \
-  conformance/test_laws_global.py
+VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
+  conformance/suite/test_laws_global.py
 
 .PHONY: demo test test-values test-all bench lint clean
 .DELETE_ON_ERROR:

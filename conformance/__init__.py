@@ -5,7 +5,7 @@ __all__ = ["check_backend"]
 
 def __getattr__(name):
     if name == "check_backend":
-        from routelaws.conformance.runner import check_backend
+        from routelaws.conformance.engine.runner import check_backend
 
         return check_backend
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -67,7 +67,7 @@ def _compile_quickly(folder: str) -> None:
 
 def _run(options, names) -> int:
     try:
-        from routelaws.conformance import backends, runner
+        from routelaws.conformance.engine import backends, runner
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed; the suite needs the extra routelaws[conformance]", file=sys.stderr)
         return 2
@@ -103,7 +103,7 @@ def _names(groups) -> list[str]:
 
 def _source(path: str) -> str:
     """Return the source of a function of the reference, after that of the record that it returns."""
-    from routelaws.conformance import backends
+    from routelaws.conformance.engine import backends
 
     function = backends.public_functions()[path]
     record = typing.get_type_hints(function).get("return")
@@ -113,7 +113,8 @@ def _source(path: str) -> str:
 
 def _replay(options) -> int:
     """Run files of failing calls again; what belongs to a whole run is refused."""
-    from routelaws.conformance import backends, replay_run
+    from routelaws.conformance.engine import backends
+    from routelaws.conformance.replay import run as replay_run
 
     others = ("only", "require", "html", "processes", "export_failing", "known_failures", "strict")
     given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name)]

@@ -1,6 +1,6 @@
 """Registers the plugin, where `-p` has not done so already."""
 
-from routelaws.conformance import plugin
+from routelaws.conformance.engine import plugin
 
 
 def pytest_configure(config):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import make_folder
+from ..findings.sweep_data import Sweep, SweepRun
+from ..findings.sweep_findings import Findings, Load, RouterLaw, effective_size
 from ..laws.fitting import predict_curve
-from ..table import DENSE
-from ..training.files import make_folder
-from ..training.results import size_label
-from .findings import Findings, Load, RouterLaw, effective_size
+from ..tables.table import DENSE
+from ..training.result_rows import size_label
 from .style import (
     COLOURS,
     STYLE,
@@ -26,7 +27,6 @@ from .style import (
     size_shade,
     size_ticks,
 )  # fmt: skip
-from .sweep_data import Sweep, SweepRun
 
 
 def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from ..findings.sweep_findings import RouterLaw, percent
 from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
-from ..training.results import size_label
-from .findings import RouterLaw, percent
+from ..training.result_rows import size_label
 
 FEW = 6
 """Degrees of freedom below which an interval is wide for want of rows alone: Student's quantile is 2.4 there."""

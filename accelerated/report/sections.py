@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ..configuration import GROUPED
 from ..errors import InputError
+from ..findings.sweep_data import Sweep, SweepRun
+from ..findings.sweep_findings import Findings, RouterLaw, percent, seed_scatter
 from ..laws.routed import RoutedCoefficients, cutoff
-from ..table import DENSE
+from ..tables.table import DENSE
 from ..training.config import TrainConfig
 from ..training.grid import presets, read_grid
-from ..training.results import size_label
-from .findings import Findings, RouterLaw, percent, seed_scatter
+from ..training.result_rows import size_label
 from .identified import open_questions, significant
-from .sweep_data import Sweep, SweepRun
 
 
 def helps_section(findings: Findings, sweep: Sweep) -> str:

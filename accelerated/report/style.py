@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..table import DENSE
-from ..training.files import write_atomically
+from ..files import write_atomically
+from ..tables.table import DENSE
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
 MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9")

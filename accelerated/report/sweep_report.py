@@ -13,12 +13,12 @@ import json
 import time
 from pathlib import Path
 
-from ..table import DENSE
-from ..training.files import write_atomically
+from ..files import write_atomically
+from ..findings.sweep_data import Sweep, read_sweep
+from ..findings.sweep_findings import Findings, RouterLaw, as_json, find, finite, percent
+from ..tables.table import DENSE
 from . import sections
 from .figures import draw_all
-from .findings import Findings, RouterLaw, as_json, find, finite, percent
-from .sweep_data import Sweep, read_sweep
 
 
 def write_report(folder: Path) -> Path:

@@ -95,16 +95,16 @@ def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, 
 
 
 def test_every_flag_of_generate_arrives(capsys, monkeypatch):
-    from routelaws.accelerated.training import generate
+    from routelaws.accelerated.commands import generate
 
-    monkeypatch.setattr(generate, "generate", lambda *given, **options: json.dumps([*map(str, given), options]))
+    monkeypatch.setattr(generate, "continue_text", lambda *given, **options: json.dumps([*map(str, given), options]))
     flags = {"prompt": "def ", "tokens": 7, "temperature": 0.25, "seed": 3}
     code, stdout, _ = run(capsys, "generate", "run", *(word for name in flags for word in (f"--{name}", flags[name])))
     assert code == 0 and json.loads(stdout) == ["run", "def ", {"tokens": 7, "temperature": 0.25, "seed": 3}]
 
 
 def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch):
-    from routelaws.accelerated.training import evaluate
+    from routelaws.accelerated.commands import evaluate
 
     found = {"router": "dense", "group_size": 1, "one_hot": False}
     for name, values in {"validation": (2.5, 0.05, 131072, 146), "c4": (3.25, 0.125, 4096, 7)}.items():
@@ -160,7 +160,7 @@ def test_an_output_that_has_not_every_letter(monkeypatch):
 
 
 EXTRAS_OF = {
-    "train": "train", "evaluate": "train", "generate": "train", "sweep": "train,laws", "report": "train,laws",
+    "train": "train", "evaluate": "train", "generate": "train", "sweep": "train,laws", "report": "laws",
     "fit": "laws", "predict": "laws", "convert": "laws", "reproduce": "laws",
 }  # fmt: skip
 
@@ -168,6 +168,8 @@ EXTRAS_OF = {
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_missing_extra_is_named(capsys, monkeypatch, command):
     """Both extras bring tyro: the one to install is that of the command."""
+    for name in [name for name in sys.modules if name.startswith("routelaws.accelerated.commands")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tyro", None)
     code, stdout, stderr = run(capsys, command, "anywhere")
     extra = EXTRAS_OF[command]
@@ -176,7 +178,7 @@ def test_a_missing_extra_is_named(capsys, monkeypatch, command):
 
 
 def test_a_package_that_no_extra_brings_is_a_fault_of_ours(monkeypatch):
-    monkeypatch.setitem(sys.modules, "routelaws.accelerated.report.fit_command", None)
+    monkeypatch.setitem(sys.modules, "routelaws.accelerated.commands.fit", None)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["fit", "anywhere"])
 
@@ -221,7 +223,7 @@ def check_one_extra(cwd, extra: str, other: str, commands: list, others: list) -
 
 
 def test_laws_are_fitted_without_what_trains(tmp_path):
-    """`fit`, `predict`, `convert` and `reproduce` need the extra `laws` alone."""
+    """`fit`, `predict`, `convert`, `reproduce` and `report` need the extra `laws` alone."""
     rows = [
         f"{3 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.2 * j + 0.01 * (i * j % 3)}"
         for i in range(6, 10) for j in range(3)

@@ -15,12 +15,13 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.report import findings, law_fits
-from routelaws.accelerated.report.fit_command import fit_report, fit_table, print_fit
-from routelaws.accelerated.report.predict_command import as_dict, predict_report, print_prediction
-from routelaws.accelerated.report.reproduce import estimates, fits
-from routelaws.accelerated.table import RouterRows, select_rows
-from routelaws.conformance.plain_laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
+from routelaws.accelerated.commands.fit import fit_report, fit_table, print_fit
+from routelaws.accelerated.commands.predict import as_dict, predict_report, print_prediction
+from routelaws.accelerated.findings import estimates, law_fits
+from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings import sweep_findings as findings
+from routelaws.accelerated.tables.table import RouterRows, select_rows
+from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 GRID = [(size, e) for size in (1e7, 1e8, 1e9) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]

@@ -10,10 +10,10 @@ import pytest
 
 from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.convert import convert_runs, parse_pairs
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table
-from routelaws.conformance.released import released_file
+from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
+from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table
+from routelaws.conformance.engine.released import released_file
 
 MAP = {"hyper_id": "run", "step": "iteration", "num_experts": "E", "dense_parameter_count": "N",
        "loss_validation": "val_loss"}  # fmt: skip

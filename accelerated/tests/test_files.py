@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training.files import locked, write_atomically
+from routelaws.accelerated.files import locked, write_atomically
 
 HOLDER = """
 import sys, time
-from routelaws.accelerated.training.files import locked
+from routelaws.accelerated.files import locked
 with locked(sys.argv[1], wait=False, holder="another sweep"):
     print("held", flush=True)
     time.sleep(600)

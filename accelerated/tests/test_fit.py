@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, print_fit
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import (
     STATUSES,
@@ -18,8 +19,7 @@ from routelaws.accelerated.laws.fitting import (
     predict_curves,
 )
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
-from routelaws.accelerated.report.fit_command import as_dict, fit_report, fit_table, print_fit
-from routelaws.conformance.released import released_file
+from routelaws.conformance.engine.released import released_file
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 

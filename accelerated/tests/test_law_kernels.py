@@ -11,8 +11,8 @@ import pytest
 from routelaws.accelerated.kernels import law_fit, law_huber, law_intervals
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
-from routelaws.conformance.harness import central_difference
-from routelaws.conformance.strategies_laws import EXPERTS, SIZES
+from routelaws.conformance.engine.harness import central_difference
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import routed
 
 plain = pytest.mark.usefixtures("plain_loops")

@@ -10,7 +10,7 @@ import pytest
 
 from routelaws.accelerated.kernels import law_fit, law_huber
 from routelaws.conformance.bounds import check
-from routelaws.conformance.harness import central_difference
+from routelaws.conformance.engine.harness import central_difference
 
 EXTRA = np.array([0.0, 1.0, 4.0, 20.0, 100.0, 300.0])
 LEVEL = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 5])

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from routelaws.accelerated import released
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.released import TABLES, Released, data_folder, released_table
-from routelaws.accelerated.table import read_table
-from routelaws.conformance.released import released_file
+from routelaws.accelerated.tables import released
+from routelaws.accelerated.tables.released import TABLES, Released, data_folder, released_table
+from routelaws.accelerated.tables.table import read_table
+from routelaws.conformance.engine.released import released_file
 
 CONTENT = b"a table of somebody else's\n" * 100
 

@@ -12,18 +12,18 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.findings.sweep_data import read_sweep
+from routelaws.accelerated.findings.sweep_findings import RouterLaw, SeedSpread, effective_size, spread_for
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
 from routelaws.accelerated.laws.uncertainty import SlopeInterval, gain_interval, slope_interval
 from routelaws.accelerated.report import sections, sweep_report
-from routelaws.accelerated.report.findings import RouterLaw, SeedSpread, effective_size, spread_for
-from routelaws.accelerated.report.sweep_data import read_sweep
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.training.config import TrainConfig
-from routelaws.accelerated.training.files import write_atomically
 from routelaws.accelerated.training.grid import Grid
-from routelaws.accelerated.training.results import read_rows, result_row, write_rows
-from routelaws.accelerated.training.sweep import claim_sweep_folder, run_folder
+from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
+from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
 LAWS = {
@@ -65,7 +65,7 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
             load = np.full((config.model().num_routed, config.experts), 1 / config.experts)
             windows = window_losses_about(loss, apart * config.experts)
             rows.append(result_row(config, i, step, {"validation": loss}, windows, dropped, load, step / 10))
-        path = run_folder(folder, i, config)
+        path = folder_of_run(folder, i, config)
         path.mkdir(parents=True)
         write_window_losses(path, windows)
         write_rows(path / "results.csv", rows)
@@ -330,7 +330,7 @@ def test_the_load_is_that_of_the_last_evaluation(whole):
     sweep = read_sweep(whole)
     for load in numbers(whole)["load"]:
         (run,) = (r for r in sweep.runs if (r.router, r.size, r.experts) == (load["router"], load["size"], 32))
-        last = json.loads((run_folder(whole, run.hyper_id, run.config) / "log.jsonl").read_text().splitlines()[-1])
+        last = json.loads((folder_of_run(whole, run.hyper_id, run.config) / "log.jsonl").read_text().splitlines()[-1])
         shares = [sorted((32 * share for share in block), reverse=True) for block in last["load"]]
         assert load["shares"] == [pytest.approx(block) for block in shares]
         assert load["busiest"] == pytest.approx(max(map(max, shares)))

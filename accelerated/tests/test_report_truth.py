@@ -13,11 +13,12 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.report import figures, findings, identified, sections, sweep_report
-from routelaws.accelerated.report.sweep_data import Sweep, SweepRun
-from routelaws.accelerated.table import RouterRows
+from routelaws.accelerated.findings import sweep_findings as findings
+from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
+from routelaws.accelerated.report import figures, identified, sections, sweep_report
+from routelaws.accelerated.tables.table import RouterRows
 from routelaws.accelerated.training.config import TrainConfig
-from routelaws.conformance.plain_laws import Bounded
+from routelaws.conformance.plain.laws import Bounded
 
 SIZES, COUNTS = (10_000, 120_000, 2_000_000), (2, 4, 8, 16, 32)
 LABELS = ("10K", "120K", "2.0M")

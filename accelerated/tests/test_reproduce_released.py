@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from routelaws.accelerated.findings import paper, rows
+from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import predict_loss
-from routelaws.accelerated.report.reproduce import fits, paper, rows
 from routelaws.accelerated.report.reproduce.figures import FIGURES
-from routelaws.accelerated.report.reproduce.results import gather
 from routelaws.accelerated.report.reproduce.text import markdown
-from routelaws.conformance.released import released_file
+from routelaws.conformance.engine.released import released_file
 
 pytestmark = pytest.mark.released
 

@@ -13,21 +13,12 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.report.reproduce import (
-    ablations,
-    figures,
-    fits,
-    law_figures,
-    laws_text,
-    rows,
-    rows_text,
-    runs_text,
-    text,
-    utilisation,
-)
-from routelaws.accelerated.report.reproduce.results import gather
-from routelaws.accelerated.report.reproduce.rows import Run
-from routelaws.conformance.plain_laws import Bounded, Compute, quiet_interval
+from routelaws.accelerated.findings import ablations, rows, utilisation
+from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings.reproduction import gather
+from routelaws.accelerated.findings.rows import Run
+from routelaws.accelerated.report.reproduce import figures, law_figures, laws_text, rows_text, runs_text, text
+from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
 
 SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
 LABELS = ("10M", "100M", "1.0B")

@@ -17,7 +17,7 @@ from routelaws.accelerated.training import sweep
 from routelaws.accelerated.training.config import TrainConfig
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
-from routelaws.accelerated.training.results import result_row, write_rows
+from routelaws.accelerated.training.result_rows import result_row, write_rows
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.training.workers import thread_environment
 

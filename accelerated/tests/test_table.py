@@ -5,9 +5,10 @@ import gzip
 import pandas
 import pytest
 
-from routelaws.accelerated import configuration, table_schema
+from routelaws.accelerated import configuration
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
+from routelaws.accelerated.tables import schema as table_schema
+from routelaws.accelerated.tables.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 
 
 def make_frame() -> pandas.DataFrame:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routelaws.accelerated import table_files
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table_files import is_json, read_blocks, take_apart
-from routelaws.accelerated.table_schema import Problems
+from routelaws.accelerated.tables import reading as table_files
+from routelaws.accelerated.tables.reading import is_json, read_blocks, take_apart
+from routelaws.accelerated.tables.schema import Problems
 
 cell = st.text(st.sampled_from('ab1,"\n \u00e9\U0001f600'), max_size=8)
 line_end = st.sampled_from(["\n", "\r\n", "\r"])
@@ -113,7 +113,7 @@ def test_a_million_rows_in_bounded_memory(tmp_path):
                 for i, (x, y) in enumerate(losses)
             )
     script = (
-        "import pathlib, resource, sys\nfrom routelaws.accelerated.table import read_table, select_rows\n"
+        "import pathlib, resource, sys\nfrom routelaws.accelerated.tables.table import read_table, select_rows\n"
         "frame = read_table(sys.argv[1])\nselection = select_rows(frame, 'clark')[0].frame\n"
         # Of a process that a large one started, ru_maxrss is that of the large one on Linux.
         "status = pathlib.Path('/proc/self/status')\n"

@@ -10,7 +10,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import select_rows
+from routelaws.accelerated.tables.table import select_rows
 
 CALLS = (
     "sentinel()", "open('written', 'w')", "__import__('os').system('touch written')", "exec('sentinel()')",

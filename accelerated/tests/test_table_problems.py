@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routelaws.accelerated import table_files
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import _read, read_table
+from routelaws.accelerated.tables import reading as table_files
+from routelaws.accelerated.tables.table import _read, read_table
 
 HEADER = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation", "loss_c4", "k",
           "seed", "routing_frequency", "flop_increase", "total_parameter_count", "note"]  # fmt: skip

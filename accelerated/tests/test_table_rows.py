@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import read_table
-from routelaws.accelerated.table_rows import DEEPEST, LONGEST, row_mask
+from routelaws.accelerated.tables.conditions import DEEPEST, LONGEST, row_mask
+from routelaws.accelerated.tables.table import read_table
 
 CELLS = {
     "k": [1.0, 2.0, None, 4.0, 1.0, 0.0, 2.0],

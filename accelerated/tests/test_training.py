@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.table import OWN_COLUMNS, RELEASED_COLUMNS
+from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate, sample
-from routelaws.accelerated.training.results import COLUMNS, read_rows, result_row, size_label
+from routelaws.accelerated.training.result_rows import COLUMNS, read_rows, result_row, size_label
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error

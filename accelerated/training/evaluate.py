@@ -10,10 +10,11 @@ from pathlib import Path
 from ..configuration import GROUPED
 from ..errors import InputError
 from .corpus import read_corpus
-from .hashing import read_table
-from .loop import load_own_params, open_text, read_config
+from .loop import open_text
+from .run_folder import read_config, read_hash_table
 from .step import make_evaluate
 from .tokens import prepare_tokens
+from .weights import load_own_params
 from .window_losses import documents, mean_loss, standard_error, window_losses
 
 
@@ -46,7 +47,7 @@ def evaluate_run(
     if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
         where = ", ".join(config.corpus) or "the default corpus"
         raise InputError(f"{folder}: was trained on another text than {where} is now")
-    evaluate = make_evaluate(config, read_table(folder), model)
+    evaluate = make_evaluate(config, read_hash_table(folder), model)
     params = load_own_params(folder)
     results = {"router": config.router, "group_size": model.group_size, "one_hot": one_hot}
     for name, text in open_text(config, files)[1].items():

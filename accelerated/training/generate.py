@@ -8,9 +8,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..transformer import apply, parameter_shapes
-from .hashing import read_table
-from .loop import load_params, read_config
+from .run_folder import read_config, read_hash_table
 from .tokenizer import END_OF_DOCUMENT, Tokenizer
+from .weights import load_params
 
 
 def generate(
@@ -52,7 +52,7 @@ def generate(
     params = load_params(folder, like)
     tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
 
-    table = read_table(Path(folder))
+    table = read_hash_table(Path(folder))
 
     @jax.jit
     def next_logits(window, last):

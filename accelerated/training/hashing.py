@@ -5,7 +5,6 @@ The hash of two tokens (bigram) is a table [2, V]; the hash of positions needs n
 the table is written all the same.
 """
 
-import io
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,11 +13,8 @@ import numpy as np
 from ..errors import InputError
 from ..routed_block import hash_table
 from .config import TrainConfig
-from .files import write_atomically
 from .tokens import TokenFiles, load_tokens
-
-FILE = "hash_table.npy"
-"""Where a run keeps its table."""
+from .weights import load_own_params
 
 COUNTED = 1 << 24
 """Tokens that are counted at a time."""
@@ -64,8 +60,6 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
         InputError: no such file or run, another shape, or a run with another tokenizer.
     """
     if path.is_dir():
-        from .loop import load_own_params  # the loop needs this file
-
         theirs = path / "tokenizer.model"
         if not theirs.is_file():
             raise InputError(f"hash_embeddings {path}: holds no run")
@@ -82,26 +76,3 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not np.isfinite(embeddings).all():
         raise InputError(f"hash_embeddings {path}: shape {embeddings.shape}; finite numbers [{vocab_size}, d] needed")
     return embeddings
-
-
-def keep_table(table: np.ndarray | None, folder: Path) -> None:
-    """Write the table into the folder of a run."""
-    if table is not None:
-        content = io.BytesIO()
-        np.save(content, table, allow_pickle=False)
-        write_atomically(folder / FILE, content.getvalue())
-
-
-def read_table(folder: Path) -> np.ndarray | None:
-    """Return the table that a run keeps; None if it has none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    path = Path(folder) / FILE
-    if not path.exists():
-        return None
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error

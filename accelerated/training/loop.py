@@ -3,7 +3,7 @@
     run folder/
         config.json        the resolved configuration
         tokenizer.model    what turns text into this model's tokens
-    hash_table.npy     of a hash: from token id to experts
+        hash_table.npy     of a hash: from token id to experts
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
@@ -18,34 +18,28 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from ..errors import InputError
+from ..files import locked, make_folder, write_atomically
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
-from .config import TrainConfig, from_mapping
-from .files import locked, make_folder, write_atomically
-from .hashing import hash_table_of, keep_table, read_table
-from .results import read_rows, result_row, write_rows
+from .config import TrainConfig
+from .hashing import hash_table_of
+from .result_rows import read_rows, result_row, write_rows
+from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log
 from .step import TrainState, initial_state, make_evaluate, make_train_steps
 from .tokens import TokenFiles
+from .watch import Watch, silent
+from .weights import check_lender, check_params, load_params
 from .window_losses import EvaluationText, mean_loss, window_losses, write_window_losses
 
 
 class DivergedError(InputError):
     """The loss stopped being a finite number; the message says where and what to change."""
-
-
-Watch = Callable[..., None]
-"""Called as watch("step", step=, loss=, tokens_per_second=), watch("evaluation", ...), watch("say", line=)."""
-
-
-def _silent(kind: str, **fields) -> None:
-    """The `Watch` of a run that nobody watches."""
 
 
 class Run:
@@ -63,13 +57,13 @@ class Run:
     """
 
     def __init__(
-        self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = _silent
+        self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent
     ):
         config.check()
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         self.batches, self.evaluation_sets = open_text(config, tokens)
         # A table that was built once stays: the experts were trained by it.
-        kept = read_table(folder)
+        kept = read_hash_table(folder)
         self.table = hash_table_of(config, tokens, tokens.tokenizer) if kept is None else kept
         if config.init_from is not None:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
@@ -79,7 +73,7 @@ class Run:
         if not (self.folder / "tokenizer.model").exists():
             shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
         if kept is None:
-            keep_table(self.table, self.folder)
+            keep_hash_table(self.table, self.folder)
         self.seconds = 0.0
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
@@ -217,109 +211,3 @@ def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
     if config.checkpoint_every is None:
         return evaluations, evaluations
     return evaluations, set(range(config.checkpoint_every, steps, config.checkpoint_every)) | {steps}
-
-
-def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a fresh folder, or find the same one there.
-
-    Raises:
-        InputError: the folder holds a run with another configuration; the message names the first difference.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        write_atomically(path, config.to_json())
-        return
-    found = read_config(folder)
-    for name in config.__dataclass_fields__:
-        ours, theirs = getattr(config, name), getattr(found, name)
-        if ours != theirs:
-            raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
-
-
-def read_config(folder: Path) -> TrainConfig:
-    """Return the configuration of the run in a folder.
-
-    Raises:
-        InputError: there is none, or it cannot be read.
-    """
-    path = Path(folder) / "config.json"
-    try:
-        return from_mapping(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{folder}: holds no run (no config.json)") from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def read_log(path: Path) -> list[dict]:
-    """Return the lines of a log; a last line that a kill cut short is left out."""
-    if not Path(path).exists():
-        return []
-    lines = []
-    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return lines
-
-
-def load_params(folder: str | Path, like: dict, watch: Watch = _silent) -> dict:
-    """Return the weights of the last whole checkpoint of the run in `folder`.
-
-    Args:
-        folder: a run folder.
-        like: a tree with the shapes that are expected.
-        watch: told of damaged checkpoints.
-
-    Raises:
-        InputError: no run, no checkpoint, or weights of another shape.
-    """
-    shapes = check_params(folder, like)
-    checkpoints = Checkpoints(Path(folder) / "checkpoints", lambda line: watch("say", line=line))
-    try:
-        restored = checkpoints.restore(shapes._asdict())
-    finally:
-        checkpoints.close()
-    if restored is None:
-        raise InputError(f"{folder}: has no checkpoint yet")
-    return restored.state["params"]
-
-
-def load_own_params(folder: str | Path, watch: Watch = _silent) -> dict:
-    """Return the weights of the last whole checkpoint of the run in `folder`, in the shapes of its own model."""
-    config = read_config(Path(folder))
-    return load_params(folder, jax.eval_shape(lambda: initial_state(config)).params, watch)
-
-
-def check_params(folder: str | Path, like: dict) -> TrainState:
-    """Return the shapes of the state of the run in `folder`; `InputError` where `load_params` could not use it."""
-    config = read_config(folder)
-    if not (Path(folder) / "checkpoints").is_dir():
-        raise InputError(f"{folder}: has no checkpoints")
-    shapes = jax.eval_shape(lambda: initial_state(config))
-    ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (like, shapes.params))
-    if ours != theirs:
-        ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))
-        path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
-        raise InputError(
-            f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes; the first: "
-            f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
-            f"{ours.get(path, 'none')}"
-        )
-    return shapes
-
-
-def _is_shape(node) -> bool:
-    return isinstance(node, tuple)
-
-
-def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:
-    """Raise `InputError` where the weights of a run mean something else here: other tokens, or another hash table."""
-    if (folder / "tokenizer.model").read_bytes() != Path(tokenizer).read_bytes():
-        raise InputError(f"{folder}: that run has another tokenizer, so its weights are for other tokens")
-    theirs = read_table(folder)
-    if table is not None and theirs is not None and not np.array_equal(table, theirs):
-        raise InputError(f"{folder}: that run has another hash table, so its experts are for other tokens")

@@ -8,12 +8,11 @@
 """
 
 import concurrent.futures
-import json
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,20 +21,16 @@ from typing import NamedTuple
 import jax
 
 from ..errors import InputError, WorkerDiedError
+from ..files import locked
 from .config import TrainConfig
 from .corpus import read_corpus
-from .files import locked, make_folder, write_atomically
 from .grid import Grid
 from .loop import Run, open_text
-from .results import read_rows, write_rows
+from .result_rows import read_rows, write_rows
+from .sweep_folder import check_sweep_folder, claim_sweep_folder, folder_of_run, session
 from .tokens import TokenFiles, prepare_tokens
+from .watch import Watch
 from .workers import available_cores, start_worker, thread_environment
-
-HEARTBEAT = 2.0
-"""Seconds between the notes of a session that it is still at work."""
-
-Watch = Callable[..., None]
-"""Called as watch("start" | "step" | "evaluation" | "finished" | "failed" | "say", run=hyper_id, ...)."""
 
 
 def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch) -> list[dict]:
@@ -58,8 +53,8 @@ def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch
     # Whatever is wrong with the text is found before anything is written.
     tokens = _prepare_tokens(grid, watch)
     claim_sweep_folder(folder, grid)
-    with locked(folder, wait=False, holder="another sweep"), _session(folder, started, jobs):
-        tasks = [Task(i, run, run_folder(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
+    with locked(folder, wait=False, holder="another sweep"), session(folder, started, jobs):
+        tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
         todo = []
         for task in tasks:
             if is_finished(task):
@@ -84,27 +79,6 @@ class Task(NamedTuple):
     tokens: TokenFiles
 
 
-def check_sweep_folder(folder: Path, grid: Grid) -> None:
-    """Raise `InputError` where the folder of a sweep is in use for something else."""
-    folder = Path(folder)
-    if (folder / "sweep.json").exists():
-        if (folder / "sweep.json").read_text(encoding="utf-8") != _description(grid):
-            raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
-    elif folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
-        raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
-
-
-def claim_sweep_folder(folder: Path, grid: Grid) -> None:
-    """Make the folder of a sweep and write down which sweep it is."""
-    make_folder(folder)
-    if not (Path(folder) / "sweep.json").exists():
-        write_atomically(Path(folder) / "sweep.json", _description(grid))
-
-
-def _description(grid: Grid) -> str:
-    return json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
-
-
 def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
     """Return the tokens of every run; runs with the same text and vocabulary size share them.
 
@@ -122,11 +96,6 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
     for run, files in zip(grid.runs, tokens, strict=True):
         open_text(run, files)
     return tokens
-
-
-def run_folder(folder: Path, hyper_id: int, config: TrainConfig) -> Path:
-    """Return the folder of one run of a sweep."""
-    return Path(folder) / "runs" / f"{hyper_id:03d}-{config.name()}"
 
 
 def is_finished(task: Task) -> bool:
@@ -242,36 +211,3 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-@contextmanager
-def _session(folder: Path, started: float, jobs: int) -> Iterator[None]:
-    """Note in sessions.json when this session began and when it was last at work, whatever ends it."""
-    path = folder / "sessions.json"
-    sessions = read_sessions(folder)
-    current = {"started": started, "last": time.time(), "jobs": jobs, "cores": available_cores()}
-    over = threading.Event()
-
-    def note():
-        current["last"] = time.time()
-        write_atomically(path, json.dumps([*sessions, current], indent=1))
-
-    def beat():
-        while not over.wait(HEARTBEAT):
-            note()
-
-    note()
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        note()
-
-
-def read_sessions(folder: Path) -> list[dict]:
-    """Return the sessions of a sweep so far: started and last in seconds since 1970, jobs, cores."""
-    path = Path(folder) / "sessions.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

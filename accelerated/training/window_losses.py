@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .files import write_atomically
+from ..files import write_atomically
 
 FILE = "validation_windows.csv"
 """Of a run folder: the window losses of its last evaluation."""

@@ -45,7 +45,7 @@ class Watch:
         os.write(self.pipe, (json.dumps(words) + "\n").encode())
 
     def pytest_collection_modifyitems(self, session, config, items):
-        from routelaws.conformance import plugin
+        from routelaws.conformance.engine import plugin
 
         if self.order is None:
             for item in items:
@@ -96,7 +96,7 @@ def _short(nodeid: str) -> str:
 
 def path_of(test: str) -> Path:
     name = test.partition("::")[0]
-    suite = Path(__file__).parent.parent
+    suite = Path(__file__).parents[1] / "suite"
     return mutants.folder() / name if name.startswith("tests/") else suite / name
 
 
@@ -105,7 +105,7 @@ def run_tests(files: list[Path], pipe: int, order: list[str] | None, first: bool
     import hypothesis
     import pytest
 
-    from routelaws.conformance import plugin
+    from routelaws.conformance.engine import plugin
 
     # What fails is enough: to look for a smaller example would take minutes.
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)

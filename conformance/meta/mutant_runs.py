@@ -49,7 +49,7 @@ def warm(work: Path) -> None:
     import numba  # noqa: F401
     import scipy.stats  # noqa: F401
 
-    from routelaws.conformance import plugin, strategies  # noqa: F401
+    from routelaws.conformance.suite import strategies  # noqa: F401
 
 
 def _own_numba_cache(mutant: Mutant, work: Path, own: Path) -> None:
@@ -310,7 +310,7 @@ def _chosen(options) -> list[Mutant]:
 
 def _test_files(names) -> list[Path]:
     """Return the files of tests that are run: those of the suite, and of what the reference has not."""
-    suite, own = Path(__file__).parent.parent, mutants.folder() / "tests"
+    suite, own = Path(__file__).parents[1] / "suite", mutants.folder() / "tests"
     found = [*sorted(suite.glob("test_*.py")), *(file for name in OWN_TESTS for file in sorted(own.glob(name)))]
     unknown = set(names or ()) - {file.name for file in found}
     if unknown:

@@ -5,8 +5,9 @@ import functools
 import pytest
 
 from routelaws import accelerated
-from routelaws.conformance import bounds, harness
-from routelaws.conformance.harness import altered
+from routelaws.conformance import bounds
+from routelaws.conformance.engine import harness
+from routelaws.conformance.engine.harness import altered
 
 COMPILED = ("_compiled", "_gradient", "_value_and_gradient")
 """The caches of the harness: what is compiled already would not see a bug that is planted inside."""

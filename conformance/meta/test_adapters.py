@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from routelaws.conformance import adapters, backends, dialects, report, test_balance, test_experts, test_top_k
+from routelaws.conformance import adapters
 from routelaws.conformance.adapters import counted
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.harness import UNIT
+from routelaws.conformance.dialects import classifier as dialects
+from routelaws.conformance.engine import backends, report
+from routelaws.conformance.engine.harness import UNIT
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits, Selection, lattice
+from routelaws.conformance.suite import test_balance, test_experts, test_top_k
+from routelaws.conformance.suite.strategies import Logits, Selection, lattice
 from routelaws.reference import experts as reference
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k

@@ -16,8 +16,8 @@ import scipy.special
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.dialects import classify, describe
-from routelaws.conformance.harness import UNIT
+from routelaws.conformance.dialects.classifier import classify, describe
+from routelaws.conformance.engine.harness import UNIT
 from routelaws.reference import experts, notation, transformer
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.laws import fitting, uncertainty

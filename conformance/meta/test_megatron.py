@@ -10,8 +10,8 @@ import pytest
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.dialects import classify, describe
-from routelaws.conformance.harness import UNIT
+from routelaws.conformance.dialects.classifier import classify, describe
+from routelaws.conformance.engine.harness import UNIT
 from routelaws.reference import balance, experts
 from routelaws.reference.notation import one_hot, softmax
 from routelaws.reference.routers import quantile, sinkhorn, top_k

@@ -10,12 +10,11 @@ import pytest
 
 from routelaws import accelerated, reference
 from routelaws.accelerated.kernels import assignment
-from routelaws.conformance import (
-    backends,
-    bounds,
-    harness,
-    own_backends,
-    report,
+from routelaws.conformance import bounds
+from routelaws.conformance.engine import backends, harness, own_backends, report
+from routelaws.conformance.meta.planting import catch_public, own_shares  # noqa: F401
+from routelaws.conformance.meta.test_runner import run as run_command
+from routelaws.conformance.suite import (
     strategies,
     test_balance,
     test_base,
@@ -28,9 +27,7 @@ from routelaws.conformance import (
     test_top_k,
     test_transformer,
 )
-from routelaws.conformance.meta.planting import catch_public, own_shares  # noqa: F401
-from routelaws.conformance.meta.test_runner import run as run_command
-from routelaws.conformance.strategies import Logits, Selection
+from routelaws.conformance.suite.strategies import Logits, Selection
 
 VARIANTS = ("float64", "float32", "bfloat16", "eager")
 SELECTION = Selection(np.array([[0, 1], [1, 2], [2, 0], [0, 2], [0, 1]]), 3, "random", 1)
@@ -39,7 +36,7 @@ DRAWN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float3
 
 def own(name: str) -> backends.Backend:
     """Return a backend as a run makes it of a name."""
-    name = name if "." in name else f"routelaws.conformance.own_backends:{name}"
+    name = name if "." in name else f"routelaws.conformance.engine.own_backends:{name}"
     return backends.Backend(name, backends.load(name), report.Ledger())
 
 
@@ -262,7 +259,7 @@ def test_where_the_reference_is_judged_by_a_formula_it_uses_some():
 
 @pytest.mark.slow
 def test_a_run_of_the_kernels(tmp_path):
-    name = "routelaws.conformance.own_backends:kernels"
+    name = "routelaws.conformance.engine.own_backends:kernels"
     done = run_command(tmp_path, "--backend", name, "--only", "balanced_assignment,dual_bound", "--json", "found.json")
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]

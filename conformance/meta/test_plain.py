@@ -9,19 +9,16 @@ import numpy as np
 import pytest
 
 from routelaws import reference
-from routelaws.conformance import backends, report, test_plain_model
+from routelaws.conformance.engine import backends, report
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
-from routelaws.conformance.test_by_hand import (  # noqa: F401
+from routelaws.conformance.suite import test_plain_model
+from routelaws.conformance.suite.test_by_hand import (
     TestAttention,
-    TestCarryBias,
-    TestDecide,
-    TestHashTable,
     TestLayerNorm,
     test_deviations_of_initial_weights,
-    test_gelu,
     test_sinusoids,
 )
-from routelaws.conformance.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
+from routelaws.conformance.suite.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
 
 
 def oracle() -> backends.Backend:

@@ -9,8 +9,10 @@ import pytest
 
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.routers import base
-from routelaws.conformance import bounds, harness, test_base
+from routelaws.conformance import bounds
+from routelaws.conformance.engine import harness
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
+from routelaws.conformance.suite import test_base
 
 UNEVEN = test_base.draw_scores("anisotropic", (13, 3), 1.0, 1)
 WIDE = test_base.draw_scores("anisotropic", (6, 8), 1.0, 2)

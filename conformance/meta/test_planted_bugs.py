@@ -17,7 +17,9 @@ from routelaws import reference as oracle
 from routelaws.accelerated import balance, experts, notation, routed_block, transformer
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.routers import base, expert_choice, hash_layer, quantile, sinkhorn, top_k
-from routelaws.conformance import (
+from routelaws.conformance.engine.harness import altered
+from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
+from routelaws.conformance.suite import (
     test_accounting,
     test_balance,
     test_base,
@@ -32,9 +34,7 @@ from routelaws.conformance import (
     test_top_k,
     test_transformer,
 )
-from routelaws.conformance.harness import altered
-from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits, Selection, case, lattice, tied
+from routelaws.conformance.suite.strategies import Logits, Selection, case, lattice, tied
 
 RANDOM = np.random.default_rng(0)
 TIED = Logits(tied(RANDOM, 16, 4), "tied", 2)

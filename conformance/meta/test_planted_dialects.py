@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from routelaws import reference
-from routelaws.conformance import dialect_table, dialects, test_dialects
+from routelaws.conformance.dialects import classifier as dialects
+from routelaws.conformance.dialects import table as dialect_table
+from routelaws.conformance.suite import test_dialects
 
 RIGHT = {(subject, name): test_dialects.speaker(subject, name) for subject, name in test_dialects.SPEAKERS}
 

@@ -8,15 +8,9 @@ import pytest
 
 from routelaws.accelerated import balance, experts
 from routelaws.accelerated.routers import expert_choice, hash_layer, top_k
-from routelaws.conformance import (
-    test_balance,
-    test_dispatch,
-    test_expert_choice,
-    test_hash_family,
-    test_top_k,
-)
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits, Selection
+from routelaws.conformance.suite import test_balance, test_dispatch, test_expert_choice, test_hash_family, test_top_k
+from routelaws.conformance.suite.strategies import Logits, Selection
 
 RANDOM = np.random.default_rng(0)
 FREE = Logits(np.round(RANDOM.standard_normal((12, 4)), 2).astype(np.float32).astype(float), "free", 2)

@@ -10,10 +10,10 @@ import pytest
 
 from routelaws import reference as oracle
 from routelaws.accelerated.routers import mixture_of_tokens as mixture
-from routelaws.conformance import test_mixture_of_tokens as suite
-from routelaws.conformance.harness import altered
+from routelaws.conformance.engine.harness import altered
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits
+from routelaws.conformance.suite import test_mixture_of_tokens as suite
+from routelaws.conformance.suite.strategies import Logits
 
 RANDOM = np.random.default_rng(0)
 FREE = Logits(np.round(RANDOM.standard_normal((7, 4)), 2).astype(np.float32).astype(float), "free", 1)

@@ -10,8 +10,8 @@ import pytest
 
 from routelaws.accelerated import routed_block, transformer
 from routelaws.accelerated.routers import hash_layer
-from routelaws.conformance import test_accounting, test_models, test_objectives
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
+from routelaws.conformance.suite import test_accounting, test_models, test_objectives
 
 HASH, POLICY = "hash of the token before, k = 2, G = 2", "reinforce with everything"
 

@@ -11,9 +11,9 @@ import pytest
 from routelaws.accelerated import accounting, configuration, routed_block, transformer
 from routelaws.accelerated.laws import uncertainty
 from routelaws.accelerated.routers import expert_choice, sinkhorn, top_k
-from routelaws.conformance import test_base, test_experts, test_parts, test_sinkhorn
 from routelaws.conformance.meta.planting import catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits, Selection
+from routelaws.conformance.suite import test_base, test_experts, test_parts, test_sinkhorn
+from routelaws.conformance.suite.strategies import Logits, Selection
 
 SEVEN = Logits(test_base.draw_scores("random", (7, 4), 2.0, 0).values, "free", 2)
 FREE = Logits(test_base.draw_scores("random", (13, 3), 3.0, 0).values, "free", 2)

@@ -10,9 +10,9 @@ import pytest
 
 from routelaws.accelerated import notation
 from routelaws.accelerated.routers import reinforce
-from routelaws.conformance import test_reinforce
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits
+from routelaws.conformance.suite import test_reinforce
+from routelaws.conformance.suite.strategies import Logits
 
 SEVEN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32).astype(float), "free", 2)
 ONE_OF_FOUR = SEVEN._replace(k=1)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from routelaws.accelerated.routers import quantile, sinkhorn
-from routelaws.conformance import test_base, test_quantile, test_sinkhorn
 from routelaws.conformance.meta.planting import catch_private, catch_public, own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits
+from routelaws.conformance.suite import test_base, test_quantile, test_sinkhorn
+from routelaws.conformance.suite.strategies import Logits
 
 FREE = Logits(test_base.draw_scores("random", (13, 3), 3.0, 0).values, "free", 2)
 SCORES = test_base.draw_scores("random", (13, 3), 1.0, 2)

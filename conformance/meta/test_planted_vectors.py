@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from routelaws import reference as oracle
-from routelaws.conformance import vectors
-from routelaws.conformance.harness import altered
+from routelaws.conformance.engine.harness import altered
 from routelaws.conformance.meta import test_vectors
 from routelaws.conformance.meta.test_vectors import DOCUMENTS, also
-from routelaws.conformance.vectors import FOLDER, RULES, check_vectors
+from routelaws.conformance.vectors import files as vectors
+from routelaws.conformance.vectors.files import FOLDER, RULES, check_vectors
 
 
 def changed(value):

@@ -11,23 +11,17 @@ import numpy as np
 import pytest
 
 from routelaws import accelerated, reference
-from routelaws.conformance import (
-    __main__,
-    backends,
-    bounds,
-    plugin,
-    replay,
-    replay_run,
-    replay_write,
-    report,
-    test_balance,
-    test_bfloat16,
-)
+from routelaws.conformance import __main__, bounds
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.harness import UNIT, altered, run
+from routelaws.conformance.engine import backends, plugin, report
+from routelaws.conformance.engine.harness import UNIT, altered, run
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
-from routelaws.conformance.strategies import Logits
-from routelaws.conformance.strategies import case as model_case
+from routelaws.conformance.replay import cases as replay
+from routelaws.conformance.replay import run as replay_run
+from routelaws.conformance.replay import write as replay_write
+from routelaws.conformance.suite import test_balance, test_bfloat16
+from routelaws.conformance.suite.strategies import Logits
+from routelaws.conformance.suite.strategies import case as model_case
 from routelaws.reference import notation
 from routelaws.reference.laws import catalogue
 from routelaws.reference.routers import top_k

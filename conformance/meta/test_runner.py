@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 import routelaws
-from routelaws.conformance import backends, plugin, replay, replay_run, report, runner, test_bfloat16
+from routelaws.conformance.engine import backends, plugin, report, runner
+from routelaws.conformance.replay import cases as replay
+from routelaws.conformance.replay import run as replay_run
+from routelaws.conformance.suite import test_bfloat16
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k
 

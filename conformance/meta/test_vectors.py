@@ -12,9 +12,17 @@ import pytest
 
 from routelaws import accelerated
 from routelaws import reference as oracle
-from routelaws.conformance import vectors
-from routelaws.conformance.harness import altered, cast
-from routelaws.conformance.vectors import FOLDER, RULES, check_vectors, decode, encode, read_vectors, write_vectors
+from routelaws.conformance.engine.harness import altered, cast
+from routelaws.conformance.vectors import files as vectors
+from routelaws.conformance.vectors.files import (
+    FOLDER,
+    RULES,
+    check_vectors,
+    decode,
+    encode,
+    read_vectors,
+    write_vectors,
+)
 
 DOCUMENTS = read_vectors()
 LIMIT = 300_000

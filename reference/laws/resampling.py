@@ -15,7 +15,7 @@ observation: resampling gives the scatter of the law, not that of a new run.
 How far to trust them. In 1,000 simulated tables of the released design (six sizes, E up to 512, scatter 0.003 in
 log10), the share of nominal 95 % intervals that held the truth, lowest to highest over the quantities but the
 observation; at the right, all runs of a size share an error as well (0.002). The slow tests in
-`conformance/test_laws_resampling.py` repeat this with 400 tables.
+`conformance/suite/test_laws_resampling.py` repeat this with 400 tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from ...findings.rows import Run, usual
 from ...laws.fitting import LossCurve
-from ...table import DENSE
+from ...tables.table import DENSE
 from ..style import COLOURS, MORE_COLOURS, loss_scale, panel_grid
-from .rows import Run, usual
-from .words import loss_name
+from ...findings.words import loss_name
 
 INK = COLOURS[DENSE]
 DASHED = (0, (4, 3))

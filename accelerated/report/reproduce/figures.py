@@ -6,7 +6,8 @@ models. The same numbers give the same bytes.
 
 from pathlib import Path
 
-from ...training.files import make_folder
+from ...files import make_folder
+from ...findings.rows import Run
 from ..style import STYLE, save_figure
 from .law_figures import (
     coefficients_figure,
@@ -16,7 +17,6 @@ from .law_figures import (
     loss_figure,
     slopes_figure,
 )
-from .rows import Run
 from .run_figures import (
     frequency_figure,
     k_figure,

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from ...findings.rows import Run
 from ...laws.fitting import LossCurve, predict_curve
 from ..style import label_ends, log_ticks, panel_grid, size_shade
+from ...findings.words import router_name
 from .drawing import (
     DASHED,
     INK,
@@ -18,8 +20,6 @@ from .drawing import (
     size_axis,
     size_name,
 )
-from .rows import Run
-from .words import router_name
 
 FAR = 1e3
 """How many times the largest value an end of an interval may be to have its place on the axis."""

@@ -1,6 +1,6 @@
 """The sections on the recommendations, on what does not reproduce, on the rows and on the method."""
 
-from .words import count, counts_span, figure, joined, listed, loss_name, plural, router_name, table
+from ...findings.words import count, counts_span, figure, joined, listed, loss_name, plural, router_name, table
 
 
 def recommendations(results: dict) -> str:

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from ...findings.rows import Run
 from ..style import log_ticks, panel_grid, size_shade
+from ...findings.words import loss_name, router_name, share
 from .drawing import (
     DASHED,
     INK,
@@ -16,8 +18,6 @@ from .drawing import (
     size_axis,
     size_name,
 )
-from .rows import Run
-from .words import loss_name, router_name, share
 
 LONGEST = 22
 """Letters of a router's name that fit over a panel."""

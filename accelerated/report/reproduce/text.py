@@ -5,8 +5,8 @@ Every number is taken from the results; every judgement is made from them, so th
 
 import math
 
+from ...findings.words import count, counts_span, experts, figure, joined, listed, loss_name, plural, router_name, span, table
 from . import laws_text, rows_text, runs_text
-from .words import count, counts_span, experts, figure, joined, listed, loss_name, plural, router_name, span, table
 
 BAD, EXACT = 5.0, 1e-6
 """Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""

@@ -1,0 +1,1 @@
+"""The commands of `routelaws`, one file each."""

@@ -1,0 +1,290 @@
+"""What `routelaws fit` does: read a table, choose rows, fit a law to each router, and say it as JSON or as text."""
+
+import math
+from json import dumps as dump_json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tyro
+
+from ..errors import InputError
+from ..findings.law_fits import AXES, LawFit, Range, fit_law
+from ..laws.catalogue import LAWS
+from ..tables.table import read_table, select_rows
+from . import flags
+
+NOT_DETERMINED = (
+    "these rows do not determine the law: they cannot tell it from a limit in which its coefficients run away together"
+    " (the intervals of its slopes say so). Predictions inside the data stand all the same"
+)
+
+
+WORDS = (
+    "pinned down: the interval is narrower than half of the value (for E_start, E_max, cut-offs: its ends are within a"
+    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: a statement about"
+    " sizes or experts outside the table."
+)
+
+
+class FitReport(NamedTuple):
+    """All fits of one table; `as_dict` and `print_fit` are two ways to say it."""
+
+    law: str
+    loss_column: str
+    fits: list[LawFit]
+    remarks: list[str]  # of `read_table`: what of the table was left out before rows were chosen
+
+
+def fit_report(
+    path, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    huber: float | None = None,
+) -> FitReport:  # fmt: skip
+    """Fit `law` to each router of the table at `path`.
+
+    Args:
+        path: a table, see `read_table`.
+        law: a key of LAWS; `dense` is fitted once, to the dense runs.
+        loss_column: which loss.
+        rows: which rows, see `select_rows`.
+        huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
+
+    Raises:
+        InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber.
+    """
+    if law not in LAWS:
+        raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
+    fits, frame = [], read_table(path)
+    for selection in select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts")):
+        losses = selection.frame[loss_column]
+        if len(losses) > 1 and losses.nunique() == 1:
+            raise InputError(
+                f"{path}: router {selection.router}: {loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows;"
+                " needed: losses that differ"
+            )
+        try:
+            fits.append(fit_law(selection, law, loss_column, huber))
+        except ValueError as error:
+            left_out = f" ({len(selection.left_out)} runs left out)" if selection.left_out else ""
+            raise InputError(f"{path}: router {selection.router}: {error}{left_out}") from None
+    return FitReport(law, loss_column, fits, frame.attrs.get("remarks", []))
+
+
+def fit_table(
+    path, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    huber: float | None = None,
+) -> dict:  # fmt: skip
+    """Fit as `fit_report` and return what `routelaws fit --json` prints.
+
+    Returns:
+        {"law", "loss_column", "remarks": [text], "fits": [{"router", "rows", "left_out": [{"hyper_id", "reason"}],
+        "coefficients": {name: number}, "rmsle", "criterion", "objective", "status", "determined", "derived":
+        {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}]},
+        "leave_one_out_rmsle", "leave_one_size_out_rmsle"}]}. Strict JSON: what is infinite or was not found is None,
+        and `status` says which (a coefficient at the edge of its domain was not found). Where the rows do not
+        determine the law (`determined` is false) no coefficient is given. Intervals are at 95 %; an end that is None
+        is unbounded. "derived" is there for laws with a cut-off.
+
+    Raises:
+        InputError: as `fit_report`.
+    """
+    return as_dict(fit_report(path, law, loss_column, rows, huber))
+
+
+def as_dict(report: FitReport) -> dict:
+    """Return a report as `fit_table` does."""
+    return {
+        "law": report.law,
+        "loss_column": report.loss_column,
+        "remarks": report.remarks,
+        "fits": [_as_dict(entry) for entry in report.fits],
+    }
+
+
+def print_fit(report: FitReport, console=None) -> None:
+    """Print the fits for a reader: coefficients with 95 % intervals, errors on rows left out, slopes at trained sizes.
+
+    Args:
+        report: of `fit_report`.
+        console: a rich Console; a new one on standard output if None.
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    law = LAWS[report.law]
+    console.print(f"law {law.name}: {law.formula}", markup=False)
+    console.print(f"loss column {report.loss_column}; {report.fits[0].fit.criterion}", markup=False)
+    for remark in report.remarks:
+        console.print(remark, markup=False)
+    for entry in report.fits:
+        console.print(_coefficients_table(entry))
+        if not entry.determined:
+            console.print(f"{entry.selection.router}: {NOT_DETERMINED}.", markup=False)
+        if entry.slopes:
+            console.print(_slopes_table(entry))
+        for run in entry.selection.left_out:
+            console.print(f"  left out: hyper_id {run['hyper_id']}: {run['reason']}", markup=False)
+    if any(item.words for entry in report.fits for item in entry.ranges):
+        console.print(WORDS, markup=False)
+    if report.law == "routed-bounded":
+        console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
+
+
+def _as_dict(entry: LawFit) -> dict:
+    fit = entry.fit
+    found = {
+        "router": entry.selection.router,
+        "rows": fit.rows,
+        "left_out": entry.selection.left_out,
+        "coefficients": {name: plain(value) if _found(entry, name) else None
+                         for name, value in fit.coefficients._asdict().items()},
+        "rmsle": fit.rmsle,
+        "criterion": fit.criterion,
+        "objective": fit.objective,
+        "status": fit.status,
+        "determined": entry.determined,
+    }  # fmt: skip
+    cutoff = _cutoff(entry)
+    if cutoff is not None:
+        found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, cutoff[0]) else None}
+    found["intervals"] = _intervals(entry)
+    for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
+        found[name] = None if held_out is None else plain(held_out.rmsle)
+    return found
+
+
+def _found(entry: LawFit, name: str) -> bool:
+    """Return whether a coefficient or a cut-off was found: the rows determine the law, and it is not at an edge.
+
+    A cut-off is not found either where an end of its interval is open: the slope may never reach 0.
+    """
+    if not entry.determined or f"{name} at" in entry.fit.status:
+        return False
+    words = next((item.words for item in entry.ranges if item.name == name), "")
+    return not (name.endswith("_cutoff") and words.startswith(("bounded", "not")))
+
+
+def _intervals(entry: LawFit) -> dict | None:
+    """Return the intervals as JSON holds them; None where the criterion gives none."""
+    if not entry.ranges:
+        return None
+    found = {
+        item.name: _range_dict(item) for item in entry.ranges if item.at is None
+    }
+    slopes = entry.slopes or [item for item in entry.ranges if item.at is not None]
+    if slopes:
+        found["slopes"] = [{"N": item.at} | _range_dict(item) for item in slopes]
+    return found
+
+
+def _range_dict(item: Range) -> dict:
+    ends = {"value": plain(item.value), "low": plain(item.low), "high": plain(item.high)}
+    return ends | ({"verdict": item.words} if item.words else {})
+
+
+def _cutoff(entry: LawFit) -> tuple[str, float] | None:
+    """Return the name and value of the size at which routing stops helping, for laws that have one."""
+    from ..laws import log_linear, routed
+
+    coefficients = entry.fit.coefficients
+    if entry.law.name == "routed-bounded":
+        return "N_cutoff", routed.cutoff(coefficients)
+    if entry.law.name == "bilinear":
+        return "N_cutoff", log_linear.cutoff(coefficients)
+    if entry.law.name == "routed-utilisation":
+        like = routed.RoutedCoefficients(0.0, coefficients.b, coefficients.c, 0.0, 1.0, math.inf)
+        return "F_cutoff", routed.cutoff(like)
+    return None
+
+
+def _coefficients_table(entry: LawFit):
+    """Return a table of one router's fit: what was found, its interval, and what that is worth."""
+    from rich.table import Column, Table
+
+    worded = any(item.words for item in entry.ranges)
+    title = f"{entry.selection.router}: {entry.fit.rows} rows, optimum: {entry.fit.status}"
+    more = ["95 % interval"] if entry.ranges else []
+    more += ["the data"] if worded else []
+    table = Table(Column("", no_wrap=True), "best fit", *more, title=title, title_justify="left")
+    ranges = {item.name: item for item in entry.ranges if item.at is None}
+    for item in entry.ranges:
+        if item.at is not None:
+            table.add_row(f"b at N = {item.at:,.0f}", _shown(item.value), _ends(item))
+    for name, value in entry.fit.coefficients._asdict().items():
+        if np.ndim(value) == 0:
+            item = ranges.get(name)
+            shown = _shown(float(value)) if _found(entry, name) else "not determined"
+            table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else []))
+    cutoff = _cutoff(entry)
+    if cutoff:
+        item = ranges.get(cutoff[0])
+        shown = _shown(cutoff[1]) if _found(entry, cutoff[0]) else "not determined"
+        table.add_row(cutoff[0], shown, *([_ends(item), item.words][: 1 + worded] if item else []))
+    table.add_section()
+    table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}")
+    for name, held_out in (("leave one out", entry.held_out), ("leave one size out", entry.held_out_size)):
+        if held_out is not None:
+            missing = held_out.errors.size - held_out.predicted
+            note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
+            table.add_row(f"RMSLE, {name}", _shown(held_out.rmsle, ".5f") + note)
+    return table
+
+
+def _slopes_table(entry: LawFit):
+    """Return a table of the slopes at the sizes of the rows."""
+    from rich.table import Table
+
+    table = Table("N", "b + c log10 N", "95 % interval", "the data", title_justify="left",
+                  title=f"{entry.selection.router}: change of log10 L per tenfold effective experts")  # fmt: skip
+    for item in entry.slopes:
+        table.add_row(f"{item.at:,.0f}", _shown(item.value, ".4f"), _ends(item, ".4f"), item.words)
+    return table
+
+
+def _ends(item: Range, form: str = ".4g") -> str:
+    return f"{_shown(item.low, form)} to {_shown(item.high, form)}"
+
+
+def plain(value):
+    """Return a number, or a list of numbers, as strict JSON holds it."""
+    if np.ndim(value):
+        return [plain(item) for item in np.asarray(value).tolist()]
+    return float(value) if math.isfinite(value) else None
+
+
+def _shown(value: float, form: str = ".4g") -> str:
+    if math.isnan(value):
+        return "not found"
+    return format(value, form) if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+
+
+def fit(
+    table: tyro.conf.Positional[Path],
+    law: str = "routed-bounded",
+    loss: str = "loss_validation",
+    rows: str | None = None,
+    huber: float | None = None,
+    json: bool = False,
+) -> None:
+    """Fit a law to a results table.
+
+    Args:
+        table: A results table, .csv or .csv.gz.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
+        loss: Column of the loss.
+        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
+            such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+            if not given, those with k = 1 and the commonest routing frequency, of every seed.
+        huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square.
+        json: Print one JSON object and nothing else.
+    """
+    report = fit_report(table, law, loss, rows, huber)
+    if json:
+        print(dump_json(as_dict(report), allow_nan=False))
+    else:
+        print_fit(report)
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws fit`."""
+    flags.run(fit, "fit", arguments)

@@ -1,0 +1,56 @@
+"""Flags of a command from the parameters of a function."""
+
+import contextlib
+import functools
+import io
+
+import tyro
+
+from ..errors import InputError
+
+
+def run(function, command: str, arguments: list[str]):
+    """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            call = tyro.cli(
+                _deferred(function), args=arguments, prog=f"routelaws {command}", description=_summary(function)
+            )
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise InputError(_one_line(said.getvalue())) from None
+    return call()
+
+
+def _summary(function) -> str:
+    """Return the first line of what a function says of itself."""
+    return function.__doc__.partition("\n")[0]
+
+
+def _deferred(function):
+    """Return a function with the same flags that returns a call to be made, so that parsing ends before work begins."""
+
+    @functools.wraps(function)
+    def later(*args, **kwargs):
+        return functools.partial(function, *args, **kwargs)
+
+    return later
+
+
+def _one_line(box: str) -> str:
+    """Return what the parser printed in a box as one line, without the advice that follows the rule."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()]
+    until = next((i for i, line in enumerate(box.splitlines()) if i and set(line.strip("│ ")) == {"─"}), len(lines))
+    return " ".join(line for line in lines[1:until] if line) or "the flags cannot be read"
+
+
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """Return the value of a flag that has to be known before the others are read."""
+    for i, argument in enumerate(arguments):
+        if argument == flag:
+            return arguments[i + 1] if i + 1 < len(arguments) else None
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return None

@@ -1,0 +1,32 @@
+"""What `routelaws generate` does: continue a text with a trained model."""
+
+from pathlib import Path
+
+import tyro
+
+from ..training.generate import generate as continue_text
+from . import flags
+
+
+def generate(
+    folder: tyro.conf.Positional[Path],
+    prompt: str = "",
+    tokens: int = 200,
+    temperature: float = 0.8,
+    seed: int = 0,
+) -> None:
+    """Continue a text with a trained model.
+
+    Args:
+        folder: Folder of a run.
+        prompt: The text to continue.
+        tokens: How many tokens to sample.
+        temperature: 0 takes the most likely token each time, 1 samples from the model as it is.
+        seed: Of the sampling.
+    """
+    print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed))
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws generate`."""
+    flags.run(generate, "generate", arguments)

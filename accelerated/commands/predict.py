@@ -1,0 +1,264 @@
+"""What `routelaws predict` does: fit a law to a table, predict at one point, and say how far to trust that."""
+
+import math
+from json import dumps as dump_json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tyro
+
+from ..errors import InputError
+from ..findings.law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
+from ..laws.catalogue import LAWS
+from ..laws.resampling import jackknife
+from ..laws.uncertainty import Quantity, profile_intervals
+from ..tables.table import read_table, select_rows
+from . import flags
+from .fit import plain
+
+INPUTS = {
+    "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
+    "teraflops": ("--teraflops", "F, TeraFLOPs of a forward pass of 2,048 tokens", 0.0),
+    "utilisation": ("--utilisation", "B, parameters per forward FLOP of one token", 0.0),
+}  # fmt: skip
+"""The flag, the meaning and the least value of each column of a law."""
+
+
+class Prediction(NamedTuple):
+    """What one router's law predicts at one point; losses in nats per token."""
+
+    router: str
+    fitted: LawFit
+    loss: float
+    law: tuple[float, float]  # interval of the law's own value there
+    run: tuple[float, float]  # interval of the loss of one more run
+    by_size: tuple[float, float] | None  # of the law, by leaving out one size at a time; bounded law, 3 sizes or more
+    dense: tuple[float, float, float] | None  # size of the dense model of equal loss, with its interval; bounded law
+    warnings: list[str]
+
+
+class PredictReport(NamedTuple):
+    """The predictions of one law at one point."""
+
+    law: str
+    loss_column: str
+    at: dict[str, float]  # the columns of the law
+    level: float
+    predictions: list[Prediction]
+    remarks: list[str]
+
+
+def predict_report(
+    path, at: dict[str, float | None], law: str = "routed-bounded", loss_column: str = "loss_validation",
+    rows: str | None = None, router: str | None = None, level: float = LEVEL,
+) -> PredictReport:  # fmt: skip
+    """Fit a law to a table and predict a loss.
+
+    Args:
+        path: a table, see `read_table`.
+        at: the point: a key of INPUTS to its value; None where not given.
+        law: a key of LAWS.
+        loss_column: which loss.
+        rows: which rows, see `select_rows`.
+        router: one router alone (its router_type); all of the table if None.
+        level: of the intervals, between 0 and 1.
+
+    Raises:
+        InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows.
+    """
+    if law not in LAWS:
+        raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+    point = _point(law, at)
+    frame = read_table(path)
+    selections = select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts"))
+    if router is not None:
+        there = [selection.router for selection in selections]
+        selections = [s for s in selections if s.router.lower() == router.lower()]
+        if not selections:
+            raise InputError(f"--router {router}: no such router_type in the table; there: {', '.join(there)}")
+    predictions = []
+    for selection in selections:
+        try:
+            predictions.append(_predict(fit_law(selection, law, loss_column, level=level), point, level))
+        except ValueError as error:
+            raise InputError(f"{path}: router {selection.router}: {error}") from None
+    return PredictReport(law, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
+
+
+def _point(law: str, at: dict[str, float | None]) -> dict[str, float]:
+    """Return the columns of the law; InputError where one is missing, out of range, or of another law."""
+    wanted = LAWS[law].columns
+    for name, (flag, meaning, least) in INPUTS.items():
+        value = at.get(name)
+        if value is None and name in wanted:
+            raise InputError(f"{flag} is missing: the law {law} needs {meaning}")
+        if value is not None and name not in wanted:
+            flags = ", ".join(INPUTS[column][0] for column in wanted)
+            raise InputError(f"{flag} {value:g}: the law {law} does not take it; needed: {flags}")
+        if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
+            allowed = f"at least {least:g}" if least else "above 0"
+            raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
+    return {name: float(at[name]) for name in wanted}
+
+
+def _predict(fitted: LawFit, point: dict[str, float], level: float) -> Prediction:
+    at = tuple(point.values())
+    loss, law, run = predict_law(fitted, at, level)
+    dense = by_size = None
+    if fitted.law.name == "routed-bounded" and np.unique(fitted.columns[0]).size >= 3:
+        asked = [Quantity("prediction", *at)]
+        [found] = jackknife(*fitted.columns, fitted.loss, fitted.columns[0], asked, level).intervals
+        by_size = (found.low, found.high)
+    if fitted.law.name == "routed-bounded" and point["num_experts"] > 1:
+        quantity = Quantity("effective_parameters", N=point["dense_parameters"], E=point["num_experts"])
+        [found] = profile_intervals(*fitted.columns, fitted.loss, [quantity], level)
+        dense = (found.value, found.low, found.high)
+    return Prediction(fitted.selection.router, fitted, loss, law, run, by_size, dense, _warnings(fitted, point))
+
+
+def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
+    """Return in words why a prediction leans on the form of the law, and not on runs near it."""
+    warnings = []
+    for (name, value), column in zip(point.items(), fitted.columns, strict=True):
+        low, high = float(column.min()), float(column.max())
+        letter = INPUTS[name][1].partition(",")[0]
+        if value > high:
+            times = f"{value / high:.3g} times the largest of the data ({high:g})"
+            warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
+        elif value < low:
+            times = f"{value / low:.3g} times the smallest of the data ({low:g})"
+            warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
+    if not warnings and not inside_hull(fitted.columns, tuple(point.values())):
+        warnings.append("no runs surround this point, although each of its numbers is within the range of the data: "
+                        "an extrapolation")  # fmt: skip
+    if not fitted.determined:
+        warnings.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
+    return warnings
+
+
+def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
+    """Return whether a point lies in the convex hull of the data, in logarithms.
+
+    It does if it is a mean of data points with weights that are at least 0: a linear program, which, unlike a
+    triangulation, also takes points that lie on one line.
+    """
+    from scipy.optimize import linprog
+
+    points = np.unique(np.log10(np.stack(columns)), axis=1)
+    centre, spread = points.mean(axis=1, keepdims=True), points.std(axis=1, keepdims=True)
+    spread[spread == 0] = 1.0
+    equal = np.vstack([(points - centre) / spread, np.ones(points.shape[1])])
+    target = np.append((np.log10(np.array(at)) - centre[:, 0]) / spread[:, 0], 1.0)
+    found = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
+    return bool(found.status == 0)
+
+
+def as_dict(report: PredictReport) -> dict:
+    """Return what `routelaws predict --json` prints.
+
+    Returns:
+        {"law", "loss_column", "at": {column: number}, "level", "remarks", "predictions": [{"router", "rows", "loss",
+        "law_interval": [low, high], "by_size_interval": [low, high] or None, "run_interval": [low, high],
+        "dense_equivalent": {"N", "low", "high"} or None, "status", "determined", "warnings"}]}. An infinite end is
+        None.
+    """
+    return {
+        "law": report.law, "loss_column": report.loss_column, "at": report.at, "level": report.level,
+        "remarks": report.remarks,
+        "predictions": [
+            {
+                "router": p.router, "rows": p.fitted.fit.rows, "loss": plain(p.loss),
+                "law_interval": [plain(end) for end in p.law],
+                "by_size_interval": None if p.by_size is None else [plain(end) for end in p.by_size],
+                "run_interval": [plain(end) for end in p.run],
+                "dense_equivalent": None if p.dense is None else dict(zip(("N", "low", "high"), map(plain, p.dense),
+                                                                          strict=True)),
+                "status": p.fitted.fit.status, "determined": p.fitted.determined, "warnings": p.warnings,
+            }
+            for p in report.predictions
+        ],
+    }  # fmt: skip
+
+
+def print_prediction(report: PredictReport, console=None) -> None:
+    """Print the predictions for a reader.
+
+    Args:
+        report: of `predict_report`.
+        console: a rich Console; a new one on standard output if None.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    level = f"{100 * report.level:g} %"
+    where = ", ".join(f"{INPUTS[name][1].partition(',')[0]} = {value:,.6g}" for name, value in report.at.items())
+    console.print(f"law {report.law}, {report.loss_column}, at {where}", markup=False)
+    for remark in report.remarks:
+        console.print(remark, markup=False)
+    sizes = any(p.by_size for p in report.predictions)
+    table = Table("router", "rows", "loss", f"{level}, the law", *([f"{level}, by size"] if sizes else []),
+                  f"{level}, one more run")  # fmt: skip
+    for p in report.predictions:
+        ends = [p.law, *([p.by_size] if sizes else []), p.run]
+        shown = ["" if end is None else f"{end[0]:.4f} to {end[1]:.4f}" for end in ends]
+        table.add_row(p.router, str(p.fitted.fit.rows), f"{p.loss:.4f}", *shown)
+    console.print(table)
+    if sizes:
+        console.print("By size allows for errors that runs of one size share; the others take errors as independent.")
+    for p in report.predictions:
+        if p.dense:
+            value, low, high = (f"{size:.3g}" for size in p.dense)
+            console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
+    for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
+        routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
+        console.print(f"warning ({routers}): {warning}", markup=False)
+
+
+def predict(
+    table: tyro.conf.Positional[Path | None] = None,
+    law: str = "routed-bounded",
+    n: float | None = None,
+    experts: float | None = None,
+    teraflops: float | None = None,
+    utilisation: float | None = None,
+    router: str | None = None,
+    loss: str = "loss_validation",
+    rows: str | None = None,
+    level: float = 0.95,
+    json: bool = False,
+) -> None:
+    """Predict a loss with a law fitted to a results table.
+
+    Args:
+        table: A results table; if not given, the one that the paper's authors released, and of it the rows clark.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
+        n: N, dense parameters.
+        experts: E, experts per routed layer; 1 is a dense model.
+        teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
+        utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
+        router: One router_type alone; all of the table if not given.
+        loss: Column of the loss.
+        rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
+            such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+            if not given, those with k = 1 and the commonest routing frequency, of every seed.
+        level: Confidence level of the intervals.
+        json: Print one JSON object and nothing else.
+    """
+    if table is None:
+        table = released_table()
+        rows = "clark" if rows is None and law != "routed-utilisation" else rows
+    at = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+    report = predict_report(table, at, law, loss, rows, router, level)
+    if json:
+        print(dump_json(as_dict(report), allow_nan=False))
+    else:
+        print_prediction(report)
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws predict`."""
+    flags.run(predict, "predict", arguments)

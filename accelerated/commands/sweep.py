@@ -1,0 +1,38 @@
+"""What `routelaws sweep` does: train a grid of models and write its report."""
+
+from pathlib import Path
+
+import matplotlib  # noqa: F401  # the report at the end needs both: what is missing is said before hours of training
+import pandas  # noqa: F401
+import tyro
+
+from ..errors import InputError
+from ..report.sweep_report import write_report
+from ..training.grid import read_grid
+from ..training.sweep import run_sweep
+from . import flags
+from .progress import Progress
+
+
+def sweep(
+    grid: tyro.conf.Positional[str], out: Path, corpus: tuple[str, ...] = (), jobs: int | None = None
+) -> None:
+    """Train a grid of models, fit the law to it and write the report.
+
+    Args:
+        grid: Name of a preset, or a TOML file.
+        out: Folder of the sweep; a sweep that was killed goes on there.
+        corpus: Files, folders and globs of text; what the grid says if not given.
+        jobs: Runs at a time, one thread each; as many as there are cores if not given.
+    """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: at least 1")
+    chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {})
+    with Progress(chosen.runs) as watch:
+        run_sweep(chosen, out, jobs=jobs, watch=watch)
+    print(write_report(out))
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws sweep`."""
+    flags.run(sweep, "sweep", arguments)

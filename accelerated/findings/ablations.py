@@ -1,0 +1,160 @@
+"""What k (experts per token) and R (the share of the blocks that are routed) do, in runs that differ in nothing else.
+
+More experts per token cost more, so a fall of the loss says little by itself. Each is therefore divided by what it
+costs: the change of log10 L per tenfold forward FLOPs. Beside it stands what the same quantity is for the two other
+ways of spending FLOPs that a table may show: a dense model with wider feed-forward layers (flop_increase), and the next
+larger model with the same E and k = 1.
+"""
+
+import math
+from typing import NamedTuple
+
+from ..tables.table import DENSE
+from .estimates import as_percent, mean_interval, percent
+from .rows import Run, usual_frequency
+
+LEAST_FREQUENCY = 0.5
+"""The paper recommends to route this share of the blocks or more."""
+
+
+class Point(NamedTuple):
+    """A configuration: the mean loss of its runs."""
+
+    loss: float
+    flops: float | None  # forward TeraFLOPs of 2,048 tokens
+    runs: int
+
+
+def experts_per_token(runs: list[Run]) -> dict:
+    """Return the losses by k at each (router, N, E) that has more than one, and what the FLOPs bought.
+
+    Args:
+        runs: trusted ones.
+
+    Returns:
+        {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
+        "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...},
+        "versus_dense": {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) are against k = 1 and
+        flop_increase 1; `growth` is the per_decade of the next larger size. The two last hold, by k, the mean over the
+        cells of per_decade less that of growth, or of the dense runs of the same N and flop_increase: above 0 where k
+        buys less. Their intervals count each N once.
+    """
+    frequency = usual_frequency(runs)
+    points: dict = {}
+    for run in runs:
+        if run.router != DENSE and run.frequency in (frequency, None):
+            points.setdefault((run.router, run.size, run.experts), {}).setdefault(run.k, []).append(run)
+    grid = {cell: {k: _point(group) for k, group in sorted(by_k.items())} for cell, by_k in sorted(points.items())}
+    cells = []
+    for (router, size, experts), by_k in grid.items():
+        if 1 in by_k and len(by_k) > 1:
+            cells.append({"router": router, "N": size, "E": experts, "growth": _growth(grid, router, size, experts),
+                          "points": _against_first(by_k, "k")})  # fmt: skip
+    dense = _wider_dense(runs)
+    by_size = {entry["N"]: {point["flop_increase"]: point["per_decade"] for point in entry["points"]}
+               for entry in dense}  # fmt: skip
+    return {
+        "cells": cells, "dense": dense,
+        "versus_growth": _versus(cells, lambda cell, k: cell["growth"]),
+        "versus_dense": _versus(cells, lambda cell, k: by_size.get(cell["N"], {}).get(k)),
+    }  # fmt: skip
+
+
+def routing_frequency(runs: list[Run]) -> dict:
+    """Return the losses by R at each (router, N, E) that has more than one, k = 1.
+
+    Args:
+        runs: trusted ones.
+
+    Returns:
+        {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",
+        "percent": interval, "cells", "lower"}], "below_half": [{"router", "percent", "cells", "lower"}]}. `percent` is
+        against the usual R; the change is its mean over the cells, taken as independent, and `lower` says in how many
+        of them the loss is lower. `below_half` takes the changes of every R below 0.5 together.
+    """
+    usual = usual_frequency(runs)
+    points: dict = {}
+    for run in runs:
+        if run.router != DENSE and run.k == 1 and run.frequency is not None:
+            points.setdefault((run.router, run.size, run.experts), {}).setdefault(run.frequency, []).append(run)
+    cells, logs = [], {}
+    for (router, size, experts), by_frequency in sorted(points.items()):
+        if usual not in by_frequency or len(by_frequency) < 2:
+            continue
+        base, found = _point(by_frequency[usual]).loss, []
+        for frequency, group in sorted(by_frequency.items()):
+            change = math.log10(_point(group).loss / base)
+            found.append({"R": frequency, "loss": _point(group).loss, "percent": percent(change)})
+            if frequency != usual:
+                logs.setdefault((router, frequency), []).append(change)
+        cells.append({"router": router, "N": size, "E": experts, "points": found})
+    changes = [{"router": router, "R": frequency} | _change(values) for (router, frequency), values in
+               sorted(logs.items())]  # fmt: skip
+    below: dict = {}
+    for (router, frequency), values in sorted(logs.items()):
+        if frequency < LEAST_FREQUENCY:
+            below.setdefault(router, []).extend(values)
+    below_half = [{"router": router} | _change(values) for router, values in below.items()]
+    return {"usual": usual, "cells": cells, "changes": changes, "below_half": below_half}
+
+
+def _change(values: list[float]) -> dict:
+    return {"cells": len(values), "lower": sum(value < 0 for value in values),
+            "percent": as_percent(mean_interval(values))}  # fmt: skip
+
+
+def _point(group: list[Run]) -> Point:
+    flops = [run.flops for run in group]
+    mean = None if None in flops else sum(flops) / len(flops)
+    return Point(sum(run.loss for run in group) / len(group), mean, len(group))
+
+
+def _per_decade(low: Point, high: Point) -> float | None:
+    """Return the change of log10 L per tenfold FLOPs between two points; None where they cost the same."""
+    if low.flops is None or high.flops is None or high.flops <= low.flops:
+        return None
+    return math.log10(high.loss / low.loss) / math.log10(high.flops / low.flops)
+
+
+def _against_first(points: dict, name: str) -> list[dict]:
+    first = points[1]
+    return [
+        {name: value, "loss": point.loss, "flops": point.flops, "runs": point.runs,
+         "percent": percent(math.log10(point.loss / first.loss)),
+         "per_decade": None if value == 1 else _per_decade(first, point)}
+        for value, point in points.items()
+    ]  # fmt: skip
+
+
+def _growth(grid: dict, router: str, size: int, experts: int) -> float | None:
+    """Return what the next larger size brings at the same router, E and k = 1; None if there is none."""
+    larger = sorted(n for r, n, e in grid if (r, e) == (router, experts) and n > size and 1 in grid[r, n, e])
+    return _per_decade(grid[router, size, experts][1], grid[router, larger[0], experts][1]) if larger else None
+
+
+def _wider_dense(runs: list[Run]) -> list[dict]:
+    points: dict = {}
+    for run in runs:
+        if run.router == DENSE:
+            points.setdefault(run.size, {}).setdefault(run.flop_increase, []).append(run)
+    return [
+        {"N": size, "points": _against_first({f: _point(group) for f, group in sorted(by_width.items())},
+                                             "flop_increase")}
+        for size, by_width in sorted(points.items()) if 1 in by_width and len(by_width) > 1
+    ]  # fmt: skip
+
+
+def _versus(cells: list[dict], other) -> dict:
+    """Return, by k, the mean of per_decade less another per_decade over the cells that have both; the interval counts
+    each N once, since the cells of one N share their dense run."""
+    found: dict = {}
+    for cell in cells:
+        for point in cell["points"]:
+            beside = other(cell, point["k"])
+            if point["per_decade"] is not None and beside is not None:
+                found.setdefault(point["k"], []).append((point["per_decade"] - beside, cell["N"]))
+    result = {}
+    for k, pairs in sorted(found.items()):
+        values, sizes = zip(*pairs, strict=True)
+        result[str(k)] = mean_interval(values, sizes) | {"less": sum(value > 0 for value in values)}
+    return result

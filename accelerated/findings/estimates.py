@@ -1,0 +1,85 @@
+"""Small statistics that several sections share: a mean with its interval, a straight line with that of its slope."""
+
+import math
+
+import numpy as np
+
+from ..laws.uncertainty import student_quantile
+
+LEVEL = 0.95
+"""Confidence level of every interval of the report."""
+
+
+def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
+    """Return a mean and its Student interval; of the group means, each counted once, where groups are given.
+
+    Args:
+        values: [n]; those of one group are taken to share their chance and count as one value, their mean.
+        groups: [n] or None, which takes every value as independent.
+
+    Returns:
+        {"mean", "low", "high", "values": n, "groups": m}; the ends are None with fewer than two groups. None without
+        values.
+    """
+    if not len(values):
+        return None
+    values = np.asarray(values, dtype=np.float64)
+    groups = range(values.size) if groups is None else groups
+    means = np.array([values[[g == group for g in groups]].mean() for group in dict.fromkeys(groups)])
+    result = {"mean": float(means.mean()), "low": None, "high": None, "values": values.size, "groups": means.size}
+    if means.size > 1:
+        reach = student_quantile(LEVEL, means.size - 1) * float(means.std(ddof=1)) / math.sqrt(means.size)
+        result |= {"low": result["mean"] - reach, "high": result["mean"] + reach}
+    return result
+
+
+def line(x: np.ndarray, y: np.ndarray) -> dict | None:
+    """Return the least-squares slope of y on x with its Student interval; None with fewer than two different x.
+
+    Returns:
+        {"slope", "low", "high", "rows"}; the ends are None with fewer than three rows.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if np.unique(x).size < 2:
+        return None
+    spread = x - x.mean()
+    square = float(spread @ spread)
+    slope = float(spread @ y) / square
+    result = {"slope": slope, "low": None, "high": None, "rows": x.size}
+    if x.size > 2:
+        residual = y - y.mean() - slope * spread
+        error = math.sqrt(float(residual @ residual) / (x.size - 2) / square)
+        reach = student_quantile(LEVEL, x.size - 2) * error
+        result |= {"low": slope - reach, "high": slope + reach}
+    return result
+
+
+def percent(log_change: float | None) -> float | None:
+    """Return what a change of log10 L means in percent of L."""
+    return None if log_change is None else 100 * (10.0**log_change - 1)
+
+
+def as_percent(interval: dict | None) -> dict | None:
+    """Return an interval of a change of log10 L in percent of L."""
+    if interval is None:
+        return None
+    return interval | {name: percent(interval[name]) for name in ("mean", "low", "high")}
+
+
+def plain(value):
+    """Return a value that strict JSON can hold: infinities as "inf" and "-inf", what was not found as None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (np.bool_, bool)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        if math.isnan(value):
+            return None
+        return float(value) if math.isfinite(value) else "inf" if value > 0 else "-inf"
+    return value

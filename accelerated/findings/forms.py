@@ -1,0 +1,53 @@
+"""The forms of law held against each other by the runs that they did not see.
+
+A form is fitted again without one run, or without all runs of one size, and predicts what was left out. The first asks
+how well it fills in a grid, the second whether it can be carried to a size that was not trained.
+"""
+
+import math
+
+from ..laws.catalogue import LAWS
+from ..laws.held_out import Score, compare_forms
+from .estimates import percent
+from .rows import Table, columns_of, law_rows
+
+FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
+"""The laws in (N, E), from the one that says least about other sizes to the paper's final one."""
+
+
+def compare(table: Table) -> list[dict]:
+    """Return the held-out errors of each form for each router, on the rows of the law.
+
+    Returns:
+        [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
+        "leave_one_size_out"}]; each of the two last is {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or
+        None. `verdict` is that of `held_out.compare_forms` against the best form. "missing" says why a form cannot be
+        fitted; then the rest is None.
+    """
+    found = []
+    for selection in law_rows(table):
+        size, experts, loss = columns_of(selection, table.loss_column)
+        fits, missing = {}, {}
+        for name in FORMS:
+            try:
+                fits[name] = LAWS[name].fit(size, experts, loss)
+            except ValueError as error:
+                missing[name] = str(error)
+        columns = {"dense_parameters": size, "num_experts": experts}
+        both = compare_forms([LAWS[name] for name in fits], columns, loss, size) if fits else ([], [])
+        scores = [{score.name: _score(score) for score in part} for part in both]
+        for name in FORMS:
+            fit = fits.get(name)
+            found.append({
+                "router": selection.router, "law": name, "formula": LAWS[name].formula, "rows": loss.size,
+                "missing": missing.get(name), "status": fit and fit.status, "rmsle": fit and fit.rmsle,
+                "leave_one_out": fit and scores[0][name], "leave_one_size_out": fit and scores[1][name],
+            })  # fmt: skip
+    return found
+
+
+def _score(score: Score) -> dict:
+    known = math.isfinite(score.held_out.rmsle)
+    rmsle = float(score.held_out.rmsle) if known else None
+    return {"rmsle": rmsle, "rmsle_percent": percent(rmsle), "predicted": score.held_out.predicted,
+            "verdict": score.verdict}  # fmt: skip

@@ -1,0 +1,144 @@
+"""Routers held against each other where they have the same N and E, and against the dense model of the same loss.
+
+A difference of two routers at one (N, E) is free of what both share: the size, the number of experts, the text. It is
+said in nats, in percent, and as a ratio of *dense sizes of equal loss*: the size at which the power law of the dense
+runs has the loss that was measured. That size needs no law of routing, but beyond the largest dense run it is an
+extrapolation of a straight line.
+"""
+
+import math
+
+import numpy as np
+
+from ..laws.uncertainty import student_quantile
+from ..tables.table import DENSE
+from .estimates import LEVEL, as_percent, mean_interval, percent
+from .rows import Run, usual
+
+
+def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) -> list[dict]:
+    """Return every pair of routers with the cells (N, E) that both have.
+
+    Args:
+        runs: trusted ones.
+        alpha: exponent of the dense power law, above 0; None if there is none.
+        scatter: of `rows.seed_scatter`; None if no seed was repeated.
+
+    Returns:
+        [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
+        "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
+        Differences are first less second, so below 0 where the first has the lower loss. `size_ratio` is the dense size
+        of equal loss of the first over that of the second. `reach` is half of the 95 % interval of one difference if
+        every run scatters over seeds as measured. `turned` is where the sign is not that of the mean. `overall`,
+        `sizes` and `experts` are means of the percentages with Student intervals: over sizes (each counted once), over
+        the E of a size, over the sizes of an E.
+    """
+    means = _means(runs)
+    routers = sorted({router for router, _, _ in means} - {DENSE})
+    return [
+        _pair(means, first, second, alpha, scatter)
+        for i, first in enumerate(routers) for second in routers[i + 1 :]
+        if any((first, n, e) in means and (second, n, e) in means for _, n, e in means)
+    ]  # fmt: skip
+
+
+def doublings(runs: list[Run]) -> list[dict]:
+    """Return what each step from one E to the next brings, router by router, as a mean over the sizes that have both.
+
+    Returns:
+        [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
+        "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L over log2 of the step.
+        `reached` is how much of the fall of log10 L from dense to the largest E of all an E brings, its mean and its
+        range over the sizes that have dense, E and the largest.
+    """
+    means = _means(runs)
+    found = []
+    for router in sorted({router for router, _, _ in means} - {DENSE}):
+        losses = {(n, e): loss for (r, n, e), loss in means.items() if r in (router, DENSE)}
+        counts = sorted({e for _, e in losses})
+        sizes = sorted({n for n, _ in losses})
+        steps = []
+        for low, high in zip(counts, counts[1:], strict=False):
+            both = [n for n in sizes if (n, low) in losses and (n, high) in losses]
+            changes = [math.log10(losses[n, high] / losses[n, low]) for n in both]
+            if changes:
+                mean = mean_interval(changes)
+                per_doubling = mean["mean"] / math.log2(high / low)
+                steps.append({"from": low, "to": high, "percent": as_percent(mean), "per_doubling": per_doubling,
+                              "sizes": len(both)})  # fmt: skip
+        found.append({"router": router, "steps": steps, "reached": _reached(losses, sizes, counts)})
+    return found
+
+
+def equal_dense_size(loss: float, alpha: float, N_c: float) -> float:
+    """Return the size at which the dense power law (N_c/N)^alpha has this loss."""
+    return N_c / loss ** (1 / alpha)
+
+
+def _means(runs: list[Run]) -> dict:
+    """Return {(router, N, E): mean loss over seeds} of the usual runs."""
+    groups: dict = {}
+    for run in usual(runs):
+        groups.setdefault((run.router, run.size, run.experts), []).append(run.loss)
+    return {key: float(np.mean(losses)) for key, losses in groups.items()}
+
+
+def _pair(means: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
+    cells, changes = [], []
+    reach = None
+    if scatter is not None:
+        reach = student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(2) * scatter["deviation"]
+    for router, size, experts in sorted(means):
+        if router == first and (second, size, experts) in means:
+            one, other = means[first, size, experts], means[second, size, experts]
+            change = math.log10(one / other)
+            changes.append((size, experts, change))
+            cells.append({
+                "N": size, "E": experts, "first_loss": one, "second_loss": other, "nats": one - other,
+                "nats_reach": None if reach is None else reach * math.log(10) * other, "percent": percent(change),
+                "percent_reach": None if reach is None else 100 * reach * math.log(10),
+                "size_ratio": None if alpha is None else 10 ** (-change / alpha),
+            })  # fmt: skip
+    overall = mean_interval([change for *_, change in changes], [size for size, *_ in changes])
+    return {
+        "first": first, "second": second, "cells": cells, "overall": as_percent(overall),
+        "overall_size_ratio": None if alpha is None else _ratio(overall, alpha),
+        "turned": _turned(cells, overall["mean"]),
+        "sizes": _grouped(changes, 0, "N", alpha), "experts": _grouped(changes, 1, "E", alpha),
+    }  # fmt: skip
+
+
+def _turned(cells: list[dict], mean: float) -> dict:
+    """Return in how many cells the difference has the other sign than the mean, and the one where it is largest."""
+    other = [cell for cell in cells if cell["percent"] * mean < 0]
+    worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
+    return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}
+
+
+def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> list[dict]:
+    """Return the mean change at each N (by 0) or E (by 1)."""
+    found = []
+    for value in sorted({entry[by] for entry in changes}):
+        mean = mean_interval([change for *key, change in changes if key[by] == value])
+        ratio = None if alpha is None else _ratio(mean, alpha)
+        found.append({name: value, "percent": as_percent(mean), "size_ratio": ratio})
+    return found
+
+
+def _ratio(mean: dict, alpha: float) -> dict:
+    """Return a mean change of log10 L as a ratio of dense sizes of equal loss; the ends change places."""
+    low, high = (None if mean[name] is None else 10 ** (-mean[name] / alpha) for name in ("high", "low"))
+    return {"mean": 10 ** (-mean["mean"] / alpha), "low": low, "high": high}
+
+
+def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:
+    top, found = counts[-1], []
+    for experts in counts[1:]:
+        shares = [
+            100 * math.log(losses[n, experts] / losses[n, 1]) / math.log(losses[n, top] / losses[n, 1]) for n in sizes
+            if {(n, 1), (n, experts), (n, top)} <= losses.keys() and losses[n, top] < losses[n, 1]
+        ]  # fmt: skip
+        if shares:
+            found.append({"E": experts, "percent": float(np.mean(shares)), "low": min(shares), "high": max(shares),
+                          "sizes": len(shares)})  # fmt: skip
+    return found

@@ -1,0 +1,80 @@
+"""What Clark et al. 2022 print (arXiv 2202.01169), the runs that they released, and what is wrong with some of them.
+
+Nothing here is computed. A printed number is compared with a fit only where the table holds the released runs: the
+loss of other models on other text has no reason to have the same constants.
+"""
+
+from typing import NamedTuple
+
+from ..laws.routed import RoutedCoefficients
+
+HALF_UNIT = 5e-4
+"""Half of the last printed digit: each coefficient of Table 3 has three decimals."""
+
+
+class Printed(NamedTuple):
+    """What the paper prints for one router."""
+
+    coefficients: RoutedCoefficients  # Table 3
+    cutoff: float  # N_cutoff, parameters
+
+
+PRINTED = {
+    "S-Base": Printed(RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478), 937e9),
+    "RL-R": Printed(RoutedCoefficients(-0.083, -0.126, 0.012, 1.111, 1.880, 469.982), 85e9),
+    "Hash": Printed(RoutedCoefficients(-0.087, -0.136, 0.012, 1.157, 4.175, 477.741), 83e9),
+}
+"""Table 3 of the paper and the cut-offs that its text states, by router_type."""
+
+DENSE_ALPHA, DENSE_N_C = 0.078, 3.568e13
+"""The dense power law that the paper states, L = (N_c/N)^alpha; N_c in parameters."""
+
+NAMES = {"S-Base": "S-BASE", "RL-R": "RL-R", "Hash": "HASH"}
+"""Routers as the paper spells them, by router_type."""
+
+
+class Suspect(NamedTuple):
+    """A released run whose label cannot be right, or that stands twice in the table with two different losses."""
+
+    hyper_id: int
+    router: str
+    experts: int
+    frequency: float
+    loss: float  # validation loss of the last evaluation, nats per token, four decimals
+    reason: str
+
+
+_BETTER = "the loss is below that of a run that routes twice as many blocks"
+_TWICE = "another run has the same configuration and seed, and another loss"
+SUSPECTS = (
+    Suspect(47, "S-Base", 64, 0.25, 2.7391, f"{_TWICE}; worse than routing half as many blocks (54, 66)"),
+    Suspect(49, "S-Base", 256, 0.25, 2.6283, f"{_TWICE}; worse than routing half as many blocks (55)"),
+    Suspect(54, "S-Base", 64, 0.125, 2.6861, f"{_TWICE}; {_BETTER} (47, 56)"),
+    Suspect(55, "S-Base", 256, 0.125, 2.5696, f"{_BETTER} (49, 57)"),
+    Suspect(56, "S-Base", 64, 0.25, 2.7531, f"{_TWICE}; worse than routing half as many blocks (54, 66)"),
+    Suspect(57, "S-Base", 256, 0.25, 2.6424, f"{_TWICE}; worse than routing half as many blocks (55)"),
+    Suspect(66, "S-Base", 64, 0.125, 2.6573, f"{_TWICE}; {_BETTER} (47, 56)"),
+    Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; worse than routing half as many blocks (21)"),
+)
+"""Rows of S-BASE at 25M that must not be used as facts on the routing frequency. The laws in N and E use none."""
+
+DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
+"""By N: validation loss of the released dense runs of seed 42, four decimals; it tells those runs from others."""
+
+
+class Advice(NamedTuple):
+    """A recommendation of the paper."""
+
+    key: str
+    words: str
+    checked: bool  # against the published text; the others are as the paper is usually quoted
+
+
+ADVICE = (
+    Advice("size", "Use routing for models of up to about 1.3B parameters (N).", False),
+    Advice("experts", "Use E = 64 to 128 experts.", False),
+    Advice("k", "Send each token to one expert (k = 1).", False),
+    Advice("router", "Use S-BASE as the default router.", False),
+    Advice("frequency", "Route half of the blocks or more (R from 0.5 to 1).", True),
+)
+"""Recommendations of the paper; `advice.py` holds them against a table."""

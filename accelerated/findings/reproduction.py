@@ -1,0 +1,127 @@
+"""Everything that the report states, as one dictionary: `results.json`. Text and figures take their numbers from it."""
+
+from ..tables.table import DENSE
+from .ablations import experts_per_token, routing_frequency
+from .advice import advice
+from .forms import compare
+from .pairs import compare_routers, doublings
+from .resamples import other_intervals
+from .router_fits import dense_law, other_rows, router_laws, transfer
+from .rows import Run, Table, all_runs, law_rows, seed_scatter, size_labels, trusted, twice, usual, usual_frequency
+from .utilisation import utilisation_laws
+
+ABOUT = (
+    "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
+    ' intervals at 95 %. null: not found or not known. "inf" and "-inf": an infinite value or an open end of an'
+    " interval."
+)
+
+
+def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
+    """Return the results of a table and its trusted runs.
+
+    Args:
+        table: of `rows.open_table`.
+        say: takes a line of progress before each part.
+
+    Raises:
+        InputError: as `rows.law_rows`.
+    """
+    runs = all_runs(table)
+    good = trusted(runs)
+    results = {
+        "about": ABOUT, "level": 0.95, "table": _table(table, runs),
+        "size_labels": {str(size): label for size, label in size_labels(table).items()},
+        "rows": used_rows(table, runs), "seed_scatter": seed_scatter(runs),
+    }  # fmt: skip
+    say("dense power law")
+    results["dense"] = dense_law(table, good)
+    say("bounded law of each router, with intervals")
+    results["laws"] = router_laws(table, results["dense"])
+    say("the same law on other rows, and by other intervals")
+    results["other_rows"] = other_rows(table)
+    results["other_intervals"] = other_intervals(table, results["laws"])
+    say("forms of law, by runs and sizes left out")
+    results["forms"] = compare(table)
+    say("law in compute and parameters per FLOP")
+    results["utilisation"] = utilisation_laws(good)
+    say(f"{len(table.loss_columns)} loss columns")
+    results["transfer"] = transfer(table)
+    say("ablations and pairs")
+    results["experts_per_token"] = experts_per_token(good)
+    results["routing_frequency"] = routing_frequency(good)
+    alpha = results["dense"].get("alpha", {}).get("value")
+    known = alpha if results["dense"].get("status") == "interior" else None
+    results["pairs"] = compare_routers(good, known, results["seed_scatter"])
+    results["doublings"] = doublings(good)
+    results["advice"] = advice(results)
+    results["runs"] = [run._asdict() for run in runs]
+    return results, good
+
+
+def _table(table: Table, runs: list[Run]) -> dict:
+    routed = [run for run in runs if run.router != DENSE]
+    return {
+        "name": table.name, "rows": len(table.frame), "runs": len(runs), "released": table.released,
+        "row_choice": table.rows or "every seed", "loss_column": table.loss_column,
+        "loss_columns": table.loss_columns, "routers": sorted({run.router for run in routed}),
+        "sizes": sorted({run.size for run in runs}), "experts": sorted({run.experts for run in routed}),
+        "ks": sorted({run.k for run in routed}), "usual_frequency": usual_frequency(runs),
+        "frequencies": sorted({run.frequency for run in routed if run.frequency is not None}),
+        "seeds": sorted({run.seed for run in runs}) if "seed" in table.last else [],
+        "remarks": table.frame.attrs.get("remarks", []),
+        "last_steps": [int(table.last["step"].min()), int(table.last["step"].max())],
+    }  # fmt: skip
+
+
+def used_rows(table: Table, runs: list[Run]) -> dict:
+    """Return which runs are used for the laws in N and E, and which are not used for what."""
+    used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in law_rows(table)}
+    anywhere = set().union(*used.values()) if used else set()
+    plain = [run for run in runs if run.hyper_id not in anywhere]
+    return {
+        "routers": {router: len(ids) for router, ids in used.items()},
+        "not_in_laws": _why_not(table, plain),
+        "suspect": [{"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts,
+                     "R": run.frequency, "loss": run.loss, "reason": run.suspect} for run in runs if run.suspect],
+        "twice": [{"hyper_ids": [run.hyper_id for run in group], "losses": [run.loss for run in group],
+                   "router": group[0].router, "N": group[0].size, "E": group[0].experts, "k": group[0].k,
+                   "R": group[0].frequency, "seed": group[0].seed} for group in twice(runs)],
+        "blank": [{"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}
+                  for run in runs if None in run.losses.values()],
+        "cells_missing": _cells_missing(runs),
+    }  # fmt: skip
+
+
+def _why_not(table: Table, runs: list[Run]) -> list[dict]:
+    """Return why runs are in no law in N and E, with how many there are: each run under its first reason."""
+    every, reasons = all_runs(table), {}
+    usual = usual_frequency(every)
+    for run in runs:
+        if run.loss is None:
+            reason = f"{table.loss_column} is blank at the last evaluation"
+        elif run.router == DENSE and run.flop_increase != 1:
+            reason = "dense with wider feed-forward layers (flop_increase above 1)"
+        elif not any(other.router != DENSE for other in every):
+            reason = "dense, and there is no routed run to fit with"
+        elif run.k != 1:
+            reason = "more than one expert per token (k above 1)"
+        elif run.frequency not in (usual, None):
+            reason = f"another share of routed blocks than {usual:g}"
+        elif table.rows == "clark" and run.seed != 42:
+            reason = "another seed than 42"
+        else:
+            reason = f"not chosen by {table.rows}" if table.rows else "not of the commonest kind"
+        reasons.setdefault(reason, []).append(run.hyper_id)
+    return [{"reason": reason, "runs": len(ids), "hyper_ids": ids} for reason, ids in reasons.items()]
+
+
+def _cells_missing(runs: list[Run]) -> list[dict]:
+    """Return the (router, N, E) of the main grid that other routers or sizes have and this one lacks."""
+    main = usual([run for run in runs if run.loss is not None])
+    there = {(run.router, run.size, run.experts) for run in main}
+    sizes, counts = sorted({run.size for run in main}), sorted({run.experts for run in main if run.router != DENSE})
+    routers = sorted({run.router for run in main} - {DENSE})
+    wanted = [(router, n, e) for router in routers for n in sizes for e in counts]
+    wanted += [(DENSE, n, 1) for n in sizes]
+    return [{"router": r, "N": n, "E": e} for r, n, e in wanted if (r, n, e) not in there]

@@ -1,0 +1,68 @@
+"""Intervals of the same quantities by other means: the jackknife by size, and the bootstrap of runs and of sizes.
+
+The profile interval takes the misses of the law as independent. Runs of one size share that size's miss, if the law is
+a little wrong there; leaving out whole sizes, or drawing them, lets that show. With few sizes each of these is rough,
+and it is told how often a resample had no value.
+"""
+
+import numpy as np
+
+from ..laws.resampling import Bootstrap, bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
+from ..laws.uncertainty import Interval, Quantity
+from .estimates import LEVEL
+from .rows import Table, columns_of, law_rows
+
+SEED = 0
+RESAMPLES = 1000
+
+
+def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
+    """Return, for each router with a law, the intervals of c, E_start, E_max, N_cutoff and of the ends of its sizes.
+
+    Args:
+        table: of `rows.open_table`.
+        laws: of `fits.router_laws`, in the order of the table's routers.
+
+    Returns:
+        [{"router", "seed", "resamples", "quantities": [{"name", "N", "E", "value", "profile", "jackknife", "runs",
+        "sizes", "undefined_runs", "undefined_sizes"}], "undetermined_runs", "undetermined_sizes"}]. Each interval is
+        [low, high]; NaN where it has no end. `undetermined` counts resamples whose rows do not determine the law.
+    """
+    found = []
+    for selection, law in zip(law_rows(table), laws, strict=True):
+        if law["missing"] is None and len(law["sizes"]) > 1:
+            found.append({"router": selection.router} | _resampled(columns_of(selection, table.loss_column), law))
+    return found
+
+
+def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
+    size, experts, loss = columns
+    top, ends = float(experts.max()), (law["sizes"][0], law["sizes"][-1])
+    asked = [(Quantity(name), law["intervals"][name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
+    asked += [(Quantity("slope", N=float(n)), next(e for e in law["slopes"] if e["N"] == n)) for n in ends]
+    asked += [(Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends]
+    quantities = [quantity for quantity, _ in asked]
+    random, sizes = np.random.default_rng(SEED), np.unique(size).size
+    by_run = bootstrap_weights(random.random((RESAMPLES, size.size)))
+    by_size = group_bootstrap_weights(random.random((RESAMPLES, sizes)), size)
+    runs, groups = (bootstrap(size, experts, loss, weights, quantities, LEVEL) for weights in (by_run, by_size))
+    knife = jackknife(size, experts, loss, size, quantities, LEVEL)
+    entries = [
+        {"name": quantity.name, "N": quantity.N, "E": quantity.E, "value": profile["value"],
+         "profile": [profile["low"], profile["high"]], "jackknife": _ends(knife.intervals[i]),
+         "runs": _ends(runs.intervals[i]), "sizes": _ends(groups.intervals[i]),
+         "undefined_runs": runs.undefined[i], "undefined_sizes": groups.undefined[i]}
+        for i, (quantity, profile) in enumerate(asked)
+    ]  # fmt: skip
+    return {"seed": SEED, "resamples": RESAMPLES, "quantities": entries, "undetermined_runs": runs.undetermined,
+            "undetermined_sizes": groups.undetermined, "unbounded_runs": _unbounded(runs),
+            "unbounded_sizes": _unbounded(groups)}  # fmt: skip
+
+
+def _ends(interval: Interval) -> list[float]:
+    return [interval.low, interval.high]
+
+
+def _unbounded(resamples: Bootstrap) -> int:
+    """Return how many resamples have no finite E_max: it is unbounded, or the law is in its linear limit."""
+    return sum(count for status, count in resamples.statuses.items() if "unbounded" in status or "linear" in status)

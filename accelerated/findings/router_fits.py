@@ -1,0 +1,280 @@
+"""The laws in N and E, router by router, with intervals, and the paper's printed constants beside them.
+
+    bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth
+    printed        `beside_paper`    the printed constants, their differences, what they score on the rows
+    other rows     `other_rows`      the same law when the seeds are chosen otherwise
+    other losses   `transfer`        the same law for every loss column
+    dense          `dense_law`       the power law of the models without routing
+"""
+
+import math
+
+import numpy as np
+
+from ..laws.dense import fit_dense
+from ..laws.fitting import RoutedFit, fit_routed, predict_curve
+from ..laws.routed import RoutedCoefficients, cutoff, predict_loss
+from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
+from ..tables.table import DENSE
+from . import paper
+from .estimates import LEVEL, line, percent
+from .law_fits import is_determined
+from .pairs import equal_dense_size
+from .rows import Run, Table, columns_of, law_rows, usual
+
+COEFFICIENTS = RoutedCoefficients._fields
+FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
+SHOWN_EXPERTS = (8, 64, 128, 512)
+"""At which E the report says what a routed model is worth, as far as the table has them."""
+
+ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
+"""The paper's rows and one run of the dense size that its choice of seed drops."""
+
+
+def router_laws(table: Table, dense: dict) -> list[dict]:
+    """Return the bounded law of each router on the table's own rows.
+
+    Args:
+        table: of `rows.open_table`.
+        dense: of `dense_law`.
+
+    Returns:
+        One entry per router: its rows; "missing", why there is no law, or None; then "status", "coefficients", "curve",
+        "rmsle", "N_cutoff", "intervals" by name, "slopes" and "gains" at each size, "measured_slopes", "worth" and,
+        for the released runs, "printed".
+    """
+    return [_law(table, selection, dense) for selection in law_rows(table)]
+
+
+def _law(table: Table, selection, dense: dict) -> dict:
+    size, experts, loss = columns_of(selection, table.loss_column)
+    sizes, counts = np.unique(size), np.unique(experts)
+    entry = {
+        "router": selection.router, "rows": size.size,
+        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()), "sizes": [int(n) for n in sizes],
+        "experts": [int(e) for e in counts], "left_out": selection.left_out,
+    }  # fmt: skip
+    try:
+        fit = fit_routed(size, experts, loss)
+    except ValueError as error:
+        return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
+    top = float(counts[-1])
+    shown = [float(e) for e in counts if e in SHOWN_EXPERTS] or [top]
+    worth = [(n, e) for n in sizes for e in shown if np.any((size == n) & (experts == e))]
+    quantities = [Quantity(name) for name in (*COEFFICIENTS, "N_cutoff")]
+    quantities += [Quantity("slope", N=float(n)) for n in sizes]
+    quantities += [Quantity("gain", N=float(n), E=top) for n in sizes]
+    quantities += [Quantity("effective_parameters", N=float(n), E=e) for n, e in worth]
+    raw = profile_intervals(size, experts, loss, quantities, LEVEL)
+    found = [_interval(interval) for interval in raw]
+    names, m = (*COEFFICIENTS, "N_cutoff"), sizes.size
+    slopes, gains, effective = found[7 : 7 + m], found[7 + m : 7 + 2 * m], found[7 + 2 * m :]
+    entry |= {"missing": None} | described(fit) | {
+        "criterion": fit.criterion, "curve": fit.curve._asdict(),
+        "determined": _determined(raw[:7], is_determined(raw[7 : 7 + m])),
+        "intervals": dict(zip(names, found, strict=False)), "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
+        "slopes": [{"N": int(n)} | interval for n, interval in zip(sizes, slopes, strict=True)],
+        "gains": [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+                  for n, interval in zip(sizes, gains, strict=True)],
+        "measured_slopes": _measured_slopes(size, experts, loss, fit),
+        "worth": [_worth(table, selection, n, e, interval, dense) for (n, e), interval in
+                  zip(worth, effective, strict=True)],
+    }  # fmt: skip
+    if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
+        entry["printed"] = beside_paper(selection.router, (size, experts, loss), entry)
+    return entry
+
+
+_ENDS = ("value", "low", "high")
+
+
+def _determined(intervals: list[Interval], law: bool) -> dict[str, bool]:
+    """Return, for each coefficient, whether the runs determine it: the law is, and no end of its interval is open."""
+    return {
+        name: law and math.isfinite(interval.value) and not verdict(interval).startswith(("bounded", "not"))
+        for name, interval in zip((*COEFFICIENTS, "N_cutoff"), intervals, strict=True)
+    }
+
+
+def _interval(interval: Interval) -> dict:
+    return {"value": interval.value, "low": interval.low, "high": interval.high, "verdict": verdict(interval)}
+
+
+def described(fit: RoutedFit) -> dict:
+    """Return status, coefficients and scores of a fit. Coefficients that were not found are NaN."""
+    return {
+        "status": fit.status, "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle), "objective": fit.objective,
+        "coefficients": fit.coefficients._asdict(), "N_cutoff": cutoff(fit.coefficients),
+    }  # fmt: skip
+
+
+def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fit: RoutedFit | None) -> list[dict]:
+    """Return the straight-line slope of log10 L in log10 E at each size, and that of the law at the same E."""
+    found = []
+    for n in np.unique(size):
+        here = size == n
+        measured = line(np.log10(experts[here]), np.log10(loss[here]))
+        if measured is None:
+            continue
+        by_law = None
+        if fit is not None:
+            fitted = predict_curve(fit.curve, size[here], experts[here])
+            by_law = line(np.log10(experts[here]), np.log10(fitted))["slope"]
+        found.append({"N": int(n)} | measured | {"law": by_law})
+    return found
+
+
+def _worth(table: Table, selection, size: float, experts: float, interval: dict, dense: dict) -> dict:
+    """Return the dense size that (N, E) is worth: by the law, and by the loss that was measured."""
+    frame = selection.frame
+    here = (frame["dense_parameter_count"] == size) & (frame["num_experts"] == experts)
+    loss = float(frame[table.loss_column][here].mean())
+    measured = None
+    if dense.get("status") == FOUND:
+        measured = equal_dense_size(loss, dense["alpha"]["value"], dense["N_c"]["value"])
+    times = None if measured is None else measured / size
+    return {"N": int(size), "E": int(experts), "loss": loss, "times": interval["value"] / size,
+            "measured": measured, "measured_times": times} | interval  # fmt: skip
+
+
+def dense_law(table: Table, runs: list[Run]) -> dict:
+    """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
+
+    Returns:
+        {"rows", "sizes", "missing"} and, where there is a law, "status", "rmsle", "alpha" and "N_c" (value, low, high;
+        N_c on a log scale) and "line". With the paper's values where the table holds the released runs.
+    """
+    dense = [run for run in usual(runs) if run.router == DENSE]
+    size, loss = (np.array([getattr(run, name) for run in dense], dtype=float) for name in ("size", "loss"))
+    entry = {"rows": len(dense), "sizes": sorted({run.size for run in dense})}
+    try:
+        fit = fit_dense(size, loss)
+    except ValueError as error:
+        return entry | {"missing": str(error)}
+    reach = student_quantile(LEVEL, fit.rows - 2) * np.sqrt(np.diag(fit.covariance))
+    alpha, critical = fit.coefficients
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = math.inf if not critical > 0 else float(10 ** (reach[1] / critical / math.log(10)))
+    entry |= {
+        "missing": None, "status": fit.status, "line": fit.line._asdict(),
+        "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle),
+        "alpha": {"value": alpha, "low": alpha - reach[0], "high": alpha + reach[0]},
+        "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
+    }  # fmt: skip
+    if table.released and table.loss_column == "loss_validation":
+        by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
+        entry["printed"] = {
+            "alpha": paper.DENSE_ALPHA, "N_c": paper.DENSE_N_C,
+            "rmsle": float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2))),
+        }
+    return entry
+
+
+def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict:
+    """Return the paper's printed constants of a router beside the fit to the same rows.
+
+    Returns:
+        "coefficients" and "N_cutoff" as printed; "difference" of each from the fit; "inside", whether the interval
+        holds it; "rmsle" of the printed coefficients on the rows; "best_in_box", the least RMSLE of all laws that are
+        printed alike; "cutoff_of_rounded", 10^(-b/c) of the printed figures; "cutoff_box", its range over the laws
+        that are printed alike.
+    """
+    printed = paper.PRINTED[router]
+    size, experts, loss = rows
+    values = printed.coefficients._asdict() | {"N_cutoff": printed.cutoff}
+    fitted = entry["coefficients"] | {"N_cutoff": entry["N_cutoff"]}
+    residual = np.log10(predict_loss(size, experts, printed.coefficients)) - np.log10(loss)
+    _, b, c, *_ = printed.coefficients
+    ends = [10 ** (-(b + i) / (c + j)) for i in (-paper.HALF_UNIT, paper.HALF_UNIT)
+            for j in (-paper.HALF_UNIT, paper.HALF_UNIT)]  # fmt: skip
+    rmsle = float(np.sqrt(np.mean(residual**2)))
+    return {
+        "coefficients": printed.coefficients._asdict(), "N_cutoff": printed.cutoff,
+        "difference": {name: fitted[name] - value for name, value in values.items()},
+        "inside": {name: bool(entry["intervals"][name]["low"] <= value <= entry["intervals"][name]["high"])
+                   for name, value in values.items()},
+        "rmsle": rmsle, "rmsle_percent": percent(rmsle), "best_in_box": best_in_box(printed.coefficients, rows),
+        "cutoff_of_rounded": cutoff(printed.coefficients), "cutoff_box": [min(ends), max(ends)],
+    }  # fmt: skip
+
+
+def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
+    """Return the least RMSLE of the laws whose coefficients round to the printed ones.
+
+    a, b, c and d move within half a unit of their last digit, a bounded linear least-squares problem; E_start and E_max
+    stay, since half a unit of theirs changes no prediction by 1e-4.
+    """
+    from scipy.optimize import lsq_linear
+
+    size, experts, loss = rows
+    log_experts = np.log10(predict_loss(1.0, experts, RoutedCoefficients(0, 1, 0, 0, printed.E_start, printed.E_max)))
+    log_size = np.log10(size)
+    design = np.stack([log_size, log_experts, log_size * log_experts, np.ones_like(log_size)], axis=1)
+    middle = np.array(printed[:4])
+    residual = np.log10(loss) - design @ middle
+    moved = lsq_linear(design * paper.HALF_UNIT, residual, (-1.0, 1.0), method="bvls").x
+    return float(np.sqrt(np.mean((residual - design @ moved * paper.HALF_UNIT) ** 2)))
+
+
+def other_rows(table: Table) -> list[dict]:
+    """Return the law of each router for other choices of the seeds; empty if they choose the same rows.
+
+    Returns:
+        [{"router", "choice", "rows", "status", "coefficients", "N_cutoff", "rmsle", "objective"}], the table's own
+        choice first.
+    """
+    choices = [("own", None)] + ([("one dense seed more", ONE_SEED)] if table.released else []) + [("all seeds", "all")]
+    found: dict = {}
+    for choice, rows in choices:
+        for selection in law_rows(table, rows=rows):
+            used = tuple(selection.frame["hyper_id"])
+            if (selection.router, used) in found:
+                continue
+            try:
+                fit = fit_routed(*columns_of(selection, table.loss_column))
+            except ValueError:
+                continue
+            head = {"router": selection.router, "choice": choice, "rows": len(used)}
+            found[selection.router, used] = head | described(fit)
+    several = {router for router, _ in found if sum(other == router for other, _ in found) > 1}
+    return sorted((entry for entry in found.values() if entry["router"] in several), key=lambda e: e["router"])
+
+
+def transfer(table: Table) -> list[dict]:
+    """Return the bounded law of each router for every loss column.
+
+    Returns:
+        [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients",
+        "determined", "intervals", "gains"}]. A coefficient that is not "determined" is no finding: the fit is at the
+        edge of the domain, or an end of its interval is open, or the rows do not determine the law at all.
+    """
+    found = []
+    for column in table.loss_columns:
+        try:
+            selections = law_rows(table, column)
+        except ValueError as error:
+            found.append({"loss": column, "router": None, "missing": str(error)})
+            continue
+        found += [_transferred(selection, column) for selection in selections]
+    return found
+
+
+def _transferred(selection, column: str) -> dict:
+    size, experts, loss = columns_of(selection, column)
+    entry = {"loss": column, "router": selection.router, "rows": size.size,
+             "left_out": [run["hyper_id"] for run in selection.left_out]}  # fmt: skip
+    try:
+        fit = fit_routed(size, experts, loss)
+    except ValueError as error:
+        return entry | {"missing": str(error)}
+    sizes, top = np.unique(size), float(experts.max())
+    quantities = [Quantity(name) for name in (*COEFFICIENTS, "N_cutoff")]
+    quantities += [Quantity("slope", N=float(n)) for n in sizes] + [Quantity("gain", N=float(n), E=top) for n in sizes]
+    raw = profile_intervals(size, experts, loss, quantities, LEVEL)
+    found = [_interval(interval) for interval in raw]
+    gains = [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+             for n, interval in zip(sizes, found[7 + sizes.size :], strict=True)]  # fmt: skip
+    return entry | {"missing": None} | described(fit) | {
+        "determined": _determined(raw[:7], is_determined(raw[7 : 7 + sizes.size])),
+        "intervals": dict(zip((*COEFFICIENTS, "N_cutoff"), found, strict=False)), "gains": gains,
+    }  # fmt: skip

@@ -1,0 +1,217 @@
+"""Which runs of a table are used for what, and which are left out and why.
+
+A law in N and E is fitted to the rows that `table.select_rows` chooses. For the released runs these are the paper's
+("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
+(F, B) and the ablations take every run, less those of `paper.SUSPECTS`.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
+from ..errors import InputError
+from ..tables.table import DENSE, RouterRows, read_table, select_rows
+from ..training.result_rows import size_label
+from . import paper
+from .estimates import percent
+
+
+class Table(NamedTuple):
+    """A table of runs and what is fitted of it."""
+
+    name: str  # of the file, without its folder
+    frame: "pandas.DataFrame"  # noqa: F821  # every evaluation
+    last: "pandas.DataFrame"  # noqa: F821  # the last one of each run, by hyper_id
+    released: bool  # it holds the runs that the paper's authors released
+    rows: str | None  # as `select_rows` takes it
+    loss_column: str  # of every section but the transfer sets
+    loss_columns: list[str]  # those with any value
+
+
+class Run(NamedTuple):
+    """The last evaluation of one run. Columns that the table lacks have their default."""
+
+    hyper_id: int
+    router: str
+    size: int  # N, dense parameters
+    experts: int
+    k: int
+    frequency: float | None  # R, share of the blocks that are routed; None where not given, and for dense runs
+    flop_increase: float
+    seed: int
+    total_parameters: float | None  # P
+    flops: float | None  # F, TeraFLOPs of the forward pass of 2,048 tokens
+    suspect: str  # why it must not be trusted, or ""
+    loss: float | None  # of the main loss column, nats per token
+    losses: dict[str, float | None]  # all loss columns
+
+    @property
+    def utilisation(self) -> float | None:
+        """B, parameters per forward FLOP of one token."""
+        if not self.flops or not self.total_parameters:
+            return None
+        return self.total_parameters * TABLE_SEQUENCE_LENGTH / (self.flops * 1e12)
+
+
+def open_table(path: Path, rows: str | None = None, loss_column: str | None = None) -> Table:
+    """Read a table and decide which rows and which loss are the main ones.
+
+    Args:
+        path: a results table, see `read_table`.
+        rows: as `select_rows`; None decides as the top of this file says.
+        loss_column: of the laws; None takes loss_validation, or the first loss with values where that is missing.
+
+    Raises:
+        InputError: as `read_table`; or the loss column is not in the table or has no value.
+    """
+    frame = read_table(path)
+    last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
+    columns = [name for name in frame.columns if name.startswith("loss_") and last[name].notna().any()]
+    if not columns:
+        raise InputError(f"{path}: every loss is blank at the last evaluation of every run; nothing to report")
+    if loss_column is None:
+        loss_column = "loss_validation" if "loss_validation" in columns else columns[0]
+    if loss_column not in columns:
+        raise InputError(f"{path}: loss column {loss_column} has no values; there: {', '.join(columns)}")
+    columns.sort(key=lambda name: (name != loss_column, name))
+    released = _is_released(last)
+    return Table(Path(path).name, frame, last, released, "clark" if released and rows is None else rows, loss_column,
+                 columns)  # fmt: skip
+
+
+def law_rows(table: Table, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
+    """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
+
+    Args:
+        table: of `open_table`.
+        loss_column: the table's own if None.
+        rows: the table's own if None; "all" is the default of `select_rows`, every seed.
+
+    Raises:
+        InputError: as `select_rows`.
+    """
+    if (table.last["router_type"] == DENSE).all():
+        return []
+    rows = table.rows if rows is None else None if rows == "all" else rows
+    return select_rows(table.frame, rows, loss_column or table.loss_column)
+
+
+def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return N, E and the loss of some rows, [n] each."""
+    names = ("dense_parameter_count", "num_experts", loss_column)
+    size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
+    return size, experts, loss
+
+
+def all_runs(table: Table) -> list[Run]:
+    """Return every run of a table, by hyper_id."""
+    return [_run(table, row) for row in table.last.to_dict("records")]
+
+
+def trusted(runs: list[Run]) -> list[Run]:
+    """Return the runs with a loss whose label nothing speaks against."""
+    return [run for run in runs if run.loss is not None and not run.suspect]
+
+
+def size_labels(table: Table) -> dict[int, str]:
+    """Return what the table calls each N where its labels are one to one, or a rounded count."""
+    sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
+    if "model_size_label" in table.last:
+        both = zip(table.last["dense_parameter_count"], table.last["model_size_label"], strict=True)
+        pairs = {(int(size), str(label)) for size, label in both}
+        labels = dict(pairs)
+        if len(pairs) == len(labels) == len(set(labels.values())) and all(labels.values()):
+            return {size: labels[size] for size in sizes}
+    return {size: size_label(size) for size in sizes}
+
+
+def usual_frequency(runs: list[Run]) -> float | None:
+    """Return the commonest routing frequency of the routed runs with k = 1, the larger one of a tie."""
+    values = [run.frequency for run in runs if run.router != DENSE and run.k == 1 and run.frequency is not None]
+    return max(set(values), key=lambda value: (values.count(value), value)) if values else None
+
+
+def usual(runs: list[Run]) -> list[Run]:
+    """Return the runs of the paper's main grid: k 1, the usual routing frequency, dense ones no wider than N says."""
+    frequency = usual_frequency(runs)
+    return [
+        run for run in runs
+        if (run.flop_increase == 1 if run.router == DENSE else run.k == 1 and run.frequency in (frequency, None))
+    ]  # fmt: skip
+
+
+def twice(runs: list[Run]) -> list[list[Run]]:
+    """Return the groups of runs that agree in everything, the seed included, but are separate runs."""
+    groups: dict = {}
+    for run in runs:
+        key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.seed)
+        groups.setdefault(key, []).append(run)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def seed_scatter(runs: list[Run]) -> dict | None:
+    """Return how far log10 L scatters over seeds: the standard deviation pooled over the points that have several.
+
+    Returns:
+        {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "losses"}]}; None if no point
+        has several.
+    """
+    groups: dict = {}
+    for run in trusted(runs):
+        key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase)
+        groups.setdefault(key, {}).setdefault(run.seed, run.loss)
+    points = {key: list(losses.values()) for key, losses in groups.items() if len(losses) > 1}
+    if not points:
+        return None
+    logs = [np.log10(losses) for losses in points.values()]
+    degrees = sum(values.size - 1 for values in logs)
+    deviation = float(np.sqrt(sum(np.sum((values - values.mean()) ** 2) for values in logs) / degrees))
+    return {
+        "deviation": deviation, "percent": percent(deviation), "degrees": degrees,
+        "runs": sum(map(len, points.values())),
+        "points": [{"router": key[0], "N": key[1], "E": key[2], "losses": losses} for key, losses in points.items()],
+    }  # fmt: skip
+
+
+def _is_released(last) -> bool:
+    """Return whether the dense runs of the released table are there, told by their losses."""
+    if "loss_validation" not in last:
+        return False
+    dense = last[last["router_type"] == DENSE]
+    there = {(int(size), round(float(loss), 4)) for size, loss in
+             zip(dense["dense_parameter_count"], dense["loss_validation"], strict=True)}  # fmt: skip
+    return there >= set(paper.DENSE_LOSSES.items())
+
+
+def _run(table: Table, row: dict) -> Run:
+    router, loss = row["router_type"], row.get("loss_validation")
+    dense = router == DENSE
+    frequency = None if dense else _number(row, "routing_frequency")
+    suspect = next(
+        (s.reason for s in paper.SUSPECTS if table.released
+         and (s.hyper_id, s.router, s.experts, s.frequency) == (row["hyper_id"], router, row["num_experts"], frequency)
+         and abs(s.loss - loss) < 1e-4), "",
+    )  # fmt: skip
+    losses = {name: _number(row, name) for name in table.loss_columns}
+    return Run(
+        int(row["hyper_id"]), router, int(row["dense_parameter_count"]), int(row["num_experts"]),
+        1 if dense else int(_number(row, "k") or 1), frequency, _number(row, "flop_increase") or 1.0,
+        int(_number(row, "seed") or 0), _number(row, "total_parameter_count"), _teraflops(row), suspect,
+        losses[table.loss_column], losses,
+    )  # fmt: skip
+
+
+def _teraflops(row: dict) -> float | None:
+    """Return forward TeraFLOPs of 2,048 tokens; a table of our own training says how many tokens a step has."""
+    flops, batch, length = (_number(row, name) for name in ("flops_per_step", "batch_size", "sequence_length"))
+    if not flops:
+        return None
+    tokens = batch * length if batch and length else TABLE_TOKENS_PER_STEP
+    return flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12
+
+
+def _number(row: dict, name: str) -> float | None:
+    value = row.get(name)
+    return None if value is None or value != value else float(value)

@@ -1,0 +1,152 @@
+"""What a sweep's folder holds, read for its report: the plan, the finished runs with their logs, and the sessions.
+
+A run counts as finished when its last evaluation is that of its last step; the others are left out of everything but
+their number. `results.csv` is written when a session ends, so the tables of the runs themselves fill in what a session
+that was killed, or is still at work, has not collected.
+"""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..tables.table import DENSE, RouterRows, read_table, select_rows
+from ..training.config import TrainConfig, from_mapping
+from ..training.result_rows import read_rows
+from ..training.run_folder import read_log
+from ..training.sweep_folder import folder_of_run, read_sessions
+from ..training.window_losses import WindowLosses, read_window_losses
+
+
+class SweepRun(NamedTuple):
+    """One finished run."""
+
+    hyper_id: int
+    config: TrainConfig
+    row: dict  # its last evaluation, a row of `read_table`
+    log: list[dict]  # the lines of log.jsonl
+    windows: WindowLosses | None  # of its last evaluation, window by window; None if the run kept none
+
+    @property
+    def router(self) -> str:
+        """router_type: Dense, Hash, S-Base."""
+        return self.row["router_type"]
+
+    @property
+    def size(self) -> int:
+        """N, dense parameters."""
+        return int(self.row["dense_parameter_count"])
+
+    @property
+    def experts(self) -> int:
+        """E, 1 if dense."""
+        return int(self.row["num_experts"])
+
+    @property
+    def loss(self) -> float:
+        """Validation loss at the end, nats per token."""
+        return float(self.row["loss_validation"])
+
+    @property
+    def standard_error(self) -> float:
+        """Of the loss, over documents, nats per token; NaN if it is not known."""
+        return float(self.row.get("standard_error", math.nan))
+
+    @property
+    def load(self) -> list[list[float]]:
+        """[blocks, E G] share of the validation tokens that each expert took at the last evaluation; [] if dense."""
+        evaluations = [line for line in self.log if line.get("kind") == "evaluation"]
+        return evaluations[-1].get("load", []) if evaluations else []
+
+
+class Sweep(NamedTuple):
+    """A sweep as far as it has come."""
+
+    folder: Path
+    name: str
+    planned: list[TrainConfig]  # by hyper_id
+    runs: list[SweepRun]  # the finished ones, by hyper_id
+    selections: list[RouterRows]  # by router: the runs a law is fitted to, dense ones as E = 1; [] if none is routed
+    sessions: list[dict]  # see `training.sweep_folder.read_sessions`
+
+    def of(self, selection: RouterRows) -> list[SweepRun]:
+        """Return the runs of one router that are used, the dense ones included."""
+        used = set(selection.frame["hyper_id"])
+        return [run for run in self.runs if run.hyper_id in used]
+
+    def dense(self) -> list[SweepRun]:
+        """Return the dense runs."""
+        return [run for run in self.runs if run.router == DENSE]
+
+    def seconds(self) -> float:
+        """Return the time of all sessions together."""
+        return sum(session["last"] - session["started"] for session in self.sessions)
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Read the folder of a sweep.
+
+    Raises:
+        InputError: it holds no sweep, none of its runs is finished, or a file in it is damaged.
+    """
+    folder = Path(folder)
+    name, planned = _read_plan(folder)
+    frame = _finished_rows(folder, planned)
+    last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
+    runs = []
+    for row in last.to_dict("records"):
+        config = planned[row["hyper_id"]]
+        where = folder_of_run(folder, row["hyper_id"], config)
+        runs.append(SweepRun(row["hyper_id"], config, row, read_log(where / "log.jsonl"), read_window_losses(where)))
+    routed = any(run.router != DENSE for run in runs)
+    return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder))
+
+
+def _read_plan(folder: Path) -> tuple[str, list[TrainConfig]]:
+    """Return the name of a sweep and its runs, by hyper_id."""
+    path = folder / "sweep.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return str(content["name"]), [from_mapping(run, str(path)) for run in content["runs"]]
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{folder}: holds no sweep (no sweep.json)") from None
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: is not the description of a sweep ({type(error).__name__}: {error})") from None
+
+
+def _finished_rows(folder: Path, planned: list[TrainConfig]):
+    """Return the rows of the finished runs as one table."""
+    import pandas
+
+    path = folder / "results.csv"
+    tables = [read_table(path)] if read_rows(path) else []
+    if tables and not tables[0]["hyper_id"].between(0, len(planned) - 1).all():
+        raise InputError(f"{path}: has a hyper_id that is not one of the {len(planned)} runs of sweep.json")
+    collected = set(tables[0]["hyper_id"]) if tables else set()
+    for hyper_id, config in enumerate(planned):
+        path = folder_of_run(folder, hyper_id, config) / "results.csv"
+        if hyper_id not in collected and read_rows(path):
+            tables.append(read_table(path))
+    if tables:
+        frame = pandas.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
+        wanted = frame["hyper_id"].map(lambda hyper_id: planned[hyper_id].steps)
+        frame = frame[frame.groupby("hyper_id")["step"].transform("max") == wanted]
+    if not tables or not len(frame):
+        raise InputError(f"{folder}: none of the {len(planned)} runs of this sweep is finished; nothing to report")
+    return frame
+
+
+def _sessions(folder: Path) -> list[dict]:
+    try:
+        return [s for s in read_sessions(folder) if {"started", "last"} <= s.keys()]
+    except (ValueError, AttributeError, OSError) as error:
+        raise InputError(f"{folder / 'sessions.json'}: cannot be read ({error})") from None
+
+
+def same_but_seed(config: TrainConfig) -> TrainConfig:
+    """Return what two runs have in common that differ in nothing but their seed."""
+    return dataclasses.replace(config, seed=0)

@@ -1,0 +1,128 @@
+"""The law in (F, B): every k, routing frequency and flop_increase of a router on one curve.
+
+F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens) and B its parameters per FLOP of one token.
+A run with k = 4, or with every block routed, differs from the main grid in both, so that one law can hold them all. How
+well it does is said kind by kind.
+"""
+
+import math
+
+import numpy as np
+
+from ..laws.catalogue import LAWS
+from ..laws.held_out import leave_one_out
+from ..laws.uncertainty import Quantity, profile_intervals, student_quantile, verdict
+from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
+from ..tables.table import DENSE
+from .estimates import LEVEL, percent
+from .law_fits import is_determined
+from .rows import Run, usual_frequency
+
+MAIN, PLAIN = "main grid", "dense"
+PROFILED = {"b": "b", "c": "c", "E_start": "B_start", "E_max": "B_max"}
+"""Coefficients of the law in N and E that those of this law are, up to a unit."""
+
+
+def utilisation_laws(runs: list[Run]) -> list[dict]:
+    """Return the law in (F, B) of each router, fitted to all of its runs and all dense ones.
+
+    Args:
+        runs: trusted ones; those without FLOPs or a parameter count are left out.
+
+    Returns:
+        [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
+        "rmsle", "leave_one_out", "coefficients": {name: {"value", "low", "high", "determined"}}, "points":
+        [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
+        measured over fitted loss. Intervals are profile ones; those of a and d, which move with the unit of B, are
+        rough ones from the curvature at the optimum. `effective` is the F at which the law gives a model of the least B
+        the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit.
+    """
+    usual = usual_frequency(runs)
+    found = []
+    for router in sorted({run.router for run in runs} - {DENSE}):
+        own = [run for run in runs if run.router in (router, DENSE)]
+        used = [run for run in own if run.flops and run.total_parameters]
+        entry = {"router": router, "rows": len(used), "without_compute": len(own) - len(used)}
+        found.append(entry | _fitted(used, usual))
+    return found
+
+
+def kind_of(run: Run, usual: float | None) -> str:
+    """Return in which way a run differs from the main grid, in words."""
+    if run.router == DENSE:
+        return PLAIN if run.flop_increase == 1 else f"dense, FFN ×{run.flop_increase:g}"
+    differs = [f"k = {run.k}"] if run.k != 1 else []
+    if run.frequency not in (usual, None):
+        over = round(1 / run.frequency)
+        fraction = over > 1 and abs(over * run.frequency - 1) < 1e-3
+        differs.append(f"R = 1/{over}" if fraction else f"R = {run.frequency:g}")
+    return ", ".join(differs) or MAIN
+
+
+def _fitted(runs: list[Run], usual: float | None) -> dict:
+    if not runs:
+        return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
+    flops, loss = (np.array([getattr(run, name) for run in runs]) for name in ("flops", "loss"))
+    utilisation = np.array([run.utilisation for run in runs])
+    try:
+        fit = fit_utilisation(flops, utilisation, loss)
+    except ValueError as error:
+        return {"missing": str(error), "kinds": [], "points": []}
+    fitted = predict_utilisation(fit.curve, flops, utilisation)
+    kinds = [kind_of(run, usual) for run in runs]
+    held_out = leave_one_out(LAWS["routed-utilisation"], (flops, utilisation), loss)
+    return {
+        "missing": None, "status": fit.status, "coefficients": _coefficients(fit, flops, utilisation, loss),
+        "leave_one_out": float(held_out.rmsle),
+        "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle),
+        "kinds": _by_kind(kinds, np.log10(loss) - np.log10(fitted)),
+        "points": _points(runs, kinds, fit.coefficients, flops, utilisation, fitted),
+    }  # fmt: skip
+
+
+def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray) -> dict:
+    """Return each coefficient with its interval, and whether the runs determine it.
+
+    The law is the one of N and E in (F, 1 + (B - B_min)/unit), with the same b and c, and E_start and E_max in units.
+    """
+    unit, extra = fit.curve.unit, (utilisation - fit.curve.B_min) / fit.curve.unit
+    ends = [Quantity("slope", N=float(value)) for value in np.quantile(flops, [0.0, 0.5, 1.0])]
+    asked = [Quantity(name) for name in PROFILED]
+    found = profile_intervals(flops, 1.0 + extra, loss, [*asked, *ends], LEVEL)
+    law = is_determined(found[len(asked) :])
+    reach = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
+    entries = {
+        name: {"value": value, "low": value - float(half), "high": value + float(half), "determined": law}
+        for (name, value), half in zip(fit.coefficients._asdict().items(), reach, strict=True)
+    }
+    for interval, (name, own) in zip(found, PROFILED.items(), strict=False):
+        times = unit if name.startswith("E_") else 1.0
+        known = law and math.isfinite(interval.value) and not verdict(interval).startswith(("bounded", "not"))
+        entries[own] |= {"low": interval.low * times, "high": interval.high * times, "determined": known}
+    return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
+
+
+def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
+    """Return, for each kind of run, how far the law misses it; the main grid first."""
+    order = sorted(set(kinds), key=lambda kind: (kind != MAIN, kind != PLAIN, kind.startswith(PLAIN), kind))
+    found = []
+    for kind in order:
+        own = misses[[other == kind for other in kinds]]
+        found.append({"kind": kind, "rows": own.size, "rmsle": float(np.sqrt(np.mean(own**2))),
+                      "percent": percent(float(own.mean()))})  # fmt: skip
+    return found
+
+
+def _points(runs, kinds, coefficients, flops, utilisation, fitted) -> list[dict]:
+    if math.isnan(coefficients.a):
+        return []
+    try:
+        effective = effective_teraflops(flops, utilisation, coefficients)
+    except ValueError:  # size does not change the loss
+        return []
+    predicted = predict_loss(effective, coefficients.B_min, coefficients)
+    return [
+        {"hyper_id": run.hyper_id, "kind": kind, "F": run.flops, "B": run.utilisation, "loss": run.loss,
+         "fitted": float(one), "effective": float(worth), "predicted": float(line)}
+        for run, kind, one, worth, line in zip(runs, kinds, fitted, effective, predicted, strict=True)
+    ]  # fmt: skip

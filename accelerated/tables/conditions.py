@@ -1,0 +1,296 @@
+"""Conditions on the rows of a table, such as `seed == 42 and step <= 100000`.
+
+The text is parsed with Python's own parser into a tree, and the tree is walked here node by node. Only what this
+grammar names is computed, on the columns of the table; everything else is an error. Nothing of the text is ever run:
+
+    condition = condition ("and" | "or") condition | "not" condition | "(" condition ")" | comparison
+    comparison = value (("==" | "!=" | "<" | "<=" | ">" | ">=") value)+ | value ["not"] "in" list
+    value = COLUMN | number | text | "None" | ["-"] value [("+" | "-" | "*" | "/" | "//" | "%" | "**") value]
+    list = "[" value, ... "]" | "(" value, ... ")", in which no COLUMN stands
+
+For example
+
+    k == 1 and num_experts in (1, 16, 64)
+    1e6 <= dense_parameter_count < 1e8 and router_type != "Hash"
+    tokens / dense_parameter_count >= 20 or objective == None
+
+`&`, `|` and `~` are written by people who know pandas. They mean and, or and not here, each condition in parentheses:
+`(k == 1) & (seed == 42)`. Without them Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error
+here, as is a mixture of signs and words, since the two bind differently.
+
+What was decided (our choice):
+
+* Numbers are compared with numbers and text with text. Columns that the schema does not know are text. Text is ordered
+  by the code points of its characters.
+* Numbers and arithmetic are float64: k / 0 is infinite, and what is no number, such as 0 / 0 or the root of -1, counts
+  as blank.
+* A blank cell has no value: every comparison with it is false, but for `!=` and `not in`, which are true. So
+  `not (k == 1)` and `k != 1` keep the same rows, blank ones too, and `k > 1` keeps no blank ones. `k == None` holds
+  where k is blank and `k != None` where it is not; None may stand in a list. Blank text is what the schema takes for
+  blank, such as "" or "NA", in the table and in the condition.
+* Whole numbers in the text are at most 2^53, since float64 does not tell larger ones apart, and 9**9**9 is an error.
+* A column whose name is no name in Python, such as `val loss`, cannot be asked about.
+"""
+
+import ast
+import difflib
+import operator
+import re
+import warnings
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from ..errors import InputError
+from .schema import BLANK, shorten
+
+LONGEST = 10_000
+"""Characters of an expression at most: a list of some thousand runs."""
+
+DEEPEST = 50
+"""Levels of nesting at most; a chain of `and` or of `or` is one level."""
+
+SHOWN = 40
+"""Columns that a message lists."""
+
+LARGEST = 2**53
+ALLOWED = 'columns, numbers, "text", None, == != < <= > >=, in, and, or, not, + - * / // % **'
+
+_COMPARISONS = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}  # fmt: skip
+_ARITHMETIC = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod, ast.Pow: np.power, ast.USub: np.negative, ast.UAdd: np.positive,
+}  # fmt: skip
+_CONDITIONS = {
+    ast.And: ("and", np.logical_and), ast.Or: ("or", np.logical_or), ast.Not: ("not", np.logical_not),
+    ast.BitAnd: ("&", np.logical_and), ast.BitOr: ("|", np.logical_or), ast.Invert: ("~", np.logical_not),
+}  # fmt: skip
+_REFUSED = {
+    ast.Call: "a call", ast.Attribute: "an attribute", ast.Subscript: "an index", ast.Lambda: "a function",
+    ast.JoinedStr: "a text with values in it", ast.NamedExpr: "an assignment", ast.IfExp: "if with else",
+    ast.Set: "a set", ast.Dict: "a dictionary", ast.Starred: "a star", ast.List: "a list that does not follow in",
+    ast.Tuple: "a list that does not follow in", ast.ListComp: "a loop", ast.SetComp: "a loop", ast.DictComp: "a loop",
+    ast.GeneratorExp: "a loop", ast.BinOp: "this arithmetic", ast.Constant: "this value",
+}  # fmt: skip
+_KINDS = {"number": "a number", "text": "text", "truth": "a condition", "blank": "the mark of a blank cell"}
+
+
+class _Value(NamedTuple):
+    """What a part of the expression gives."""
+
+    kind: str  # one of _KINDS
+    data: object  # number: float64, [] or [n]; text: str or a Series; truth: bool, [] or [n]; blank: None
+    node: ast.expr
+
+
+def row_mask(frame, expression: str) -> np.ndarray:
+    """Return where a condition holds.
+
+    Args:
+        frame: of `read_table`.
+        expression: as the top of this file says.
+
+    Returns:
+        [n] bool.
+
+    Raises:
+        InputError: the expression is none of the grammar, is too long or too deep, names a column that is not there, or
+            compares a number with text. One line, with the part of the expression that is meant.
+    """
+    text = _one_line(expression)
+    tree = _parsed(text)
+    with np.errstate(all="ignore"):
+        return _Evaluation(frame, text).mask(tree)
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the columns that a condition of `row_mask` names."""
+    return {node.id for node in ast.walk(_parsed(_one_line(expression))) if isinstance(node, ast.Name)}
+
+
+def _one_line(expression: str) -> str:
+    return re.sub(r"[\t\n\r\f\v]", " ", expression).strip()
+
+
+def _parsed(text: str) -> ast.expr:
+    """Return the tree of an expression that is neither too long nor too deep."""
+    where = f"rows {shorten(text)}"
+    if not text:
+        raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")
+    if len(text) > LONGEST:
+        raise InputError(f"{where}: has {len(text):,} characters; allowed: {LONGEST:,}")
+    deep = InputError(f"{where}: is nested too deeply; allowed: {DEEPEST} levels; `and`, `or` and `in` make few")
+    try:
+        with warnings.catch_warnings():  # about escapes in quotes and the like, which would be lines of their own
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, mode="eval").body
+    except (RecursionError, MemoryError):
+        raise deep from None
+    except SyntaxError as error:
+        if "too many nested" in error.msg:
+            raise deep from None
+        piece = shorten(text[max((error.offset or 1) - 1, 0) :] or text)
+        raise InputError(f"{where}: {error.msg.partition(':')[0]} at {piece}; allowed: {ALLOWED}") from None
+    except ValueError:  # a character of value 0, or half of a pair of UTF-16
+        raise InputError(f"{where}: has characters that are no text; allowed: {ALLOWED}") from None
+    level = [tree]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    if level:
+        raise deep
+    return tree
+
+
+class _Evaluation:
+    """One expression on one table."""
+
+    def __init__(self, frame, text: str):
+        self.frame, self.text, self.styles = frame, text, set()  # styles: whether & | ~ (True) or words (False) join
+
+    def mask(self, tree: ast.expr) -> np.ndarray:
+        """Return where the whole expression holds."""
+        found = self.value(tree)
+        if found.kind != "truth" or np.shape(found.data) != (len(self.frame),):
+            self.fail(tree, "gives no true or false for each row; needed: a condition such as seed == 42, or: clark")
+        return found.data
+
+    def value(self, node: ast.expr) -> _Value:
+        """Return what a node gives; one that the grammar does not know is refused."""
+        match node:
+            case ast.Name():
+                return self.column(node)
+            case ast.Constant():
+                return self.literal(node)
+            case ast.Compare():
+                return _Value("truth", self.comparison(node), node)
+            case ast.BoolOp() | ast.BinOp() | ast.UnaryOp():
+                parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+                if type(node.op) in _CONDITIONS:
+                    return self.joined(node, parts)
+                if type(node.op) in _ARITHMETIC:
+                    return self.calculated(node, parts)
+        self.refuse(node)
+
+    def column(self, node: ast.Name) -> _Value:
+        """Return a column of the table."""
+        name, there = node.id, list(map(str, self.frame.columns))
+        if name not in there or self.piece(node) != name:  # Python reads a name in other letters as the plain one
+            close = difflib.get_close_matches(name, there)
+            listed = f"close: {', '.join(close)}" if close else f"there: {', '.join(there[:SHOWN])}"
+            listed += ", ..." if not close and len(there) > SHOWN else ""
+            self.fail(node, f"no column of the table; {listed}" + ("; or: clark" if name == self.text else ""))
+        series = self.frame[name]
+        if series.dtype.kind in "iuf":
+            return _Value("number", series.to_numpy(dtype=np.float64, na_value=np.nan), node)
+        return _Value("text", series, node)
+
+    def literal(self, node: ast.Constant) -> _Value:
+        """Return a number, a text or None; True, 1j, b"" and ... are no values of a table."""
+        value = node.value
+        if type(value) in (int, float):
+            if not abs(value) <= (LARGEST if type(value) is int else np.finfo(np.float64).max):
+                self.fail(node, "is too large; allowed: whole numbers up to 2^53, others up to 1.8e308")
+            return _Value("number", np.float64(value), node)
+        if value is None or type(value) is str:
+            return _Value("blank", None, node) if value in (None, *BLANK) else _Value("text", value, node)
+        self.refuse(node)
+
+    def comparison(self, node: ast.Compare) -> np.ndarray:
+        """Return where a comparison holds; in a chain each of its parts has to."""
+        mask, left, operands = np.True_, None, [node.left, *node.comparators]
+        for op, before, after in zip(node.ops, operands, node.comparators, strict=False):
+            left = self.value(before) if left is None else left
+            if isinstance(op, ast.In | ast.NotIn):
+                found, right = self.member(left, after), None
+                found = found if isinstance(op, ast.In) else ~found
+            elif type(op) in _COMPARISONS:
+                right = self.value(after)
+                found = self.compared(node, type(op), left, right)
+            else:
+                self.fail(node, "`is` is not allowed; needed: == None or != None")
+            mask, left = mask & found, right
+        return mask
+
+    def compared(self, node: ast.Compare, op: type, left: _Value, right: _Value) -> np.ndarray:
+        """Return one comparison of two values; where one of them is blank it is false (`!=`: true)."""
+        kinds = (left.kind, right.kind)
+        if "blank" in kinds and set(kinds) & {"number", "text"} and op in (ast.Eq, ast.NotEq):
+            blank = _blank(right if left.kind == "blank" else left)
+            return blank if op is ast.Eq else ~blank
+        if kinds not in (("number", "number"), ("text", "text")):
+            allowed = "a number with a number, text with text, == None, != None; and, or between conditions"
+            self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
+        found = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
+        if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
+            return found  # what is not a number compares so by itself, and text in the condition is never blank
+        blank = _blank(left) | _blank(right)
+        return found | blank if op is ast.NotEq else found & ~blank
+
+    def member(self, left: _Value, node: ast.expr) -> np.ndarray:
+        """Return where a value is one of a list."""
+        if not isinstance(node, ast.List | ast.Tuple):
+            self.fail(node, "no list after `in`; needed: such as [1, 2] or ['Hash', 'Dense']")
+        entries = [self.value(entry) for entry in node.elts]
+        for entry in entries:
+            if left.kind not in ("number", "text") or entry.kind not in (left.kind, "blank") or np.ndim(entry.data):
+                allowed = "numbers in a list of numbers, text in a list of texts, None in either, no columns"
+                self.fail(node, f"{self.words(left)}, {self.words(entry)}; allowed: {allowed}")
+        wanted = [entry.data for entry in entries if entry.kind == left.kind]
+        data = left.data
+        found = data.isin(wanted).to_numpy() if hasattr(data, "isin") else np.isin(data, np.array(wanted))
+        return found | _blank(left) if len(wanted) < len(entries) else found
+
+    def joined(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
+        """Return conditions joined by and, by or, or one turned round by not."""
+        word, function = _CONDITIONS[type(node.op)]
+        self.styles.add(word in "&|~")
+        if len(self.styles) > 1:
+            self.fail(node, "signs and words together bind differently; needed: and, or, not alone, or &, |, ~ alone")
+        found = None
+        for part in parts:
+            value = self.value(part)
+            if value.kind != "truth":
+                needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
+                self.fail(node, f"{self.words(value)}, and `{word}` takes conditions; needed: such as {needed}")
+            found = value.data if found is None else function(found, value.data)
+        return _Value("truth", function(found) if len(parts) == 1 else found, node)
+
+    def calculated(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
+        """Return the result of arithmetic on numbers."""
+        values = [self.value(part) for part in parts]
+        for value in values:
+            if value.kind != "number":
+                self.fail(node, f"{self.words(value)}; allowed in arithmetic: numbers")
+        found = _ARITHMETIC[type(node.op)](*(value.data for value in values))
+        if not np.ndim(found) and not np.isfinite(found):
+            self.fail(node, f"gives {found}; allowed: what float64 can hold, up to 1.8e308")
+        return _Value("number", found, node)
+
+    def refuse(self, node: ast.expr) -> NoReturn:
+        """Raise InputError for what the grammar does not know."""
+        self.fail(node, f"{_REFUSED.get(type(node), 'this')} is not allowed; allowed: {ALLOWED}")
+
+    def fail(self, node: ast.expr, said: str) -> NoReturn:
+        """Raise InputError about a part of the expression."""
+        piece = self.piece(node)
+        raise InputError(f"rows {shorten(self.text)}: " + (said if piece == self.text else f"{shorten(piece)}: {said}"))
+
+    def words(self, value: _Value) -> str:
+        """Return what a value is, for messages."""
+        if isinstance(value.node, ast.Name):
+            return f"column {value.node.id} holds {'numbers' if value.kind == 'number' else 'text'}"
+        return f"{shorten(self.piece(value.node))} is {_KINDS[value.kind]}"
+
+    def piece(self, node: ast.expr) -> str:
+        """Return the part of the text that a node was read from; the tree counts in bytes, and there is one line."""
+        return self.text.encode()[node.col_offset : node.end_col_offset].decode()
+
+
+def _blank(value: _Value) -> np.ndarray:
+    """Return where a number or text is blank."""
+    if value.kind == "number":
+        return np.isnan(value.data)
+    return np.False_ if isinstance(value.data, str) else (value.data.isin(BLANK) | value.data.isna()).to_numpy()

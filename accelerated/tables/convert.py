@@ -1,0 +1,336 @@
+"""A user's own runs as a results table: columns renamed, losses in nats, and what can be derived filled in.
+
+Everything that is not simply copied is said in a remark. What is derived, and only in cells that are blank:
+
+    router_type            names of this project's flags become the table's (sinkhorn: S-Base); if it is given by
+                           `constants`, rows with one expert are Dense
+    num_experts            1 in Dense rows
+    hyper_id               names of runs are numbered; without any, so are the configurations
+    step                   from tokens; without either, 1 where every run has one row
+    kqv_size               d_model / num_heads
+    dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
+
+All of this is our choice. Columns without a place in the table are dropped: a column that merely begins with `loss_`,
+such as an auxiliary loss, must not become one that a law is fitted to.
+"""
+
+import csv
+import gzip
+import io
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..accounting import ROUTER_TYPES, count
+from ..errors import InputError
+from .reading import read_blocks, take_apart
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, Problems, to_numbers
+from .table import read_table
+
+LOSS_UNITS = ("nats", "bits", "perplexity")
+"""What a loss may be given in: nats or bits per token, or their perplexity."""
+
+_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
+_SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
+_COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
+_RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
+_LARGEST_ID = 2.0**53
+
+
+class Converted(NamedTuple):
+    """What `convert_runs` wrote."""
+
+    rows: int
+    runs: int  # different hyper_id
+    remarks: list[str]  # what was derived, dropped and left out, in words
+
+
+def convert_runs(
+    runs, out, columns: dict[str, str] | None = None, constants: dict[str, str] | None = None, loss_unit: str = "nats"
+) -> Converted:
+    """Write a user's own runs as a results table that `read_table` reads.
+
+    Args:
+        runs: CSV or JSON lines, see `read_table`; nested JSON objects have columns such as `config.experts`.
+        out: the table, `.csv` or `.csv.gz`; there must be no such file.
+        columns: {column of the table: column of `runs`}; a column that already has the table's name needs no entry.
+            Allowed are the columns of the released table and our own, and `loss_` with any name.
+        constants: {column of the table: value} for cells that `runs` leaves blank.
+        loss_unit: one of LOSS_UNITS, for every loss.
+
+    Raises:
+        InputError: `runs` cannot be read, a name is not allowed or not there, `out` exists, or what comes out is no
+            results table; row numbers are those of `runs`. Nothing is written then.
+    """
+    out, constants = Path(out), constants or {}
+    _check_request(out, columns or {}, constants, loss_unit)
+    cells, dropped = _renamed(runs, _read_cells(runs), columns or {})
+    if not cells:
+        there = ", ".join(dropped)
+        raise InputError(f"{runs}: none of its columns is one of the table's; there: {there}; see --columns")
+    table = _Table(runs, cells, constants)
+    if dropped:
+        table.remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)}")
+    table.derive()
+    table.to_nats(loss_unit)
+    frame = _write(runs, out, table.cells)
+    return Converted(len(frame), frame["hyper_id"].nunique(), table.remarks + frame.attrs["remarks"])
+
+
+def parse_pairs(items, flag: str) -> dict[str, str]:
+    """Return {name: value} of NAME=VALUE items, each of which may hold several with commas between.
+
+    Raises:
+        InputError: an item is not of this form, or a name is there twice.
+    """
+    pairs = {}
+    for item in ",".join(items).split(",") if items else []:
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{flag} {item}: NAME=VALUE is needed")
+        if name in pairs:
+            raise InputError(f"{flag}: {name} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
+    """Raise InputError for what can be seen to be wrong before a file is read."""
+    if out.exists():
+        raise InputError(f"{out}: is there already and is not overwritten; choose another --out")
+    if not out.name.endswith((".csv", ".csv.gz")):
+        raise InputError(f"{out}: has the wrong ending; needed: .csv or .csv.gz")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder")
+    if loss_unit not in LOSS_UNITS:
+        raise InputError(f"loss unit {loss_unit!r} is not known; allowed: {', '.join(LOSS_UNITS)}")
+    for flag, names in (("--columns", columns), ("--set", constants)):
+        for name in names:
+            if name not in _COLUMNS and not name.startswith("loss_"):
+                raise InputError(f"{flag} {name}: not a column of the table; allowed: {', '.join(_COLUMNS)}, loss_NAME")
+
+
+def _read_cells(runs) -> dict[str, list[str]]:
+    """Return every cell of a file as text."""
+    problems, parts = Problems(runs), []
+
+    def take(block):
+        cells, rows = take_apart(block, problems)
+        parts.append(cells)
+        return rows
+
+    read_blocks(runs, take)
+    problems.raise_if_any()
+    if not any(part.rows for part in parts):
+        raise InputError(f"{runs}: no rows below the header")
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    return {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
+
+
+def _renamed(runs, cells: dict[str, list[str]], columns: dict[str, str]) -> tuple[dict, list[str]]:
+    """Return the cells under the table's names, and the columns that have no place there."""
+    for name, source in columns.items():
+        if source not in cells:
+            raise InputError(f"--columns {name}={source}: {runs} has no column {source}; there: {', '.join(cells)}")
+    own = [name for name in _COLUMNS if name in cells and name not in columns]
+    table = {name: list(cells[source]) for name, source in columns.items()} | {name: list(cells[name]) for name in own}
+    return table, [name for name in cells if name not in {*columns.values(), *own}]
+
+
+def _write(runs, out: Path, cells: dict[str, list[str]]):
+    """Write the cells if they are a results table, and return the table as it was read back."""
+    used = [name for name in cells if any(cell.strip() not in BLANK for cell in cells[name])]
+    names = [name for name in _COLUMNS if name in used] + [name for name in used if name not in _COLUMNS]
+    rows = list(zip(*(cells[name] for name in names), strict=True))
+    temporary = out.with_name(f".{os.getpid()}.{out.name}")
+    try:
+        temporary.write_bytes(_packed(names, rows, out))
+        frame = read_table(temporary)
+        if frame.attrs["remarks"]:  # rows that were there twice are not written
+            temporary.write_bytes(_packed(names, dict.fromkeys(rows), out))
+        os.replace(temporary, out)
+    except InputError as error:
+        raise InputError(str(error).replace(str(temporary), str(runs))) from None
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return frame
+
+
+def _packed(names, rows, out: Path) -> bytes:
+    """Return a table as the bytes of its file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *rows])
+    content = text.getvalue().encode()
+    return gzip.compress(content, mtime=0) if out.name.endswith(".gz") else content
+
+
+def _in_rows(count: int, rows: int) -> str:
+    return "" if count == rows else f", in {count} of {rows} rows"
+
+
+class _Table:
+    """The cells of the table to be, as text; each step fills blank cells and says so."""
+
+    def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
+        self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
+        self.rows = len(next(iter(cells.values()), []))
+
+    def column(self, name: str) -> list[str]:
+        """Return a column, made of blanks if it was not there."""
+        return self.cells.setdefault(name, [""] * self.rows)
+
+    def blank(self, name: str) -> list[int]:
+        """Return the rows without a value in a column."""
+        return [i for i, cell in enumerate(self.cells.get(name, [""] * self.rows)) if cell.strip() in BLANK]
+
+    def fill(self, name: str, values: dict[int, str], how: str) -> None:
+        """Put values into rows of a column."""
+        if values:
+            column = self.column(name)
+            for i, value in values.items():
+                column[i] = value
+            self.remarks.append(f"{name}: {how}{_in_rows(len(values), self.rows)}")
+
+    def number(self, name: str) -> np.ndarray:
+        """Return a column as numbers, NaN where there is none: [rows] float64."""
+        return to_numbers(self.cells.get(name, [""] * self.rows))[0]
+
+    def derive(self) -> None:
+        """Fill in what can be derived."""
+        for name, value in self.constants.items():
+            if not (blank := self.blank(name)):
+                self.remarks.append(f"{name}: not set to {value}, since no cell is blank")
+            elif name != "router_type":
+                self.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
+        self._router()
+        blank = [i for i in self.blank("num_experts") if self.cells["router_type"][i] == DENSE]
+        self.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
+        self._runs()
+        self._steps()
+        self._counts()
+
+    def to_nats(self, unit: str) -> None:
+        """Turn every loss, and the standard error of the validation loss, into nats per token."""
+        if unit == "nats":
+            return
+        self._error_to_nats(unit)
+        for name in (name for name in self.cells if name.startswith("loss_")):
+            values, cells = self.number(name), self.cells[name]
+            for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # of the others `read_table` will tell
+                cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
+            self.remarks.append(f"{name}: from {unit} to nats")
+
+    def _error_to_nats(self, unit: str) -> None:
+        """Turn standard_error into nats: of a perplexity p, where log p is the loss, it is smaller by the factor p."""
+        errors, losses = self.number("standard_error"), self.number("loss_validation")
+        scale = np.full(self.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
+        known = np.flatnonzero(np.isfinite(errors * scale))
+        for i in known:
+            self.cells["standard_error"][i] = repr(float(errors[i] * scale[i]))
+        if known.size:
+            self.remarks.append(f"standard_error: from {unit} to nats")
+
+    def _router(self) -> None:
+        """Fill in router_type, in the table's spelling."""
+        known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
+        blank = self.blank("router_type")
+        if "router_type" in self.constants and blank:
+            given = known.get(self.constants["router_type"].casefold(), self.constants["router_type"])
+            one = set(np.flatnonzero(self.number("num_experts") == 1))
+            self.fill("router_type", {i: given for i in blank if i not in one}, f"{given}, as set")
+            self.fill("router_type", {i: DENSE for i in blank if i in one}, f"{DENSE}, since num_experts is 1")
+        column, spelled = self.column("router_type"), {}
+        for i, cell in enumerate(column):
+            column[i] = known.get(cell.strip().casefold(), cell.strip())
+            if column[i] != cell.strip():
+                spelled[cell.strip()] = column[i]
+        if spelled:
+            self.remarks.append("router_type: " + ", ".join(f"{old} is {new}" for old, new in spelled.items()))
+
+    def _runs(self) -> None:
+        """Number the runs by their names or, where these are blank in every row, by their configurations."""
+        names, blank = [cell.strip() for cell in self.column("hyper_id")], self.blank("hyper_id")
+        if len(blank) < self.rows:
+            ids = self.number("hyper_id")
+            if not blank and not ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
+                numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(names))}
+                self.cells["hyper_id"] = [numbers[name] for name in names]
+                self.remarks.append(f"hyper_id: the names of {len(numbers)} runs, numbered in the order of the rows")
+            return
+        told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in self.cells]
+        keys = list(zip(*(self.cells[name] for name in told), strict=True))
+        numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
+        how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
+        self.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how + ", ".join(told))
+
+    def _steps(self) -> None:
+        """Fill in step from tokens; if there are none either, every run has to have one row."""
+        blank = self.blank("step")
+        if not blank:
+            return
+        tokens = self.number("tokens")
+        steps = tokens / (self.number("batch_size") * self.number("sequence_length"))
+        whole = [i for i in blank if steps[i] % 1 == 0]
+        if len(whole) == len(blank):
+            self.fill("step", {i: str(int(steps[i])) for i in blank}, "tokens / (batch_size * sequence_length)")
+        elif np.isfinite(tokens[blank]).all() and len(blank) == self.rows:
+            self.fill("step", {i: str(round(tokens[i])) for i in blank}, "the tokens, which order a run's rows too")
+        elif len(blank) == self.rows and len(set(self.cells["hyper_id"])) == self.rows:
+            self.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
+        else:
+            row = blank[0] + 1
+            raise InputError(f"{self.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row")
+
+    def _counts(self) -> None:
+        """Fill in N, P and the FLOPs of a step where the shape of the model gives them."""
+        width, heads = self.number("d_model"), self.number("num_heads")
+        split = [i for i in self.blank("kqv_size") if width[i] % heads[i] == 0]
+        self.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
+        names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_RECIPE[2:])
+        numbers = {name: [None if math.isnan(x) else x for x in self.number(name).tolist()] for name in names}
+        for name in _COUNTED:
+            values, blank = {}, self.blank(name)
+            for i in blank:
+                try:
+                    value = _count(name, self.cells["router_type"][i], {n: v[i] for n, v in numbers.items()})
+                except InputError as error:
+                    raise InputError(f"{self.runs}: row {i + 1}: {error}") from None
+                if value is not None:
+                    values[i] = repr(value)
+            self.fill(name, values, "counted from the shape of the model")
+            told = name == "dense_parameter_count" or "d_model" not in self.cells  # by `read_table`, or no shape at all
+            if len(values) < len(blank) and not told:
+                missing = _in_rows(len(blank) - len(values), self.rows)
+                self.remarks.append(f"{name}: blank, since not all that it is counted from is known{missing}")
+
+
+def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:
+    """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
+
+    Where N alone is asked for the router does not matter: routed or not, N is that of the dense model.
+    """
+    values = {n: int(x) if x is not None and math.isfinite(x) and x % 1 == 0 else None for n, x in known.items()}
+    shape = [values[n] for n in _SHAPE]
+    if any(size is None or size < 1 for size in shape):
+        return None
+    if name == "dense_parameter_count":
+        return float(count(*shape).dense_parameters)
+    wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _RECIPE[2:])
+    needed = () if router == DENSE and wide == 1 else (known["routing_frequency"],)
+    if router != DENSE:
+        needed += (values["num_experts"], values["k"])
+    if name == "flops_per_step":
+        needed += (batch, length, vocabulary)
+    if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
+        return None
+    counted = count(
+        *shape, router, values["num_experts"] or 1, values["k"] or 1, known["routing_frequency"] or 0.5, int(wide),
+        granularity=values["granularity"] or 1, vocab_size=vocabulary or 1, sequence_length=length or 1,
+    )  # fmt: skip
+    per_step = batch * length if name == "flops_per_step" else 0
+    return float(counted.flops_per_token * per_step or counted.total_parameters)

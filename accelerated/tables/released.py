@@ -1,0 +1,93 @@
+"""The released table of Clark et al. 2022, fetched once and checked by its SHA-256.
+
+The table is not part of this project: it is downloaded from the repository of the paper's authors, at a fixed commit,
+into the folder that ROUTELAWS_DATA names, or else `routelaws/data` in the user's cache folder. A file that is there
+already is used without a network, if it is the right one.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+
+
+class Released(NamedTuple):
+    """Where a released table comes from."""
+
+    url: str  # the file at a fixed commit
+    sha256: str
+    licence: str
+
+
+TABLES = {
+    "curves.csv.gz": Released(
+        "https://raw.githubusercontent.com/deepmind/scaling_laws_for_routing/"
+        "42da0c392b127df2c01fa7b705f72396050d05e5/data/curves.csv.gz",
+        "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f",
+        "CC-BY 4.0",
+    )
+}
+"""The tables that can be fetched, by the name of their file: 5,799 evaluations of the paper's 223 runs."""
+
+
+def released_table(name: str = "curves.csv.gz") -> Path:
+    """Return the path of a released table; it is downloaded if it is not there yet.
+
+    Args:
+        name: one of TABLES.
+
+    Returns:
+        The file, with the right SHA-256.
+
+    Raises:
+        InputError: no such table; a file of that name is there and has other content (it is left as it is); or it
+            cannot be downloaded, in which case the message says from where and to where.
+    """
+    if name not in TABLES:
+        raise InputError(f"released table {name!r} is not known; allowed: {', '.join(TABLES)}")
+    path = data_folder() / name
+    try:
+        if path.exists():
+            _check_content(path, TABLES[name].sha256)
+        else:
+            _download(path, TABLES[name])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; ROUTELAWS_DATA can name another folder") from None
+    return path
+
+
+def data_folder() -> Path:
+    """Return the folder of tables: ROUTELAWS_DATA, XDG_CACHE_HOME/routelaws/data or ~/.cache/routelaws/data."""
+    if named := os.environ.get("ROUTELAWS_DATA"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws" / "data"
+
+
+def _check_content(path: Path, sha256: str) -> None:
+    """Raise InputError if a file is not the one that is meant."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise InputError(
+            f"{path}: is not the released table (its SHA-256 begins with {found[:12]}, needed: {sha256[:12]}); move it "
+            "away and the table is downloaded anew, or name another folder with ROUTELAWS_DATA"
+        )
+
+
+def _download(path: Path, table: Released) -> None:
+    """Fetch a table to its place; what has another SHA-256 never gets there."""
+    import pooch
+    import requests
+
+    advice = f"download it by other means to {path}, or set ROUTELAWS_DATA to a folder that holds it"
+    try:
+        pooch.retrieve(table.url, f"sha256:{table.sha256}", fname=path.name, path=path.parent, progressbar=False)
+    except requests.exceptions.RequestException as error:
+        reason = f"HTTP {error.response.status_code}" if error.response is not None else type(error).__name__
+        raise InputError(f"{path.name} could not be downloaded from {table.url} ({reason}): {advice}") from None
+    except ValueError as error:
+        if "hash" not in str(error).lower():
+            raise
+        raise InputError(f"{table.url} gave a file with another SHA-256, which was not kept: {advice}") from None

@@ -1,0 +1,308 @@
+"""What belongs in a results table: its columns, the range of each, and what has to agree from row to row.
+
+A problem is named by its row (the first row below the header is 1) and its column, and all of them are counted, so that
+a table is put right in one go. `Problems` collects them; `check_runs` finds what no single cell shows: rows that
+contradict their router_type, and runs whose rows contradict each other.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from ..accounting import ROUTER_TYPES
+from ..errors import InputError
+
+RELEASED_COLUMNS = (
+    "hyper_id", "step", "loss_c4", "loss_curation_corpus", "loss_lambada", "loss_pile", "loss_validation",
+    "loss_wikitext103", "num_experts", "d_model", "num_blocks", "num_heads", "kqv_size", "flop_increase", "k",
+    "router_type", "seed", "routing_frequency", "total_parameter_count", "dense_parameter_count", "flops_per_step",
+    "model_size_label",
+)  # fmt: skip
+"""The columns of the released table, in its order."""
+
+OWN_COLUMNS = (
+    "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "objective",
+    "learning_rate", "dropped_fraction", "max_load", "idle_experts", "evaluation_tokens",
+    "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
+)  # fmt: skip
+"""The columns that our own training adds, after the released ones."""
+
+NEEDED_COLUMNS = ("hyper_id", "step", "router_type", "num_experts", "dense_parameter_count")
+"""What every table has to have, besides at least one column whose name starts with `loss_`."""
+
+CONFIGURATION_COLUMNS = (
+    "router_type", "num_experts", "k", "seed", "routing_frequency", "flop_increase", "d_model", "num_blocks",
+    "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
+    "objective",
+)  # fmt: skip
+"""What makes a run the one it is, and so has to be the same in all of its rows."""
+
+TEXT_COLUMNS = ("router_type", "model_size_label", "objective", "device", "commit")
+OBJECTIVES = ("causal", "masked")
+"""Those of `configuration.OBJECTIVES`; here too, so that a table is read without JAX."""
+DENSE = "Dense"
+BLANK = ("", "nan", "NaN", "NA", "null", "None")
+"""What a cell without a value may hold."""
+
+SHOWN = 20
+"""Problems that a message lists; the others are counted."""
+
+_WHOLE_LIMIT = 2.0**53  # beyond it float64 no longer tells whole numbers apart, and two runs would become one
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE | re.ASCII)
+
+
+class Range(NamedTuple):
+    """What the numbers of a column may be."""
+
+    needed: str  # in words
+    low: float
+    above: bool = False  # `low` itself is out
+    high: float = math.inf
+    whole: bool = False
+    infinite: bool = False  # infinity is in
+
+
+_COUNT = Range("1 or more", 1, whole=True)
+_LABEL = Range("a whole number from 0 to 2^53", 0, high=_WHOLE_LIMIT, whole=True)
+_LOSS = Range("a loss above 0", 0, above=True)
+_ABOVE_0 = Range("a count above 0", 0, above=True)
+
+RANGES = {
+    "hyper_id": _LABEL,
+    "step": _LABEL,
+    **{name: _LOSS for name in RELEASED_COLUMNS if name.startswith("loss_")},
+    "num_experts": Range("1 (dense) or more", 1, whole=True),
+    **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size", "k"), _COUNT),
+    "flop_increase": Range("1 or more", 1),
+    "seed": Range("a whole number", -math.inf, whole=True),
+    "routing_frequency": Range("a share from 0 to 1", 0, high=1),
+    **dict.fromkeys(("total_parameter_count", "dense_parameter_count", "flops_per_step"), _ABOVE_0),
+    "granularity": Range("a number above 0", 0, above=True),
+    "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite: nothing was dropped
+    "tokens": Range("0 or more", 0),
+    **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _COUNT),
+    "learning_rate": Range("0 or more", 0),
+    "dropped_fraction": Range("a share from 0 to 1", 0, high=1),
+    "max_load": Range("1 or more", 1 - 1e-6),  # of the busiest expert, in fair shares; a mean of float32 sums
+    "idle_experts": Range("a share from 0 to 1", 0, high=1),
+    **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _COUNT),
+    "standard_error": Range("0 or more", 0),  # of loss_validation over documents, nats per token
+    "wall_seconds": Range("0 or more", 0),
+}
+"""The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""
+
+
+def range_of(name: str) -> Range | None:
+    """Return the range of a column, None if its cells are text."""
+    return RANGES.get(name, _LOSS if name.startswith("loss_") else None)
+
+
+class Problems:
+    """What is wrong with one table: the first of it in words, all of it in number."""
+
+    def __init__(self, where):
+        """Take what the message begins with, such as the path of the file."""
+        self.where, self.count, self._listed = where, 0, []
+
+    def add(self, row: int, column: str | None, value: str, needed: str) -> None:
+        """Note a problem: the row from 1, its column (None for the whole row), what is there, and what is needed."""
+        self.count += 1
+        at = f"row {row}" if column is None else f"row {row}, column {column}"
+        there = value if column is None else shorten(value)
+        self._listed.append((row, f"{at}: {there}; needed: {needed}"))
+        if len(self._listed) > 50 * SHOWN:
+            self._listed = self._first()
+
+    def add_each(self, mask: np.ndarray, rows, column: str, text, needed: str) -> None:
+        """Note every row where `mask` holds, in the order of `rows`; `text(i)` gives the i-th row's cell."""
+        at = np.flatnonzero(mask)
+        for i in at[:SHOWN]:
+            self.add(int(rows[i]), column, text(i), needed)
+        self.count += len(at[SHOWN:])  # these are never among the first
+
+    def lines(self) -> list[str]:
+        """Return the problems that are listed, by row."""
+        return [line for _, line in self._first()]
+
+    def _first(self) -> list[tuple[int, str]]:
+        return sorted(self._listed, key=lambda entry: entry[0])[:SHOWN]
+
+    def raise_if_any(self) -> None:
+        """Raise InputError with everything that was noted: one line for one problem, or a list below a first line."""
+        if self.count == 1:
+            raise InputError(f"{self.where}: {self.lines()[0]}")
+        if self.count:
+            lines = [f"{self.where}: {self.count} problems; nothing was read", *(f"  {line}" for line in self.lines())]
+            if self.count > SHOWN:
+                lines.append(f"  ... and {self.count - SHOWN} more")
+            raise InputError("\n".join(lines))
+
+
+def shorten(value: str) -> str:
+    """Return a cell as a message shows it."""
+    return repr(value if len(value) <= 40 else value[:37] + "...")
+
+
+def to_numbers(cells: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers in cells of text, and where there is text that is none; a blank is NaN and is no problem.
+
+    Numbers are those of a CSV file anywhere: ASCII digits, a decimal point, an exponent, infinity. Each becomes the
+    float64 nearest to it. What Python's own float() takes beyond that (1_000, digits of other scripts) is refused.
+
+    Args:
+        cells: [n] text.
+
+    Returns:
+        [n] float64, and [n] bool.
+    """
+    values, wrong = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
+    for i, cell in enumerate(cells):
+        cell = cell.strip()
+        if _NUMBER.fullmatch(cell):
+            values[i] = float(cell)
+        else:
+            wrong[i] = cell not in BLANK
+    return values, wrong
+
+
+def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
+    """Return where numbers are not what their column may hold: [(mask [n], what is needed)], each cell once at most.
+
+    Args:
+        name: a column with a range.
+        values: [n] float64, NaN where blank.
+    """
+    allowed = range_of(name)
+    checks = []
+    if name in NEEDED_COLUMNS:
+        checks.append((np.isnan(values), "a value (it is blank)"))
+    if not allowed.infinite:
+        checks.append((np.isinf(values), "a finite number"))
+    if allowed.whole:
+        with np.errstate(invalid="ignore"):
+            checks.append((values % 1 > 0, "a whole number"))
+    low = values <= allowed.low if allowed.above else values < allowed.low
+    checks.append((low | (values > allowed.high), allowed.needed))
+    named = np.zeros(len(values), dtype=bool)
+    for i, (mask, needed) in enumerate(checks):
+        checks[i] = (mask & ~named, needed)
+        named |= mask
+    return checks
+
+
+def check_runs(frame, rows: np.ndarray, problems: Problems):
+    """Check what rows have to agree on, and return the mask [n] of the rows that only repeat an earlier one.
+
+    * The columns of CONFIGURATION_COLUMNS stay the same within a hyper_id; where they do not, two runs share a number.
+    * A hyper_id and step that are there twice are one evaluation: the same in every cell, and then the later row is a
+      repetition, or a contradiction.
+    * Dense has one expert, since a law reads a dense run as E = 1. A routed run uses at most as many experts as it has,
+      has a share of routed blocks above 0 and no flop_increase, which is for wider dense models.
+    * P counts all parameters and N some of them, so P is at least N.
+
+    Args:
+        frame: as `read_table` returns it.
+        rows: [n] the number of each row in the file.
+        problems: is told what is wrong.
+    """
+    _check_kinds(frame, rows, problems)
+    run, first = _groups(frame["hyper_id"].to_numpy())
+    for name in CONFIGURATION_COLUMNS:
+        if name in frame:
+            _check_constant(frame, name, run, first, rows, problems)
+    return _check_repeated(frame, rows, problems)
+
+
+def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the group of each row, and the position at which each group begins."""
+    import pandas
+
+    group, unique = pandas.factorize(keys)
+    first = np.empty(len(unique), dtype=np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]  # the last one written is the first one there
+    return group, first
+
+
+def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
+    """Check each row's numbers against its router_type, and P against N."""
+    kind = frame["router_type"]
+    known = {name.casefold(): name for name in ROUTER_TYPES.values()}
+    for spelled in kind.unique():
+        meant = known.get(spelled.casefold(), spelled)
+        if spelled != meant:
+            _name(frame, "router_type", (kind == spelled).to_numpy(), f"{meant}, in this spelling", rows, problems)
+    if "objective" in frame:
+        unknown = ~frame["objective"].isin((*OBJECTIVES, *BLANK)).to_numpy()
+        _name(frame, "objective", unknown, f"{' or '.join(OBJECTIVES)}, or nothing", rows, problems)
+    dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
+
+    def column(name):
+        return frame[name].to_numpy() if name in frame else np.full(len(frame), np.nan)
+
+    experts = column("num_experts")
+    checks = [
+        ("num_experts", dense & (experts != 1), "1, since router_type is Dense"),
+        ("k", ~dense & (column("k") > experts), "at most num_experts"),
+        ("routing_frequency", ~dense & (column("routing_frequency") == 0), "above 0, since the run is routed"),
+        ("flop_increase", ~dense & (column("flop_increase") > 1), "1, since the run is routed"),
+        ("total_parameter_count", column("total_parameter_count") < column("dense_parameter_count"),
+         "at least dense_parameter_count"),
+    ]  # fmt: skip
+    for name, mask, needed in checks:
+        _name(frame, name, mask, needed, rows, problems)
+
+
+def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Problems) -> None:
+    """Name, for each run in which a column changes, the first row that differs from the run's first."""
+    import pandas
+
+    values = pandas.factorize(frame[name])[0]  # blank is -1, and so equal to blank
+    differs = np.flatnonzero(values != values[first][run])
+    _, earliest = np.unique(run[differs], return_index=True)
+    for at in differs[earliest]:
+        other = first[run[at]]
+        needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same hyper_id"
+        problems.add(int(rows[at]), name, _text(frame, name, at), f"{needed} {frame['hyper_id'].iat[at]}")
+
+
+def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
+    """Return the mask of the rows that repeat an earlier one cell by cell; name those that contradict one."""
+    import pandas
+
+    keys = ["hyper_id", "step"]
+    repeated = frame.duplicated(keys).to_numpy()
+    if not repeated.any():
+        return repeated
+    several = np.flatnonzero(frame.duplicated(keys, keep=False).to_numpy())
+    part = frame.iloc[several]
+    group, first = _groups(part.groupby(keys).ngroup().to_numpy())
+    told = np.zeros(len(part), dtype=bool)
+    for name in (column for column in frame.columns if column not in (*keys, *CONFIGURATION_COLUMNS)):
+        values = pandas.factorize(part[name])[0]
+        differs = (values != values[first][group]) & ~told
+        told |= differs
+        for i in np.flatnonzero(differs):
+            at, other = several[i], several[first[group[i]]]
+            which = f"hyper_id {frame['hyper_id'].iat[at]} and step {frame['step'].iat[at]}"
+            needed = f"{_shown(frame, name, other)} as in row {rows[other]}, which has the same {which}"
+            problems.add(int(rows[at]), name, _text(frame, name, at), needed)
+    return repeated
+
+
+def _name(frame, name: str, mask: np.ndarray, needed: str, rows: np.ndarray, problems: Problems) -> None:
+    """Note every row where `mask` holds."""
+    problems.add_each(mask, rows, name, lambda at: _text(frame, name, at), needed)
+
+
+def _text(frame, name: str, at: int) -> str:
+    """Return a cell of a frame as text: whole numbers without a decimal point, a blank as nothing."""
+    value = frame[name].iat[at]
+    if isinstance(value, float | np.floating):
+        return "" if math.isnan(value) else repr(int(value)) if value % 1 == 0 else repr(float(value))
+    return str(value)
+
+
+def _shown(frame, name: str, at: int) -> str:
+    return shorten(_text(frame, name, at))

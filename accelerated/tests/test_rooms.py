@@ -1,0 +1,51 @@
+"""Who may import whom: arrows point down, and no file needs a file that needs it."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+from routelaws import accelerated
+
+FOLDER = Path(accelerated.__file__).parent
+ROOMS = ("tables", "training", "findings", "report", "commands")
+"""From the lowest to the highest. Below them are the files that have a twin, and kernels; above them cli and benchmarks."""
+
+
+def imports(path: Path) -> set[str]:
+    """Return the files of `accelerated` that a file imports, as paths below it, wherever the import stands."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            candidates = [base.with_suffix(".py")] if node.module else []
+            candidates += [base / f"{alias.name}.py" for alias in node.names]
+            found |= {str(file.relative_to(FOLDER)) for file in candidates if file.is_file()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    files = [path for path in FOLDER.rglob("*.py") if "tests" not in path.parts]
+    return {str(path.relative_to(FOLDER)): imports(path) for path in files}
+
+
+def height(file: str) -> int:
+    room = Path(file).parts[0]
+    if room in ("cli.py", "__main__.py", "benchmarks"):
+        return len(ROOMS)
+    return ROOMS.index(room) if room in ROOMS else -1
+
+
+def test_the_graph_is_read(graph):
+    assert "tables/schema.py" in graph["tables/table.py"] and "laws/catalogue.py" in graph["findings/law_fits.py"]
+
+
+def test_no_file_imports_from_a_higher_room(graph):
+    wrong = [(file, other) for file, others in graph.items() for other in others if height(other) > height(file)]
+    assert not wrong
+
+
+def test_no_import_goes_in_a_circle(graph):
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle

@@ -1,0 +1,108 @@
+"""Rows of the results table: one per evaluation, in the released columns and then our own."""
+
+import csv
+import functools
+import importlib.metadata
+import io
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ..accounting import ROUTER_TYPES
+from ..files import write_atomically
+from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS
+from .config import TrainConfig
+from .window_losses import WindowLosses, documents, standard_error
+
+COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
+"""Header of every table that is written here."""
+
+
+def result_row(
+    config: TrainConfig,
+    hyper_id: int,
+    step: int,
+    losses: dict[str, float],
+    validation: WindowLosses,
+    dropped: float,
+    load: np.ndarray,
+    seconds: float,
+) -> dict:
+    """Return the row of one evaluation.
+
+    Args:
+        config: the run.
+        hyper_id: number of the run in its sweep.
+        step: training steps done.
+        losses: {"validation": nats per token, ...}; sets that were not evaluated stay blank.
+        validation: those of the validation text, window by window.
+        dropped: share of assignments dropped in training since the evaluation before.
+        load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
+        seconds: wall time of the run so far, compilation included.
+    """
+    model, counted = config.model(), config.accounting()
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {f"loss_{name}": value for name, value in losses.items()}
+    row |= {
+        "hyper_id": hyper_id, "step": step, "num_experts": model.num_experts, "d_model": model.d_model,
+        "num_blocks": model.num_blocks, "num_heads": model.num_heads, "kqv_size": model.kqv_size,
+        "flop_increase": float(model.flop_increase), "k": model.k, "router_type": ROUTER_TYPES[model.router],
+        "seed": config.seed,
+        "routing_frequency": model.routing_frequency, "total_parameter_count": counted.total_parameters,
+        "dense_parameter_count": counted.dense_parameters,
+        "flops_per_step": counted.flops_per_token * config.batch_size * config.sequence_length,
+        "model_size_label": size_label(counted.dense_parameters),
+        "granularity": model.granularity, "capacity_factor": model.capacity_factor,
+        "tokens": step * config.batch_size * config.sequence_length, "sequence_length": config.sequence_length,
+        "batch_size": config.batch_size, "vocab_size": config.vocab_size, "objective": model.objective,
+        "learning_rate": config.peak_learning_rate(), "dropped_fraction": dropped,
+        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
+        "idle_experts": float((load == 0).mean()) if load.size else "",
+        "evaluation_tokens": int(validation.tokens.sum()), "evaluation_documents": documents(validation),
+        "standard_error": standard_error(validation) if documents(validation) > 1 else "",
+        "wall_seconds": round(seconds, 3), "device": jax.devices()[0].device_kind, "commit": commit(),
+    }  # fmt: skip
+    return row
+
+
+def size_label(parameters: int) -> str:
+    """Return a parameter count as people say it: 7K, 1.3B."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if parameters >= 0.9995 * size:
+            value = parameters / size
+            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
+    return str(parameters)
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the checkout that this code runs from, or the version of the package."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+        if found.returncode == 0 and (here.parents[1] / ".git").exists():
+            return found.stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return importlib.metadata.version("routelaws")
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    """Write a table, whole or not at all; numbers are written so that they read back exactly."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
+def read_rows(path: Path) -> list[dict]:
+    """Return the rows of a table that `write_rows` wrote, as text; none if there is no such file."""
+    if not Path(path).exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

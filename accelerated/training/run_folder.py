@@ -1,0 +1,89 @@
+"""What the folder of a run holds beside its weights: whose it is, its log and its hash table.
+
+    config.json        the resolved configuration            `claim_folder`, `read_config`
+    log.jsonl          one line per compiled call            `read_log`
+    hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
+"""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from ..files import write_atomically
+from .config import TrainConfig, from_mapping
+
+HASH_TABLE = "hash_table.npy"
+"""Where a run keeps its table."""
+
+
+def claim_folder(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration into a fresh folder, or find the same one there.
+
+    Raises:
+        InputError: the folder holds a run with another configuration; the message names the first difference.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        write_atomically(path, config.to_json())
+        return
+    found = read_config(folder)
+    for name in config.__dataclass_fields__:
+        ours, theirs = getattr(config, name), getattr(found, name)
+        if ours != theirs:
+            raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Return the configuration of the run in a folder.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = Path(folder) / "config.json"
+    try:
+        return from_mapping(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: holds no run (no config.json)") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def read_log(path: Path) -> list[dict]:
+    """Return the lines of a log; a last line that a kill cut short is left out."""
+    if not Path(path).exists():
+        return []
+    lines = []
+    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
+    """Write the table into the folder of a run."""
+    if table is not None:
+        content = io.BytesIO()
+        np.save(content, table, allow_pickle=False)
+        write_atomically(folder / HASH_TABLE, content.getvalue())
+
+
+def read_hash_table(folder: Path) -> np.ndarray | None:
+    """Return the table that a run keeps; None if it has none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = Path(folder) / HASH_TABLE
+    if not path.exists():
+        return None
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error

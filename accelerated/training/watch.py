@@ -1,0 +1,19 @@
+"""Who is told what happens while a model is trained."""
+
+from collections.abc import Callable
+
+Watch = Callable[..., None]
+"""Called as watch(kind, **fields):
+
+    watch("start", run=)                               of a sweep or a command: the run with this hyper_id begins
+    watch("step", step=, loss=, tokens_per_second=)    a compiled call is done
+    watch("evaluation", step=, loss=)                  the validation text was evaluated
+    watch("finished", run=), watch("failed", run=, line=)
+    watch("say", line=)                                something a person should read
+
+In a sweep every call has `run=hyper_id`.
+"""
+
+
+def silent(kind: str, **fields) -> None:
+    """The `Watch` of a run that nobody watches."""

@@ -1,0 +1,271 @@
+"""Dialects: functions of one name that differ from library to library, as code that says which one a function speaks.
+
+    subject         function of a stranger                                      ours
+    "capacity"      f(num_tokens, num_experts, k, capacity_factor) -> int       min(T, ceil(c k T / E))
+    "drop order"    f(expert, num_experts, capacity[, priority]) -> [T, k]      all first choices before any second
+    "gates"         f(logits, expert) -> [T, k]                                 softmax over all experts
+    "balance loss"  f(logits, expert) -> number                                 1 at balance, whatever k is
+    "scope"         f(logits, expert) -> number                                 statistics of all tokens together
+    "ties"          f(scores, k) -> [T, k]                                      lower index, -0.0 equals +0.0
+    "activation"    f(x) -> [n]                                                 GELU in the tanh form
+    "second expert" f(logits, uniforms) -> [T, 2]                               kept with probability min(1, 2 gate)
+    "groups"        f(batch, group_size) -> [groups, group_size]                one position of neighbouring sequences
+    "expert choice" f(logits, capacity_factor) -> [T, E], 0 where not taken     softmax over experts
+    "capacity of expert choice"
+                    f(num_tokens, num_experts, capacity_factor) -> int          min(T, ceil(c T / E))
+    "output of expert choice"
+                    f(up, down, x, token, gate) -> [T, d]                       the sum of gate times output
+    "quantile step" f(scores, bias, k) -> [E], up to a constant                 the middle of each interval
+    "one-hot weights"
+                    f(logits) -> [g, E], 1 where an expert's logit is largest   the lower index of equal ones
+
+Arrays are NumPy's: expert [T, k] integers, logits and scores [T, E], priority [T, k]; for "scope" logits [b, S, E] and
+expert [b, S, 1] of b parts, which are sequences, micro-batches or layers, in a balance loss that is 1 at balance for
+one part; x [n]; uniforms [T] in [0, 1); batch [b, S] integers, all different, whose groups may come in any order; up
+[E, d, f], down [E, f, d], x [T, d], token and gate [E, C] of one layer of experts. "activation of an expert" and "of a
+routed layer" are the same question to what surrounds it. What is returned can be anything that NumPy can read.
+
+`classify` calls a function on inputs that tell all dialects of a subject apart, and says which of them it speaks; or
+that it speaks none, with the smallest input on which it differs from ours. A different answer is thus named before it
+is called a bug; `classify_backend` does so for the functions of a backend:
+
+    >>> verdict = classify("capacity", lambda T, E, k, c: max(round(c * T / E), 4))
+    >>> verdict.matches
+    ('flaxformer',)
+    >>> print(describe(verdict))
+    capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is another: at num_tokens 1, num_experts 1, k 1,
+    capacity_factor 1.0 it gives 1, and this 4.
+
+Some dialects have no one right answer: who is dropped at random, or which of equal scores `torch.topk` takes. They are
+conditions on the answer, and are named only where no definite dialect fits.
+
+The formulas are in `dialect_table`.
+"""
+
+import inspect
+import operator
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.dialects.table import SUBJECTS, Dialect
+from routelaws.reference.notation import ExpertChoice
+
+
+class Counterexample(NamedTuple):
+    """An input on which a function differs from ours."""
+
+    inputs: dict[str, Any]
+    ours: Any
+    found: Any  # what it returned, or "raised TypeError: ..." in words
+
+
+class Verdict(NamedTuple):
+    """Which dialect a function speaks."""
+
+    subject: str
+    matches: tuple[str, ...]  # names of dialects; more than one where they are the same function, none if it has none
+    examples: int  # inputs that were tried
+    counterexample: Counterexample | None  # None where it agrees with ours on all of them
+
+
+def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
+    """Return which dialect of a subject a function speaks.
+
+    Args:
+        subject: one of `SUBJECTS`.
+        function: of the signature in the module docstring, positional arguments; its inputs are copies. Inputs for
+            which it raises NotImplementedError are left out; what else it raises is an answer that no dialect gives.
+        seed: of the part of the inputs that is random.
+
+    Returns:
+        `Verdict`.
+
+    Raises:
+        ValueError: the subject is unknown.
+    """
+    if subject not in SUBJECTS:
+        raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
+    parameters, dialects, make_inputs, _, bare = SUBJECTS[subject]
+    inputs = make_inputs(seed)
+    given = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
+    answers = [tuple(_call(function, values[:given], bare) for _ in range(2)) for values in inputs]
+    offered = [place for place, (first, _) in enumerate(answers) if first is not None]
+    if not offered:
+        return Verdict(subject, (), 0, None)
+    inputs, answers = [inputs[place] for place in offered], [answers[place] for place in offered]
+    definite = [dialect.name for dialect in dialects if not dialect.accepts and _speaks(dialect, inputs, answers)]
+    loose = [dialect.name for dialect in dialects if dialect.accepts and _speaks(dialect, inputs, answers)]
+    difference = _difference(parameters, dialects[0], inputs, answers)
+    return Verdict(subject, tuple(definite or loose), len(inputs), difference)
+
+
+def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:
+    """Return which dialects the functions of a backend speak, by subject, with their defaults.
+
+    Args:
+        namespace: the backend, with the reference's public names; subjects whose function it lacks are left out.
+        call: call(path, *arrays, **options) calls one of its functions; by default with NumPy's arrays as they are.
+        seed: see `classify`.
+    """
+    verdicts = {}
+    for subject, (path, adapt) in FUNCTIONS.items():
+        try:
+            function = operator.attrgetter(path)(namespace)
+        except AttributeError:
+            continue
+        verdicts[subject] = classify(subject, adapt(function if call is None else _bound(call, path)), seed=seed)
+    return verdicts
+
+
+def _bound(call: Callable, path: str) -> Callable:
+    return lambda *arrays, **options: call(path, *arrays, **options)
+
+
+def _field(record, name: str, position: int) -> Any:
+    """Return a field of a record: an object with attributes, a dict, or a tuple in the order of the reference."""
+    if isinstance(record, dict):
+        return record[name]
+    return getattr(record, name) if hasattr(record, name) else record[position]
+
+
+def _one_expert(f: Callable) -> Callable:
+    """Return the activation inside an expert of width 1 whose weights are 1."""
+    return lambda x: f(np.ones((1, 1), x.dtype), np.ones((1, 1), x.dtype), x[:, None])[:, 0]
+
+
+def _one_routed(f: Callable) -> Callable:
+    """Return the activation inside a routed layer of one such expert, for all tokens, with gates of 1."""
+
+    def activation(x):
+        one = np.ones((1, 1, 1), x.dtype)
+        output = f({"up": one, "down": one}, x[:, None], np.zeros((len(x), 1), np.int64), np.ones((len(x), 1), x.dtype))
+        return _field(output, "output", 0)[:, 0]
+
+    return activation
+
+
+def _dense_choice(f: Callable) -> Callable:
+    """Return the gates of an expert-choice router as [T, E]."""
+
+    def gates(z, c):
+        found = f(z, capacity_factor=c)
+        token, gate = (np.asarray(_field(found, *field)) for field in (("token", 0), ("gate", 1)))
+        result = np.zeros(z.shape)
+        result[token, np.arange(len(token))[:, None]] = gate
+        return result
+
+    return gates
+
+
+def _room_of_choice(f: Callable) -> Callable:
+    """Return how many tokens an expert takes from a group of such a size."""
+    return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
+
+
+def _output_of_choice(f: Callable) -> Callable:
+    """Return the output of experts for a choice, given as its parts."""
+
+    def output(up, down, x, token, gate):
+        per_token = np.bincount(token.ravel(), minlength=len(x))
+        return f({"up": up, "down": down}, x, ExpertChoice(token, gate, per_token))
+
+    return output
+
+
+FUNCTIONS = {
+    "capacity": ("experts.expert_capacity", lambda f: lambda T, E, k, c: f(
+        num_tokens=T, num_experts=E, k=k, capacity_factor=c)),
+    "drop order": ("experts.dispatch", lambda f: lambda e, E, C: _field(f(e, num_experts=E, capacity=C), "kept", 1)),
+    "gates": ("routers.top_k.top_k_router", lambda f: lambda z, e: _field(f(z, k=e.shape[1]), "gate", 1)),
+    "balance loss": ("balance.auxiliary_loss", lambda f: lambda z, e: _field(f(z, e), "loss", 0)),
+    "ties": ("notation.top_k_indices", lambda f: lambda scores, k: f(scores, k=k)),
+    "activation": ("experts.gelu", lambda f: f),
+    "activation of an expert": ("experts.expert_ffn", _one_expert),
+    "activation of a routed layer": ("experts.routed_ffn", _one_routed),
+    "second expert": ("routers.top_k.gshard_router", lambda f: lambda z, u: _field(f(z, u), "gate", 1)),
+    "groups": ("routers.expert_choice.group_by_position", lambda f: lambda batch, g: f(batch, group_size=g)),
+    "expert choice": ("routers.expert_choice.expert_choice_router", _dense_choice),
+    "capacity of expert choice": ("routers.expert_choice.expert_choice_router", _room_of_choice),
+    "output of expert choice": ("routers.expert_choice.expert_choice_ffn", _output_of_choice),
+    "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
+    "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
+}  # fmt: skip
+"""Which function of a backend shows its dialect, and how to call it."""
+
+
+def describe(verdict: Verdict) -> str:
+    """Return the verdict in a few words, in lines of at most 120 characters."""
+    dialects = {dialect.name: dialect for dialect in SUBJECTS[verdict.subject].dialects}
+    if verdict.matches:
+        found = dialects[verdict.matches[0]]
+        text = f"{verdict.subject}: {found.formula}; as in {', '.join(found.spoken_by)}."
+    else:
+        text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
+    if verdict.counterexample is not None:
+        inputs, ours, found = verdict.counterexample
+        where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())
+        text += f" Ours is another: at {where} it gives {_plain(ours)}, and this {_plain(found)}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _plain(value) -> Any:
+    return value if isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _takes(function: Callable, count: int) -> bool:
+    """Return whether a function can be called with so many positional arguments; yes, if nobody can tell."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # no signature, as for some that are not written in Python
+        return True
+    return True
+
+
+def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
+    """Return what a function gives for copies of its arguments, as an array; words, where it raises; None for none."""
+    try:
+        found = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
+        return found if bare is None else bare(found)
+    except NotImplementedError:
+        return None
+    except Exception as problem:  # whatever a stranger's function does is an answer
+        return f"raised {type(problem).__name__}: {problem}"
+
+
+def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool:
+    if dialect.accepts is None:
+        return all(_same(first, dialect.function(*v)) for v, (first, _) in zip(inputs, answers, strict=True))
+    stable = all(_same(first, second) for first, second in answers)
+    if dialect.repeats not in (None, stable) or any(isinstance(first, str) for first, _ in answers):
+        return False
+    try:
+        return all(dialect.accepts(*v, found) for v, pair in zip(inputs, answers, strict=True) for found in pair)
+    except (IndexError, TypeError, ValueError):  # of another shape or kind
+        return False
+
+
+def _difference(parameters, ours: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
+    """Return the first input, and so the smallest, on which an answer is not ours."""
+    for values, (found, _) in zip(inputs, answers, strict=True):
+        wanted = ours.function(*values)
+        if not _same(found, wanted):
+            return Counterexample(dict(zip(parameters, values, strict=True)), wanted, found)
+    return None
+
+
+def _same(found, wanted) -> bool:
+    """Return whether two answers are equal: whole numbers and booleans exactly, others up to the bound."""
+    if isinstance(found, str) or isinstance(wanted, str):
+        return isinstance(found, str) and isinstance(wanted, str) and found == wanted
+    wanted = np.asarray(wanted)
+    if found.shape != wanted.shape or found.dtype.kind not in "biuf":
+        return False
+    if wanted.dtype.kind in "biu":
+        return bool(np.all(found == wanted))
+    return bool(np.all(np.abs(found - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))

@@ -1,0 +1,1 @@
+"""How the suite runs: backends, the pytest plugin, calls under a time limit, reports."""

@@ -1,0 +1,116 @@
+"""Backends of our own: `routelaws.accelerated` under other conditions, and its compiled kernels without JAX.
+
+    routelaws.reference                        the oracle, compared with itself: every share is 0
+    routelaws.accelerated                      compiled; float64, float32 and bfloat16
+    routelaws.conformance.engine.own_backends:float64     the same in one precision: what holds there is said apart
+    routelaws.conformance.engine.own_backends:float32
+    routelaws.conformance.engine.own_backends:bfloat16
+    routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
+    routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
+
+The variants leave out `laws` and `accounting`, which run on the host in float64, whatever is asked: they are judged
+as parts of `routelaws.accelerated`, and the laws' loops once more as `kernels`.
+
+In `eager` the functions are called and differentiated without `jit`. Each operation is rounded for itself, none is
+fused or folded away, and code that is right only where values are traced shows. Loops (`while_loop`, `scan`) are still
+compiled, anew in every call. The whole model is such a loop, so `transformer` and `routed_block` are left out: eager or
+not, it is compiled, and here a hundred times.
+
+`kernels` offers what our numba loops back. Nothing of JAX stands between them and the arrays of the test, so it is
+also seen that they change no input, and that an array in any precision is read as what it is.
+"""
+
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+
+from routelaws.accelerated.kernels import assignment
+
+_HOST = ("accounting", "laws")
+"""Rooms whose functions run on the host, in float64."""
+
+_MODEL = ("configuration", "routed_block", "transformer")
+
+
+class _Variant:
+    """The rooms of `routelaws.accelerated` that compute with JAX, with other capabilities or dtypes."""
+
+    def __init__(self, *, without=_HOST, **conditions):
+        vars(self).update(conditions, _without=without)
+
+    def __getattr__(self, name: str):
+        if name.startswith("__") or name in self._without:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("routelaws.accelerated"), name)
+
+
+_JAX = ("jit", "grad")
+
+float64 = _Variant(capabilities=_JAX, dtypes=("float64",))
+float32 = _Variant(capabilities=_JAX, dtypes=("float32",))
+bfloat16 = _Variant(capabilities=_JAX, dtypes=("bfloat16",))
+eager = _Variant(capabilities=("grad",), dtypes=("float64", "float32", "bfloat16"), without=(*_HOST, *_MODEL))
+
+
+def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None) -> dict:
+    """See `routelaws.reference.routers.base.balanced_assignment`: the exact solver, which reads float32 and float64.
+
+    Args:
+        scores: [T, E].
+        k: experts per token.
+        mask: [T] bool, True for a real token; the others get experts 0 … k-1.
+
+    Returns:
+        The fields of the reference's record.
+    """
+    found = assignment.assign(scores if mask is None else scores[np.asarray(mask, bool)], k)
+    expert = found.expert
+    if mask is not None:
+        expert = np.tile(np.arange(k, dtype=np.int32), (len(scores), 1))
+        expert[np.asarray(mask, bool)] = found.expert
+    # The sums are float64 for scores in float32, too.
+    objective, gap = np.float64(found.objective), np.float64(found.gap)
+    return {"expert": expert, "objective": objective, "prices": found.prices, "gap": gap}
+
+
+def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64:
+    """See `routelaws.reference.routers.base.dual_bound`: an objective and what `measure_gap` says is missing.
+
+    Args:
+        scores: [T, E].
+        prices: [E].
+        k: experts per token.
+
+    Returns:
+        The bound, the same whatever the assignment: here tokens are dealt out in turn.
+    """
+    num_tokens, num_experts = scores.shape
+    expert = (np.arange(num_tokens * k, dtype=np.int32) % np.int32(num_experts)).reshape(num_tokens, k)
+    objective = np.take_along_axis(scores, expert, axis=1).sum(dtype=np.float64)
+    return objective + assignment.measure_gap(scores, expert, np.asarray(prices, np.float64))
+
+
+_LAWS = {
+    "fitting": ("fit_routed", "predict_curve"),
+    "uncertainty": ("profile_intervals", "slope_interval", "gain_interval"),
+    "resampling": ("bootstrap", "jackknife"),
+}
+"""Functions of `routelaws.accelerated.laws` that are a thin cover of the loops in `kernels/law_*.py`."""
+
+
+class _Kernels:
+    """What numba's loops back: `routers.base` and three files of `laws`."""
+
+    routers = SimpleNamespace(
+        base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))  # fmt: skip
+    dtypes = ("float64", "float32")
+
+    @property
+    def laws(self):
+        files = {file: importlib.import_module(f"routelaws.accelerated.laws.{file}") for file in _LAWS}
+        return SimpleNamespace(**{file: SimpleNamespace(**{name: getattr(module, name) for name in _LAWS[file]})
+                                  for file, module in files.items()})  # fmt: skip
+
+
+kernels = _Kernels()

@@ -1,0 +1,350 @@
+"""The pytest plugin: options, the `backend` fixture, and what is written down of each test.
+
+`python -m routelaws.conformance` loads it by name; so does `pytest -p routelaws.conformance.engine.plugin`. In this
+repository conftest.py registers it, and with neither an option nor ROUTELAWS_BACKEND the fixture is the plain module
+`routelaws.accelerated`.
+"""
+
+import functools
+import gc
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+
+import routelaws
+from routelaws.conformance import bounds
+from routelaws.conformance.engine import backends, harness, report
+from routelaws.conformance.replay import write as replay_write
+
+NAME = "routelaws.conformance.engine.plugin"
+TESTS = "routelaws.conformance.suite.test_"
+"""How the names of the files of tests begin."""
+
+_SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True,
+                          suppress_health_check=_SUPPRESSED)
+settings.register_profile("nightly", max_examples=400, deadline=None, suppress_health_check=_SUPPRESSED)
+PROFILES = ("quick", "default", "nightly")
+
+SELDOM = (200_000, 20, 100)
+"""Thresholds of Python's garbage collector in the quick profile: it else takes a thirtieth of the time."""
+
+EXPECTED: dict[str, str] = {}
+"""Reasons by path of functions that may fail; `runner.check_backend` fills it."""
+
+
+def known_failures(file: str) -> dict[str, str]:
+    """Return the reasons by path of the functions that a text file says may fail.
+
+    One function in each line, `path: reason`; what follows a # is a comment, and empty lines are nothing.
+
+    Raises:
+        BackendError: the file cannot be read, or a line has no reason, no name of a function, or one that was there.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise backends.BackendError(f"known failures {file}: it cannot be read ({error})") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        name, _, reason = line.partition("#")[0].partition(":")
+        name, reason = name.strip(), reason.strip()
+        if not name and not reason:
+            continue
+        where = f"known failures {file}, line {number}"
+        if not name or not reason:
+            raise backends.BackendError(f"{where}: {line.strip()!r}; a line is `path: reason`")
+        try:
+            (path,) = backends.full_names([name])
+        except backends.BackendError as error:
+            raise backends.BackendError(f"{where}: {error}") from error
+        if path in found:
+            raise backends.BackendError(f"{where}: {path} stands there twice")
+        found[path] = reason
+    return found
+
+
+def folder_for(path) -> str:
+    """Return a folder for the failing calls as an absolute path, made where it is not there; "" without one."""
+    if not path:
+        return ""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise backends.BackendError(f"--export-failing {path}: no folder can be made ({error.strerror})") from error
+    if not os.access(path, os.W_OK):
+        raise backends.BackendError(f"--export-failing {path}: nothing can be written there")
+    return os.path.abspath(path)
+
+
+class Suite:
+    """What one run is about: its backends, what is asked of them, and the ledger."""
+
+    def __init__(self, config):
+        option = config.getoption
+        named = option("--routelaws-backend", default=None)
+        variable = os.environ.get("ROUTELAWS_BACKEND", "")
+        self.by_option, self.collector = bool(named), ()
+        names = list(dict.fromkeys(named or [name for name in [variable] if name and name != backends.OURS]))
+        self.profile = option("--routelaws-profile", default=None) or os.environ.get("ROUTELAWS_PROFILE", "quick")
+        self.json, self.html = option("--routelaws-json", default=None), option("--routelaws-html", default=None)
+        self.only = backends.full_names(option("--routelaws-only", default=None) or ())
+        self.require = backends.full_names(option("--routelaws-require", default=None) or ())
+        known = option("--routelaws-known-failures", default=None)
+        self.expected = (known_failures(known) if known else {}) | EXPECTED
+        self.strict = bool(option("--routelaws-strict", default=False))
+        self.shown = option("--routelaws-export-failing", default=None) or ""
+        self.folder, self.ledger, self.started = folder_for(self.shown), report.Ledger(), time.time()
+        self.ledger.keeps = bool(self.folder)
+        limit = option("--routelaws-time-limit", default=None) or backends.TIME_LIMIT
+        self.backends = {name: backends.Backend(name, backends.load(name), self.ledger, require=self.require,
+                                                time_limit=limit) for name in names}  # fmt: skip
+        for name, backend in self.backends.items():
+            if not backend.functions and not self.require:
+                raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
+
+    def header(self, backend) -> dict[str, str]:
+        """Return what to say of a run before its results."""
+        if backend.named_capabilities is None and not backend.capabilities:
+            capabilities = "none, since it names none: neither jit nor gradients are tested"
+        else:
+            capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
+        seed = "random" if self.profile == "nightly" else "fixed (derandomised)"
+        return {"backend": backend.name, "version": backend.version, "suite": routelaws.__version__,
+                "capabilities": capabilities, "dtypes": ", ".join(backend.dtypes), **backends.versions(),
+                "profile": f"{self.profile}: {settings.get_profile(self.profile).max_examples} examples of a property",
+                "seed": seed, "time limit": f"{backend.time_limit:g} s a call"}  # fmt: skip
+
+    def reports(self) -> list[report.Report]:
+        functions = self.only + self.require if self.only else tuple(backends.public_functions())
+        return [report.build(backend, self.ledger, self.header(backend), functions, self.expected, strict=self.strict,
+                             slack=self.slack(name, getattr(backend.namespace, "__name__", "")))
+                for name, backend in self.backends.items()]  # fmt: skip
+
+    def slack(self, name: str, module: str) -> tuple[report.Slack, ...]:
+        """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
+        return self.ledger.slack(name) if module == backends.OURS and self.profile != "quick" else ()
+
+
+SUITE = pytest.StashKey[Suite]()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("routelaws", "conformance of a backend with routelaws.reference")
+    add = group.addoption
+    add("--routelaws-backend", action="append", metavar="NAME", help="module[:attribute] or entry point; repeatable")
+    add("--routelaws-require", action="append", metavar="FUNCTION", help="fail where this function is not there")
+    add("--routelaws-only", action="append", metavar="FUNCTION", help="run only the tests that ask for this function")
+    add("--routelaws-time-limit", type=float, metavar="SECONDS", help="for one call")
+    add("--routelaws-profile", choices=PROFILES, help="how many examples")
+    add("--routelaws-json", metavar="FILE", help="write the report as JSON")
+    add("--routelaws-html", metavar="FILE", help="write the report as a page")
+    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, to be run again")
+    add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
+    add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
+    config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
+    config.addinivalue_line("markers", "slow: left out of the quick profile")
+    config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
+    try:
+        suite = config.stash[SUITE] = Suite(config)
+        settings.load_profile(suite.profile)
+        harness.compile_quickly(suite.profile == "quick")
+        if suite.profile == "quick":
+            suite.collector = gc.get_threshold()
+            gc.set_threshold(*SELDOM)
+    except backends.BackendError as error:
+        raise pytest.UsageError(str(error)) from error
+    bounds.listeners.append(suite.ledger.share)
+
+
+def pytest_unconfigure(config):
+    if SUITE in config.stash and config.stash[SUITE].collector:
+        gc.set_threshold(*config.stash[SUITE].collector)
+    if SUITE in config.stash and config.stash[SUITE].ledger.share in bounds.listeners:
+        bounds.listeners.remove(config.stash[SUITE].ledger.share)
+
+
+@pytest.fixture(scope="session")
+def backend(request):
+    """The namespace under test: what the options or ROUTELAWS_BACKEND name, else `routelaws.accelerated`."""
+    chosen = request.config.stash[SUITE].backends
+    if not chosen:
+        return backends.load(backends.OURS)
+    return chosen[getattr(request, "param", next(iter(chosen)))]
+
+
+def pytest_generate_tests(metafunc):
+    chosen = metafunc.config.stash[SUITE].backends
+    if "backend" in metafunc.fixturenames and len(chosen) > 1:
+        metafunc.parametrize("backend", list(chosen), indirect=True, scope="session")
+
+
+def _backend_of(item):
+    """Return the backend of a test, None where it asks for none or it is the plain module."""
+    suite = item.config.stash[SUITE]
+    if "backend" not in getattr(item, "fixturenames", ()) or not suite.backends:
+        return None
+    name = getattr(item, "callspec", None) and item.callspec.params.get("backend")
+    return suite.backends[name or next(iter(suite.backends))]
+
+
+def _words(function, seen: set) -> tuple[set[str], set[str]]:
+    """Return the names, and the texts, in a function and in what it calls in its own file or other files of tests."""
+    code = getattr(function, "__code__", None)
+    if code is None or function in seen:
+        return set(), set()
+    seen.add(function)
+    names, texts, codes = set(), set(), [code]
+    while codes:
+        code = codes.pop()
+        names |= set(code.co_names)
+        codes += [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+        texts |= {constant for constant in code.co_consts if isinstance(constant, str)}
+    for name in names & set(function.__globals__):
+        value = function.__globals__[name]
+        texts |= {part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, str)}
+        of_tests = getattr(value, "__name__", "").startswith(TESTS)  # a module, asked for `check_...`
+        parts = [vars(value).get(part) for part in names] if of_tests else [value]
+        for part in parts:
+            home = getattr(part, "__module__", None) or ""
+            if home == function.__module__ or home.startswith(TESTS):
+                more_names, more_texts = _words(part, seen)
+                names, texts = names | more_names, texts | more_texts
+    return names, texts
+
+
+def words_of(item) -> tuple[set[str], set[str]]:
+    """Return the names that a test speaks of, and its texts, with those among its parameters."""
+    function = getattr(item, "function", None)
+    names, texts = _words(getattr(getattr(function, "hypothesis", None), "inner_test", function), set())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return names, texts | {value for value in parameters.values() if isinstance(value, str)}
+
+
+def asks_for(item, paths) -> bool:
+    """Say whether a test speaks of one of these functions: by its name, or in the path of a constant."""
+    names, texts = words_of(item)
+    lasts = {path.rpartition(".")[2] for path in paths}
+    # A text without "_", such as "softmax", is more often an option than a function.
+    return bool(set(paths) & texts or lasts & names or {last for last in lasts if "_" in last} & texts)
+
+
+def pytest_collection_modifyitems(config, items):
+    suite = config.stash[SUITE]
+    if not suite.backends:
+        return
+
+    def wanted(item) -> bool:
+        backend = _backend_of(item)
+        if backend is None:
+            return not suite.by_option
+        if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
+            return False
+        return not suite.only or asks_for(item, suite.only)
+
+    kept, left = [], []
+    for item in items:
+        (kept if wanted(item) else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def pytest_runtest_setup(item):
+    suite = item.config.stash[SUITE]
+    suite.ledger.begin("" if suite.backends or "backend" not in getattr(item, "fixturenames", ()) else backends.OURS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Let the ledger know where each example of a property begins, and keep the calls of one that fails."""
+    ledger, property_ = pyfuncitem.config.stash[SUITE].ledger, getattr(pyfuncitem.obj, "hypothesis", None)
+    if not ledger.keeps or property_ is None:
+        return (yield)
+    inner = property_.inner_test
+
+    @functools.wraps(inner)
+    def example(*arguments, **keywords):
+        ledger.begin_example()
+        try:
+            return inner(*arguments, **keywords)
+        except Exception as error:
+            ledger.failed.append((error, list(ledger.calls)))
+            raise
+
+    property_.inner_test = example
+    try:
+        return (yield)
+    finally:
+        property_.inner_test = inner
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Write down which function a failed test blames."""
+    result = yield
+    suite, backend = item.config.stash[SUITE], _backend_of(item)
+    if backend is None or not result.failed:
+        return result
+    if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:
+        result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
+        return result
+    trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
+    if suite.folder and trouble.function in backends.public_functions() and trouble.kind != "missing":
+        file = replay_write.export(suite.folder, suite.shown, suite.ledger, trouble, backend, suite.profile)
+        suite.ledger.troubles[-1] = trouble._replace(replay=file)
+    if trouble.function in suite.expected:
+        result.outcome, result.wasxfail = "skipped", suite.expected[trouble.function]
+    return result
+
+
+def pytest_sessionfinish(session):
+    """Under xdist: hand over what this process has seen. Elsewhere: a required name that is not there is a failure."""
+    suite = session.config.stash[SUITE]
+    if hasattr(session.config, "workeroutput"):
+        shares = {name: float(share) for name, share in bounds.worst_share.items()}
+        session.config.workeroutput["worst_share"] = shares
+        session.config.workeroutput["ledger"] = suite.ledger.as_lists()
+    elif session.exitstatus in (0, 5) and any(found.exit_code for found in suite.reports()):
+        session.exitstatus = 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Under xdist: take what a process that has ended has seen."""
+    output = getattr(node, "workeroutput", {})
+    for name, share in output.get("worst_share", {}).items():
+        bounds.worst_share[name] = max(bounds.worst_share.get(name, 0.0), share)
+    if "ledger" in output:
+        node.config.stash[SUITE].ledger.add(output["ledger"])
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the table of each backend, or the worst share of each bound where none was chosen."""
+    suite = config.stash[SUITE]
+    if suite.backends:
+        found = suite.reports()
+        for one in found:
+            terminalreporter.section(f"conformance of {one.backend}")
+            earlier = (suite.folder, suite.shown, one.backend, suite.ledger.troubles)
+            for line in one.lines() + (replay_write.of_earlier_runs(*earlier) if suite.folder else []):
+                terminalreporter.write_line(line)
+        for path, write in ((suite.json, report.write_json), (suite.html, report.write_html)):
+            if path:
+                write(found, path)
+                terminalreporter.write_line(f"written: {path}")
+    elif bounds.worst_share:
+        terminalreporter.section("share of each bound used (1 = the limit)")
+        for name, share in sorted(bounds.worst_share.items()):
+            terminalreporter.write_line(f"{name:48} {share:9.2e}   {bounds.BOUNDS[name].reason}")
+        for line in report.slack_lines(suite.slack(backends.OURS, backends.OURS)):
+            terminalreporter.write_line(line)

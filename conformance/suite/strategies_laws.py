@@ -1,0 +1,107 @@
+"""Generated tables of runs for the tests of the laws, and the released ones.
+
+A generated table is drawn from small menus (sizes, expert counts, coefficients) plus the seed of its noise, so that a
+failing example is short to read and shrinks by itself.
+"""
+
+import csv
+import gzip
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from routelaws.conformance.engine.released import released_file
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+SIZES = (16_527_360.0, 27_279_360.0, 57_369_600.0, 132_163_584.0, 368_123_904.0, 1_308_819_456.0)
+EXPERTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+TABLE_3 = {
+    "S-Base": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
+    "RL-R": RoutedCoefficients(-0.083, -0.126, 0.012, 1.111, 1.880, 469.982),
+    "Hash": RoutedCoefficients(-0.087, -0.136, 0.012, 1.157, 4.175, 477.741),
+}
+"""The paper's Table 3, as printed."""
+
+
+class Runs(NamedTuple):
+    """A table as the fits take it."""
+
+    dense_parameters: np.ndarray
+    num_experts: np.ndarray
+    loss: np.ndarray
+
+
+@st.composite
+def laws(draw) -> RoutedCoefficients:
+    """Coefficients in and around the range that was ever fitted, edges of the domain included."""
+    E_start = draw(st.sampled_from([1.0, 1.3, 2.0, 4.2, 9.0]))
+    E_max = draw(st.sampled_from([20.0, 120.0, 470.0, 5e4, float("inf")]))
+    a, b, c = draw(st.floats(-0.12, -0.06)), draw(st.floats(-0.2, -0.05)), draw(st.floats(-0.004, 0.013))
+    return RoutedCoefficients(a, b, c, draw(st.floats(0.9, 1.3)), E_start, E_max)
+
+
+@st.composite
+def grids(draw) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes and expert counts of a table: a full grid, one with holes, with repeated rows, or with no E twice."""
+    sizes = draw(st.lists(st.sampled_from(SIZES), min_size=2, max_size=6, unique=True))
+    experts = draw(st.lists(st.sampled_from(EXPERTS), min_size=5, max_size=9, unique=True))
+    cells = [(size, count) for size in sorted(sizes) for count in sorted(experts)]
+    kind = draw(st.sampled_from(["full", "holes", "repeats", "scattered"]))
+    if kind == "holes" and len(cells) >= 20:
+        cells = [cell for i, cell in enumerate(cells) if i % 7 != 3]
+    if kind == "repeats":
+        cells = cells + cells[::3]
+    size, count = np.array(cells).T
+    if kind == "scattered":  # (E - 1) grows by up to a third, differently in every row
+        count = 1 + (count - 1) * (1 + np.arange(count.size) / (3 * count.size))
+    return size, count
+
+
+@st.composite
+def exact_tables(draw) -> tuple[Runs, RoutedCoefficients]:
+    """Noise-free rows on a grid with enough different E, and the law that made them."""
+    law = draw(laws())
+    sizes = draw(st.sampled_from([SIZES, SIZES[::2], SIZES[:3]]))
+    size, count = (v.ravel() for v in np.meshgrid(sizes, draw(st.sampled_from([EXPERTS, EXPERTS[::2] + (512.0,)]))))
+    return Runs(size, count, predict_loss(size, count, law)), law
+
+
+@st.composite
+def noisy_tables(draw) -> Runs:
+    """Rows of a law with noise, sometimes with an outlier, sometimes with losses that follow no law at all."""
+    size, count = draw(grids())
+    noise = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(size=size.size)
+    kind = draw(st.sampled_from(["quiet", "loud", "outlier", "lawless"]))
+    log_loss = np.log10(predict_loss(size, count, draw(laws())))
+    if kind == "lawless":
+        log_loss = log_loss.mean() + 0.0 * log_loss
+    log_loss = log_loss + noise * {"quiet": 3e-4, "loud": 1e-2, "outlier": 3e-3, "lawless": 3e-2}[kind]
+    if kind == "outlier":
+        log_loss[size.size // 2] += 0.1
+    return Runs(size, count, 10.0**log_loss)
+
+
+def released_last_rows() -> list[dict]:
+    """Return the last evaluation of every run of the released table, as text; see `released_file`.
+
+    Read with the standard library, so that this does not depend on the table reader under test.
+    """
+    last: dict[str, dict] = {}
+    with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if row["hyper_id"] not in last or int(row["step"]) >= int(last[row["hyper_id"]]["step"]):
+                last[row["hyper_id"]] = row
+    return list(last.values())
+
+
+def released_runs(router: str, loss_column: str = "loss_validation", seeds: tuple[str, ...] = ("42",)) -> Runs:
+    """Return the rows of the paper's fits (seed 42). A run without that loss at its last step is left out."""
+    rows = [
+        row for row in released_last_rows()
+        if row["routing_frequency"] == "0.5" and row["k"] == "1" and row["seed"] in seeds
+        and row["router_type"] in (router, "Dense") and row[loss_column]
+    ]  # fmt: skip
+    columns = ("dense_parameter_count", "num_experts", loss_column)
+    return Runs(*(np.array([float(row[name]) for row in rows]) for name in columns))

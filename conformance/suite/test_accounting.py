@@ -1,0 +1,212 @@
+"""N, P and F: those of the released table, and those of the models that are built. All whole numbers, all exact."""
+
+import csv
+import gzip
+import math
+from fractions import Fraction
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.engine.released import released_file
+from routelaws.reference import accounting as reference
+from routelaws.reference import configuration, transformer
+
+TABLE = [
+    # size, router_type, E, k, R, flop_increase, P, FLOPs per step; copied from the released table
+    ("15M", "Dense", 1, 1, 1 / 2, 1, 16_527_360, 44_563_506_921_472),
+    ("25M", "Dense", 1, 1, 1 / 2, 1, 27_279_360, 72_383_083_839_488),
+    ("55M", "Dense", 1, 1, 1 / 2, 1, 57_369_600, 131_502_503_362_560),
+    ("130M", "Dense", 1, 1, 1 / 2, 1, 132_163_584, 248_442_920_108_032),
+    ("370M", "Dense", 1, 1, 1 / 2, 1, 368_123_904, 556_775_937_933_312),
+    ("1.3B", "Dense", 1, 1, 1 / 2, 1, 1_308_819_456, 1_759_063_985_618_944),
+    ("55M", "Dense", 1, 1, 1 / 2, 4, 106_534_400, 183_055_532_687_360),
+    ("370M", "Dense", 1, 1, 1 / 2, 2, 481_388_544, 675_542_521_085_952),
+    ("15M", "Hash", 64, 1, 1 / 2, 1, 412_987_392, 44_666_586_136_576),
+    ("25M", "Hash", 64, 1, 1 / 8, 1, 159_432_704, 72_417_443_577_856),
+    ("370M", "Hash", 64, 1, 1 / 12, 1, 1_557_307_392, 556_879_017_148_416),
+    ("1.3B", "Hash", 64, 1, 1 / 2, 1, 26_677_542_912, 1_760_713_253_060_608),
+    ("55M", "S-Base", 8, 1, 1 / 2, 1, 172_083_200, 131_529_346_908_160),
+    ("130M", "S-Base", 8, 1, 1 / 2, 1, 401_952_768, 248_488_017_264_640),
+    ("370M", "S-Base", 8, 4, 1 / 2, 1, 1_160_921_088, 913_095_014_744_064),
+    ("25M", "S-Base", 256, 1, 1, 1, 4_306_518_016, 73_482_595_467_264),
+    ("15M", "RL-R", 512, 1, 1 / 2, 1, 3_232_346_304, 45_491_421_184_000),
+    ("55M", "RL-R", 512, 1, 1 / 2, 1, 8_431_488_400, 133_489_345_167_360),
+    ("1.3B", "RL-R", 512, 1, 1 / 2, 1, 207_083_473_920, 1_778_858_416_144_384),
+]
+
+
+def check_row(backend, size, router_type, num_experts, k, frequency, increase, total, flops_per_step) -> None:
+    """One row of the table, from the five numbers of its size."""
+    for module in (backend.accounting, reference):
+        shape = module.SIZES[size]
+        found = module.count(*shape[:4], router_type, num_experts, k, frequency, increase)
+        assert found.dense_parameters == shape.dense_parameters, f"N of {size}: {found}"
+        assert found.total_parameters == total, f"P of {size} {router_type} {num_experts}: {found}"
+        assert found.flops_per_token * module.TABLE_TOKENS_PER_STEP == flops_per_step, f"F of {size}: {found}"
+        assert found.utilisation == found.total_parameters / found.flops_per_token
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(map(str, row[:4])))
+def test_known_rows(backend, row):
+    check_row(backend, *row)
+
+
+@pytest.mark.released
+def test_every_run_of_the_released_table(backend):
+    with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
+        runs = {row["hyper_id"]: row for row in csv.DictReader(lines)}
+    assert len(runs) == 223
+    for run in runs.values():
+        size, sizes = [int(run[name]) for name in ("d_model", "num_blocks", "num_heads", "kqv_size")], {}
+        for module in (backend.accounting, reference):
+            sizes = {shape[:4]: shape.dense_parameters for shape in module.SIZES.values()}
+            found = module.count(*size, run["router_type"], 1 if run["router_type"] == "Dense" else
+                                 int(run["num_experts"]), 1 if run["router_type"] == "Dense" else int(run["k"]),
+                                 float(run["routing_frequency"]), int(float(run["flop_increase"])))  # fmt: skip
+            message = f"run {run['hyper_id']}: {found}"
+            assert found.dense_parameters == float(run["dense_parameter_count"]) == sizes[tuple(size)], message
+            assert found.total_parameters == float(run["total_parameter_count"]), message
+            assert found.flops_per_token * module.TABLE_TOKENS_PER_STEP == float(run["flops_per_step"]), message
+
+
+@st.composite
+def models(draw) -> dict:
+    """Arguments of `count`, in and far beyond the table's range."""
+    period = draw(st.sampled_from([1, 2, 3, 4, 12]))
+    router_type = draw(st.sampled_from(sorted(reference.ROUTER_TYPES.values())))
+    num_experts = 1 if router_type == "Dense" else draw(st.integers(1, 4096))
+    return dict(
+        d_model=8 * draw(st.integers(1, 2000)), num_blocks=period * draw(st.integers(1, 20)),
+        num_heads=draw(st.integers(1, 128)), kqv_size=draw(st.integers(1, 256)), router_type=router_type,
+        num_experts=num_experts, k=draw(st.integers(1, min(num_experts, 8))), routing_frequency=1 / period,
+        flop_increase=draw(st.integers(1, 8)) if router_type == "Dense" else 1,
+        granularity=1 if router_type == "Dense" else draw(st.integers(1, 64)),
+        vocab_size=draw(st.integers(1, 10**6)), sequence_length=draw(st.integers(1, 10**6)),
+    )  # fmt: skip
+
+
+@given(arguments=models())
+def test_any_model(backend, arguments):
+    found, wanted = backend.accounting.count(**arguments), reference.count(**arguments)
+    assert tuple(found) == tuple(wanted), arguments
+    assert all(isinstance(value, int) for value in found[:3])
+    # One expert more: another FFN of 8 d² and another column of the router in each routed block.
+    if arguments["router_type"] != "Dense":
+        more = backend.accounting.count(**(arguments | {"num_experts": arguments["num_experts"] + 1}))
+        routed, d = round(arguments["num_blocks"] * arguments["routing_frequency"]), arguments["d_model"]
+        columns = d * arguments["granularity"]
+        assert more.total_parameters - found.total_parameters == routed * (8 * d * d + columns)
+        products = 6 if arguments["router_type"] == "MoT" else 2  # the controller, and mixing and redistribution
+        assert more.flops_per_token - found.flops_per_token == products * routed * columns
+
+
+def number_of_weights(tree, shape_of) -> int:
+    """Return how many weights a parameter tree holds, the embedding, the final norm and a router's bias aside."""
+
+    def total(node):
+        if isinstance(node, dict):
+            return sum(total(child) for name, child in node.items() if name != "bias")
+        return math.prod(shape_of(node))
+
+    return total({name: node for name, node in tree.items() if name not in ("embedding", "final_norm")})
+
+
+def check_built_model(
+    backend, size: str, router: str, num_experts: int, frequency: Fraction, *, k=1, granularity=1, flop_increase=1
+) -> None:
+    """The parameter tree of a model, by shapes only, against the formulas of the table, in both twins."""
+    shape = reference.SIZES[size]
+    fields = dict(d_model=shape.d_model, num_blocks=shape.num_blocks, num_heads=shape.num_heads,
+                  kqv_size=shape.kqv_size, router=router, num_experts=num_experts, k=k, granularity=granularity,
+                  flop_increase=flop_increase, routing_frequency=float(frequency))  # fmt: skip
+    config = backend.transformer.ModelConfig(**fields)
+    counted = reference.count(*shape[:4], reference.ROUTER_TYPES[router], num_experts, k, float(frequency),
+                              flop_increase, granularity=granularity)  # fmt: skip
+    expected = counted.total_parameters
+    if router == "hash" or flop_increase > 1:  # the table counts router weights that Hash and wide models do not have
+        columns = num_experts * granularity if router == "hash" else flop_increase
+        expected -= int(frequency * shape.num_blocks) * shape.d_model * columns
+    what = f"{size} {router} E {num_experts} R {frequency}"
+    assert counted.dense_parameters == shape.dense_parameters, what
+    assert tuple(config.accounting(2048)) == tuple(counted), what
+
+    built = jax.eval_shape(lambda key: backend.transformer.init(key, config), jax.random.key(0))
+    assert number_of_weights(built, lambda leaf: leaf.shape) == expected, f"{what}: init of the backend"
+    for module, its_config in ((backend.transformer, config), (transformer, transformer.ModelConfig(**fields))):
+        tree = module.parameter_shapes(its_config)
+        assert number_of_weights(tree, lambda leaf: leaf[0]) == expected, f"{what}: {module.__name__}"
+    assert jax.tree.map(lambda leaf: leaf.shape, built) == jax.tree.map(
+        lambda leaf: leaf[0], tree, is_leaf=lambda node: isinstance(node, tuple)
+    ), what
+
+
+@pytest.mark.parametrize("size", reference.SIZES)
+def test_built_models(backend, size):
+    blocks = reference.SIZES[size].num_blocks
+    for router in configuration.ROUTERS:
+        if router == "dense":
+            check_built_model(backend, size, router, 1, Fraction(1, 2))
+            continue
+        for num_experts, frequency in ((2, Fraction(1, 2)), (512, Fraction(1)), (64, Fraction(1, blocks))):
+            check_built_model(backend, size, router, num_experts, frequency)
+
+
+@pytest.mark.parametrize("router", configuration.ROUTERS)
+def test_built_models_of_narrow_experts_and_wide_ffns(backend, router):
+    if router == "dense":
+        for flop_increase in (2, 4):
+            check_built_model(backend, "55M", router, 1, Fraction(1, 2), flop_increase=flop_increase)
+        return
+    k = 1 if router == "mixture_of_tokens" else 2
+    check_built_model(backend, "15M", router, 8, Fraction(1, 2), k=k, granularity=4)
+    check_built_model(backend, "25M", router, 4, Fraction(1, 8), granularity=16)
+
+
+def test_granularity_and_mixtures_cost_what_they_do(backend):
+    """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
+    shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
+    for count in (backend.accounting.count, reference.count):
+        coarse, fine = (count(*shape, "Top-K", 8, 2, granularity=g) for g in (1, 4))
+        assert fine.total_parameters - coarse.total_parameters == 2 * 64 * 8 * 3
+        assert fine.flops_per_token - coarse.flops_per_token == 2 * 2 * 64 * 8 * 3
+        alike, half = (count(*shape, "MoT", 8, group_size=g) for g in (None, 16))
+        one = count(*shape, "Top-K", 8, 1)
+        assert alike.flops_per_token - one.flops_per_token == 2 * 2 * (2 * 64 * 8), "mixing and redistribution"
+        assert alike.flops_per_token - half.flops_per_token == 2 * ffn // 2, "one mixture per 16 tokens for 8 experts"
+        assert count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
+
+
+BAD = {
+    "router": (dict(router_type="Best-K"), "router_type is 'Best-K'"),
+    "no expert": (dict(router_type="Hash", num_experts=0), "num_experts is 0"),
+    "dense with experts": (dict(num_experts=2), "num_experts is 2"),
+    "k above E": (dict(router_type="S-Base", num_experts=2, k=3), "k is 3"),
+    "k of 0": (dict(router_type="S-Base", num_experts=2, k=0), "k is 0"),
+    "no increase": (dict(flop_increase=0), "flop_increase is 0"),
+    "routed with increase": (dict(router_type="Hash", num_experts=2, flop_increase=2), "flop_increase is 2"),
+    "R of 0": (dict(router_type="Hash", num_experts=2, routing_frequency=0.0), "routing_frequency is 0"),
+    "R above 1": (dict(router_type="Hash", num_experts=2, routing_frequency=1.5), "routing_frequency is 1.5"),
+    "R L not whole": (dict(router_type="Hash", num_experts=2, routing_frequency=0.25), "whole number"),
+    "G of 0": (dict(router_type="Hash", num_experts=2, granularity=0), "granularity is 0"),
+    "dense with G": (dict(granularity=2), "granularity is 2"),
+    "group of 0": (dict(router_type="MoT", num_experts=2, group_size=0), "group_size is 0"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_allowed_is_named(backend, case):
+    change, message = BAD[case]
+    for module in (backend.accounting, reference):
+        with pytest.raises(ValueError, match=message):
+            module.count(**(dict(d_model=64, num_blocks=6, num_heads=2, kqv_size=4) | change))
+
+
+def test_constants(backend):
+    for name in ("TABLE_VOCAB_SIZE", "TABLE_SEQUENCE_LENGTH", "TABLE_TOKENS_PER_STEP", "ROUTER_TYPES"):
+        assert getattr(backend.accounting, name) == getattr(reference, name)
+    ours, theirs = backend.accounting.SIZES, reference.SIZES
+    assert {name: tuple(shape) for name, shape in ours.items()} == {name: tuple(s) for name, s in theirs.items()}

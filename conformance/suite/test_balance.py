@@ -1,0 +1,451 @@
+"""Balance: losses by their value and gradient, the bias by exact counts, and what each dialect gives at balance."""
+
+import functools
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.reference import balance as reference
+from routelaws.reference.notation import top_k_indices
+
+AUXILIARY, Z_LOSS, BIAS = "balance.auxiliary_loss", "balance.z_loss", "balance.update_bias"
+SHAPES = ((12, 4),)
+
+eager = functools.partial(run, jit=False)
+"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
+
+precisions = st.sampled_from(PRECISIONS)
+dialects = st.sampled_from(reference.DIALECTS)
+scores = st.sampled_from(reference.SCORES)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def unit_of(z: np.ndarray, precision: str) -> float:
+    """Return the relative error of a probability: u per unit of what stands in the exponent."""
+    return UNIT[precision] * (4 + np.abs(z - z.max(axis=1, keepdims=True)).max() + np.abs(z).max())
+
+
+def check_auxiliary_loss(backend, drawn: Logits, precision: str, dialect: str, score: str) -> None:
+    """Share, probability and loss; then the loss of another share that is held."""
+    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
+    options = dict(dialect=dialect, score=score)
+    what = f"auxiliary_loss, {drawn.family} {z.shape}, k {drawn.k}, {options}, {precision}"
+    unit, tiny = unit_of(z, precision), np.finfo(precision).tiny
+    share = np.roll(reference.auxiliary_loss(z, expert, dialect=dialect).share, 1).astype(precision).astype(float)
+    for held in (None, (0.0, share, np.zeros_like(share))):
+        theirs = {} if held is None else {"held": backend.balance.AuxiliaryLoss(*held)}
+        ours = None if held is None else reference.AuxiliaryLoss(*held)
+        found = eager(backend, AUXILIARY, precision, z, expert, traced=theirs, **options)
+        wanted = reference.auxiliary_loss(z, expert, held=ours, **options)
+        scale = UNIT[precision] * wanted.share
+        assert_close_bounded("balance.share", found.share, wanted.share, scale, what=f"{what}: share")
+        scale = unit * wanted.probability + tiny
+        assert_close_bounded(
+            "balance.probability", found.probability, wanted.probability, scale, what=f"{what}: probability"
+        )
+        scale = unit * wanted.loss + z.shape[1] * tiny
+        assert_close_bounded("balance.loss", found.loss, wanted.loss, scale, what=f"{what}: loss, held {held}")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, dialect=dialects, score=scores)
+def test_auxiliary_loss(backend, drawn, precision, dialect, score):
+    check_auxiliary_loss(backend, drawn, precision, dialect, score)
+
+
+def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
+    """Equal shares give the stated value whatever the probabilities, equal probabilities whatever the shares."""
+    num_experts, num_tokens = 4, 12
+    random = np.random.default_rng(seed)
+    wanted = {"assignments": 1, "tokens": k, "first_choice": 1, "gshard": 1 / num_experts**2}[dialect]
+    assert backend.balance.value_at_balance(num_experts, k, dialect) == wanted, f"value_at_balance, {dialect}, k {k}"
+    assert reference.value_at_balance(num_experts, k, dialect) == wanted
+    equal = (np.arange(num_tokens)[:, None] + np.arange(k)) % num_experts
+    anywhere = np.array([random.permutation(num_experts)[:k] for _ in range(num_tokens)])
+    uneven = random.standard_normal((num_tokens, num_experts)).astype(np.float32)
+    for z, expert in ((uneven, equal), (np.full(uneven.shape, -1.5), anywhere)):
+        found = eager(backend, AUXILIARY, "float32", z, expert, dialect=dialect).loss
+        scale = unit_of(z, "float32") * wanted
+        assert_close_bounded("balance.loss", found, wanted, scale, what=f"auxiliary_loss at balance, {dialect}, k {k}")
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@given(dialect=dialects, seed=seeds)
+def test_value_at_balance(backend, k, dialect, seed):
+    check_value_at_balance(backend, k, dialect, seed)
+
+
+def test_switch_and_gshard_by_hand(backend):
+    """E 2, T 4, shares 3/4 and 1/4, mean probabilities 5/8 and 3/8: 2 (15 + 3) / 32 and 1/2 of 18/32."""
+    z = np.log(np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1.0, 3.0]]))
+    expert = np.array([[0], [0], [0], [1]])
+    for dialect, wanted in (("assignments", 1.125), ("tokens", 1.125), ("first_choice", 1.125), ("gshard", 0.28125)):
+        found = eager(backend, AUXILIARY, "float64", z, expert, dialect=dialect)
+        assert np.asarray(found.share).tolist() == [0.75, 0.25]
+        assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, "float64"), what=f"{dialect} by hand")
+
+
+def test_one_expert_is_always_balanced(backend):
+    found = run(backend, AUXILIARY, "float32", np.array([[-30.0]]), np.zeros((1, 1), int))
+    assert (float(found.loss), found.share.tolist(), found.probability.tolist()) == (1, [1], [1])
+
+
+def check_tiny_sigmoids(backend) -> None:
+    """Scores far below any small number that could be added to their sum: the loss still sees who is preferred."""
+    z = np.full((12, 4), -100.0)
+    z[:, 0] += 20
+    expert = np.zeros((12, 1), int)
+    for precision in precisions_of(backend):
+        found = eager(backend, AUXILIARY, precision, z, expert, score="sigmoid")
+        wanted = 4 / (1 + 3 * math.exp(-20))
+        assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, precision) * 4, what="tiny sigmoids")
+
+
+def test_tiny_sigmoids_are_not_balance(backend):
+    check_tiny_sigmoids(backend)
+
+
+def auxiliary_sum(point, expert, loss, record, dialect, score):
+    """Return the loss of "own" logits with their own share plus that of "held" logits with a share that is given."""
+    held = record(0.0, point["share"], point["share"])
+    own = loss(point["own"], expert, dialect=dialect, score=score).loss
+    return own + loss(point["held"], expert, dialect=dialect, score=score, held=held).loss
+
+
+def z_of(point, loss):
+    return loss(point["logits"])
+
+
+def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, seed: int) -> None:
+    """Autodiff = central difference of the reference; the share, own or held, is a constant."""
+    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
+    direction = np.random.default_rng(seed).standard_normal(z.shape)
+    held = reference.auxiliary_loss(z, expert, dialect=dialect)
+
+    def value(point):
+        return reference.auxiliary_loss(point, expert, dialect=dialect, score=score, held=held).loss
+
+    wanted = central_difference(value, z, direction)
+    point = {"own": z, "held": z, "share": held.share}
+    options = dict(loss=backend.balance.auxiliary_loss, record=backend.balance.AuxiliaryLoss, dialect=dialect)
+    found = gradient(auxiliary_sum, point, expert, score=score, **options)
+    what = f"gradient of auxiliary_loss, {z.shape}, {dialect}, {score}"
+    assert_same(found["share"], np.zeros_like(held.share), what=f"{what}, with respect to the share")
+    for name in ("own", "held"):
+        inner = float((found[name] * direction).sum())
+        scale = (1 + np.abs(z).max()) ** 2
+        assert_close_bounded("balance.gradient", inner, wanted, scale, what=f"{what}, {name} share")
+
+
+@given(
+    drawn=logits(families=("free", "tied"), shapes=SHAPES),
+    score=scores,
+    seed=seeds,
+)
+def test_auxiliary_gradient(backend, drawn, score, seed):
+    """In one dialect; the others scale it, or count fewer choices."""
+    check_auxiliary_gradient(backend, drawn, "gshard", score, seed)
+
+
+def check_z_loss(backend, drawn: Logits, precision: str) -> None:
+    z = drawn.values
+    found, wanted = run(backend, Z_LOSS, precision, z), reference.z_loss(z)
+    scale = UNIT[precision] * (1 + np.abs(z).max()) ** 2
+    assert_close_bounded("balance.z_loss", found, wanted, scale, what=f"z_loss, {drawn.family} {z.shape}, {precision}")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_z_loss(backend, drawn, precision):
+    check_z_loss(backend, drawn, precision)
+
+
+@given(drawn=logits(families=("free",), shapes=SHAPES), seed=seeds)
+def test_z_loss_gradient(backend, drawn, seed):
+    z, direction = drawn.values, np.random.default_rng(seed).standard_normal(drawn.values.shape)
+    found = gradient(z_of, {"logits": z}, loss=backend.balance.z_loss)["logits"]
+    wanted = central_difference(reference.z_loss, z, direction)
+    inner = float((found * direction).sum())
+    assert_close_bounded("balance.gradient", inner, wanted, (1 + np.abs(z).max()) ** 2, what="gradient of z_loss")
+
+
+def check_update_bias(backend, bias, counts, precision: str, rate: float, recentre: str) -> None:
+    """By whole numbers: the sign of Σ count - E count, in Python's integers."""
+    found = run(backend, BIAS, precision, bias, counts, rate=rate, recentre=recentre)
+    wanted = reference.update_bias(bias, counts, rate=rate, recentre=recentre)
+    what = f"update_bias, counts {counts.tolist()}, rate {rate}, recentre {recentre}, {precision}"
+    scale = UNIT[precision] * (np.abs(bias).max() + rate)
+    assert_close_bounded("balance.bias", found, wanted, scale, what=what)
+    if recentre == "none":
+        signs = [(sum(counts.tolist()) > len(counts) * c) - (sum(counts.tolist()) < len(counts) * c)
+                 for c in counts.tolist()]  # fmt: skip
+        moved = np.sign(np.asarray(found, np.float64) - bias.astype(precision))
+        assert_same(moved, signs, what=f"{what}: which way")
+
+
+@st.composite
+def biases(draw):
+    """Bias and counts of E experts: random, exactly balanced, off by one, and too large for E count in 32 bits."""
+    num_experts, seed = draw(st.sampled_from([1, 8])), draw(seeds)
+    kind = draw(st.sampled_from(["random", "balanced", "off by one", "large"]))
+    random = np.random.default_rng(seed)
+    bias = (random.standard_normal(num_experts) / 8).astype(np.float32).astype(float)
+    counts = random.integers(0, 9, num_experts)
+    if kind != "random":
+        counts = np.full(num_experts, 2**20 if kind == "large" else 7)
+    if kind == "off by one":
+        counts[random.integers(num_experts)] += 1
+    if kind == "large":
+        counts[random.integers(num_experts)] = 2**29
+    return bias, counts
+
+
+@given(drawn=biases(), precision=precisions, recentre=st.sampled_from(reference.RECENTRE))
+def test_update_bias(backend, drawn, precision, recentre):
+    check_update_bias(backend, *drawn, precision, 0.25, recentre)
+
+
+def test_a_balanced_load_leaves_the_bias_alone(backend):
+    """Twelve twelfths do not sum to 1 in every order; counts do."""
+    bias = np.linspace(-0.5, 0.5, 12).astype(np.float32)
+    assert_same(run(backend, BIAS, "float32", bias, np.full(12, 11), rate=0.5), bias, what="bias at balance, E 12")
+    assert_same(reference.update_bias(bias, np.full(12, 11), rate=0.5), bias, what="reference: bias at balance, E 12")
+
+
+def test_the_bias_balances_a_lopsided_router(backend):
+    """64 tokens that nearly all prefer expert 0; only the bias is moved."""
+    z = np.random.default_rng(5).standard_normal((64, 4)) + [2.0, 0.0, 0.0, -1.0]
+    bias, worst = np.zeros(4), []
+    for _ in range(150):
+        routing = run(backend, "routers.top_k.top_k_router", "float32", z, traced={"bias": bias}, score="sigmoid")
+        counts = run(backend, "balance.expert_counts", "float32", routing.expert, num_experts=4)
+        worst.append(float(run(backend, "balance.load_statistics", "float32", counts).max_over_mean))
+        bias = np.asarray(run(backend, BIAS, "float32", bias, counts, rate=0.01))
+    assert worst[0] > 2 and max(worst[-10:]) < 1.25, worst[::10]
+
+
+@given(
+    loads=st.sampled_from([1, 4]).flatmap(lambda n: st.lists(st.integers(0, 50), min_size=n, max_size=n)),
+    precision=precisions,
+)
+def test_load_statistics(backend, loads, precision):
+    load = np.array(loads)
+    load[0] += not load.any()
+    found = run(backend, "balance.load_statistics", precision, load)
+    wanted = reference.load_statistics(load)
+    scale = (1 + math.log(len(load))) * UNIT[precision]
+    scale = scale * np.array([len(load), 1, 1])
+    assert_close_bounded("balance.statistics", np.array(found), np.array(wanted), scale, what=f"load_statistics {load}")
+
+
+@pytest.mark.parametrize("load, wanted", [([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0))])
+def test_load_statistics_by_hand(backend, load, wanted):
+    """Shares of the same loads say the same."""
+    for scaled in (np.array(load), np.array(load) / 8):
+        found = np.array(run(backend, "balance.load_statistics", "float64", scaled))
+        scale = UNIT["float64"] * np.array([4, 4, 1])
+        assert_close_bounded("balance.statistics", found, np.array(wanted), scale, what=f"load_statistics {load}")
+
+
+@given(seed=seeds)
+def test_expert_counts(backend, seed):
+    expert = np.random.default_rng(seed).integers(0, 4, (12, 2))
+    found = eager(backend, "balance.expert_counts", "float32", expert, num_experts=4)
+    assert_same(found, reference.expert_counts(expert, 4), what="expert_counts")
+    assert_same(found, [(expert == e).sum() for e in range(4)], what="expert_counts")
+
+
+def pad(mask, values, fill):
+    """Return [T, n] with `fill` where the mask is false."""
+    return np.where(mask[:, None], values, fill)
+
+
+def check_padding(backend, drawn: Logits, precision: str, dialect: str, score: str, seed: int) -> None:
+    """Losses, probabilities and counts of twelve tokens of which eight are real: those of the eight alone."""
+    mask = np.random.default_rng(seed).permutation(12) < 8
+    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
+    padded, numbers, options = pad(mask, z, np.nan), pad(mask, expert, 0), dict(dialect=dialect, score=score)
+    what = f"with 8 of 12 real, {drawn.family}, k {drawn.k}, {options}, {precision}"
+    unit, tiny, traced = unit_of(z, precision), np.finfo(precision).tiny, {"mask": mask}
+    wanted = reference.auxiliary_loss(z[mask], expert[mask], **options)
+    rounded = UNIT[precision] * wanted.share
+    scale = unit * wanted.probability + tiny
+    for name, found in (
+        ("auxiliary_loss", eager(backend, AUXILIARY, precision, padded, numbers, traced=traced, **options)),
+        ("reference", reference.auxiliary_loss(padded, numbers, mask=mask, **options)),
+    ):
+        assert_close_bounded("balance.share", found.share, wanted.share, rounded, what=f"{name} {what}: share")
+        assert_close_bounded("balance.probability", found.probability, wanted.probability, scale, what=f"{name} {what}")
+        size = unit * wanted.loss + 4 * tiny
+        assert_close_bounded("balance.loss", found.loss, wanted.loss, size, what=f"{name} {what}: loss")
+    found = eager(backend, "balance.mean_probability", precision, padded, score=score, traced=traced)
+    assert_close_bounded("balance.probability", found, wanted.probability, scale, what=f"mean_probability {what}")
+    found, wanted = eager(backend, Z_LOSS, precision, padded, traced=traced), reference.z_loss(z[mask])
+    assert reference.z_loss(padded, mask=mask) == wanted, f"reference, z_loss {what}"
+    scale = UNIT[precision] * (1 + np.abs(z).max()) ** 2
+    assert_close_bounded("balance.z_loss", found, wanted, scale, what=f"z_loss {what}")
+    counts = reference.expert_counts(expert[mask], 4)
+    found = eager(backend, "balance.expert_counts", precision, numbers, num_experts=4, traced=traced)
+    assert_same(found, counts, what=f"expert_counts {what}")
+    assert_same(reference.expert_counts(numbers, 4, mask=mask), counts, what=f"reference, expert_counts {what}")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, dialect=dialects, score=scores, seed=seeds)
+def test_padding(backend, drawn, precision, dialect, score, seed):
+    check_padding(backend, drawn, precision, dialect, score, seed)
+
+
+def losses(point, expert, mask, auxiliary_loss, z_loss, axis_name=None):
+    """Return the sum of both losses, of one group or of the mean over groups that know of each other."""
+    options = {} if axis_name is None else {"axis_name": axis_name}
+
+    def both(z, expert, mask):
+        return auxiliary_loss(z, expert, mask=mask, **options).loss + z_loss(z, mask=mask, **options)
+
+    if axis_name is None:
+        return both(point["logits"], expert, mask)
+    return jax.vmap(both, axis_name=axis_name)(point["logits"], expert, mask).mean()
+
+
+def check_axis(backend, masked: bool, seed: int) -> None:
+    """Four groups of three tokens along an axis: everything as for the one group that they are, gradients as well.
+
+    The groups differ, and have different numbers of real tokens, so that a mean of their means is something else.
+    """
+    random = np.random.default_rng(seed)
+    z = random.standard_normal((12, 4)) + np.repeat(3 * random.standard_normal((4, 4)), 3, axis=0)
+    z = z.astype(np.float32).astype(float)
+    expert = top_k_indices(z, 2)
+    mask = np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1], bool) if masked else None
+    module, unit = backend.balance, unit_of(z, "float32")
+    wanted = reference.auxiliary_loss(z, expert, mask=mask)
+    parts = [jnp.asarray(z, jnp.float32), jnp.asarray(expert)] + ([jnp.asarray(mask)] if masked else [])
+    parts = [part.reshape(4, 3, *part.shape[1:]) for part in parts]
+
+    def of_all(z, expert, mask=None):
+        options = dict(mask=mask, axis_name="group")
+        return (*module.auxiliary_loss(z, expert, **options), module.z_loss(z, **options),
+                module.expert_counts(expert, 4, **options))  # fmt: skip
+
+    everyone = jax.jit(jax.vmap(of_all, axis_name="group"))(*parts)
+    loss, share, probability, square, counts = map(np.asarray, everyone)
+    what = f"over an axis, mask {masked}"
+    for member in range(4):
+        scale = UNIT["float32"] * wanted.share
+        assert_close_bounded("balance.share", share[member], wanted.share, scale, what=f"share {what}")
+        scale = unit * wanted.probability
+        assert_close_bounded("balance.probability", probability[member], wanted.probability, scale, what=what)
+        assert_close_bounded("balance.loss", loss[member], wanted.loss, unit * wanted.loss, what=f"loss {what}")
+        scale = UNIT["float32"] * (1 + np.abs(z).max()) ** 2
+        assert_close_bounded("balance.z_loss", square[member], reference.z_loss(z, mask=mask), scale, what=what)
+        assert_same(counts[member], reference.expert_counts(expert, 4, mask=mask), what=f"expert_counts {what}")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_axis(backend, masked):
+    if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
+        pytest.skip("the backend has no axis_name")
+    check_axis(backend, masked, 0)
+
+
+def check_axis_gradient(backend) -> None:
+    """The mean over the members of the loss of all has the gradient of one group, and padding has none."""
+    random = np.random.default_rng(2)
+    z, mask = random.standard_normal((12, 4)), np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1])
+    expert = top_k_indices(z, 2)
+    padded = pad(mask > 0, z, np.nan)
+    functions = dict(auxiliary_loss=backend.balance.auxiliary_loss, z_loss=backend.balance.z_loss)
+    one = gradient(losses, {"logits": padded}, expert, mask, **functions)["logits"]
+    groups = [values.reshape(4, 3, *values.shape[1:]) for values in (padded, expert, mask)]
+    found = gradient(losses, {"logits": groups[0]}, *groups[1:], axis_name="group", **functions)["logits"]
+    found = found.reshape(12, 4)
+    for name, values in (("of one group", one), ("over an axis", found)):
+        assert_same(values[mask == 0], np.zeros((4, 4)), what=f"gradient {name}, in the padding")
+        direction = random.standard_normal(z.shape)
+
+        def value(point):
+            held = reference.auxiliary_loss(z, expert, mask=mask)
+            return reference.auxiliary_loss(point, expert, held=held, mask=mask).loss + reference.z_loss(
+                point, mask=mask
+            )
+
+        wanted, inner = central_difference(value, z, direction), float((values * direction).sum())
+        assert_close_bounded("balance.gradient", inner, wanted, (1 + np.abs(z).max()) ** 2, what=f"gradient {name}")
+
+
+def test_axis_gradient(backend):
+    if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
+        pytest.skip("the backend has no axis_name")
+    check_axis_gradient(backend)
+
+
+def test_jit_changes_nothing(backend):
+    random = np.random.default_rng(3)
+    z, expert = random.standard_normal((12, 4)), random.integers(0, 4, (12, 2))
+    pair = [np.hstack(run(backend, AUXILIARY, "float32", z, expert, score="sigmoid", jit=jit)) for jit in (True, False)]
+    scale = unit_of(z, "float32") * pair[1]
+    assert_close_bounded("balance.loss", *pair, scale, what="auxiliary_loss, jit and no jit")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    expert = np.zeros((12, 2), int)
+    found = eager(backend, AUXILIARY, "float32", np.zeros((12, 4)), expert)
+    assert all(isinstance(field, jax.Array) for field in found)
+    assert [field.dtype for field in found] == [jnp.float32] * 3
+    assert [field.shape for field in found] == [(), (4,), (4,)]
+    assert eager(backend, "balance.expert_counts", "float32", expert, num_experts=4).dtype == jnp.int32
+    low = jax.ShapeDtypeStruct((12, 4), jnp.bfloat16)
+    assert jax.eval_shape(backend.balance.auxiliary_loss, low, jnp.asarray(expert)).loss.dtype == jnp.float32
+    assert jax.eval_shape(backend.balance.z_loss, low).dtype == jnp.float32
+
+
+@pytest.mark.twin
+def test_a_logit_that_is_not_a_number_is_not_lost(backend):
+    z = np.zeros((12, 4))
+    z[1, 0] = np.nan
+    expert = np.zeros((12, 2), int)
+    assert np.isnan(eager(backend, AUXILIARY, "float32", z, expert).loss)
+    assert np.isnan(eager(backend, Z_LOSS, "float32", z))
+    for function in (lambda z: reference.auxiliary_loss(z, expert), reference.z_loss):
+        with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
+            function(z)
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.balance, jnp.asarray), (reference, np.asarray)):
+        z, expert, bias = array(np.zeros((4, 2))), array(np.zeros((4, 1), int)), array(np.zeros(2))
+        with pytest.raises(ValueError, match="dialect is 'switch'; allowed: assignments, tokens"):
+            module.auxiliary_loss(z, expert, dialect="switch")
+        with pytest.raises(ValueError, match="dialect is 'switch'"):
+            module.value_at_balance(4, 1, "switch")
+        with pytest.raises(ValueError, match="score is 'tanh'; allowed: softmax, sigmoid"):
+            module.auxiliary_loss(z, expert, score="tanh")
+        with pytest.raises(ValueError, match="integers"):
+            module.update_bias(bias, bias)
+        with pytest.raises(ValueError, match="rate is -1"):
+            module.update_bias(bias, array(np.array([1, 2])), rate=-1.0)
+        with pytest.raises(ValueError, match="recentre is 'mean'; allowed: none, step, bias"):
+            module.update_bias(bias, array(np.array([1, 2])), recentre="mean")
+        for wrong in (array(np.ones(3, bool)), array(np.ones((4, 1), bool))):
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.auxiliary_loss(z, expert, mask=wrong)
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.expert_counts(expert, 2, mask=wrong)
+            with pytest.raises(ValueError, match="mask has shape"):
+                module.z_loss(z, mask=wrong)
+    with pytest.raises(ValueError, match="0 real tokens"):
+        reference.z_loss(np.zeros((4, 2)), mask=np.zeros(4, bool))
+    for load in ([0.0, 0.0], [1.0, -1.0, 3.0]):
+        with pytest.raises(ValueError, match="not all 0"):
+            reference.load_statistics(np.array(load))
+    with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
+        reference.expert_counts(np.array([[0], [2]]), 2)

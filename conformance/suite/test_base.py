@@ -1,0 +1,505 @@
+"""BASE: an assignment is an optimum when prices prove it; which of several optima is a matter of the tie rule.
+
+Three judges that share nothing: the certificate, worked out here from the prices; SciPy's assignment solver on one
+column per place; and, for a handful of tokens, all balanced assignments one after the other. Padding is judged by the
+group without it.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.suite.strategies import lattice, tied
+from routelaws.reference.notation import Routing
+from routelaws.reference.routers import base as reference
+
+ASSIGNMENT, BOUND, ROUTER = (f"routers.base.{name}" for name in ("balanced_assignment", "dual_bound", "base_router"))
+
+SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (14, 4))
+"""(T, E): one token, one expert, fewer tokens than experts, E that divides T and E that does not."""
+
+FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike", "one token decides")
+SCALES = (0.1, 1.0, 100.0, 1e4)
+KS = (1, 2, 3)
+"""Experts per token; where there are fewer experts, all of them."""
+
+precisions, ks = st.sampled_from(PRECISIONS), st.sampled_from(KS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Scores(NamedTuple):
+    """Scores and how they were made."""
+
+    values: np.ndarray  # [T, E], exact in float32
+    family: str
+
+
+def draw_scores(family: str, shape: tuple[int, int], scale: float, seed: int) -> Scores:
+    """Return scores of a family; what is tied or whole before it is scaled stays so."""
+    random = np.random.default_rng(seed)
+    values = {
+        "random": lambda: random.standard_normal(shape),
+        "lattice": lambda: lattice(random, *shape),
+        "tied": lambda: tied(random, *shape),
+        "integer": lambda: random.integers(-3, 4, shape).astype(float),
+        "anisotropic": lambda: (random.standard_normal((shape[0], 6)) + 2) @ random.standard_normal((6, shape[1])),
+        "all alike": lambda: np.full(shape, random.choice([0.0, -0.0, 0.1, -1.0])),
+        "one token decides": lambda: np.vstack([[1e4], np.ones((shape[0] - 1, 1))]) * random.standard_normal(shape),
+    }[family]()
+    return Scores((values * scale).astype(np.float32).astype(np.float64), family)
+
+
+def scores(families=FAMILIES, shapes=SHAPES, scales=SCALES) -> st.SearchStrategy[Scores]:
+    """Scores of every family, shape and scale."""
+    return st.builds(draw_scores, *(st.sampled_from(menu) for menu in (families, shapes, scales)), seeds)
+
+
+def bound_of(values: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
+    """Return what these prices prove that no balanced assignment exceeds, term by term."""
+    num_tokens, num_experts = values.shape
+    everyone, more = divmod(num_tokens * k, num_experts)
+    total = sum(sum(sorted(row - prices)[-k:]) for row in values)
+    total += sum(everyone * price for price in prices)
+    return total + sum(sorted(prices, reverse=True)[:more])
+
+
+def scipy_optimum(values: np.ndarray, k: int = 1) -> float:
+    """Return the best objective by an assignment of pairs of token and expert to places, one column each.
+
+    Every expert has floor(T k / E) places and one more; E - T k mod E rows that stand for nobody fill up the latter.
+    Every token has E - k places for pairs that are not chosen. At k = 1 one row for each token does.
+    """
+    num_tokens, num_experts = values.shape
+    everyone, more = divmod(num_tokens * k, num_experts)
+    places = np.repeat(np.arange(num_experts), everyone + (more > 0))
+    if k == 1:
+        worth = values[:, places]
+    else:
+        token, expert = (index.ravel() for index in np.indices(values.shape))
+        worth = np.where(expert[:, None] == places, values.ravel()[:, None], -np.inf)
+        left_out = np.repeat(np.arange(num_tokens), num_experts - k)
+        worth = np.hstack([worth, np.where(token[:, None] == left_out, 0.0, -np.inf)])
+    if more:
+        additional = np.append(places[1:] != places[:-1], True)  # the last place of each expert
+        nobody = np.full((num_experts - more, worth.shape[1]), -np.inf)
+        nobody[:, np.flatnonzero(additional)] = 0
+        worth = np.vstack([worth, nobody])
+    row, column = linear_sum_assignment(worth, maximize=True)
+    chosen = column[: values.size if k > 1 else num_tokens]
+    return worth[row[: len(chosen)], chosen].sum()
+
+
+def first_optimum(values: np.ndarray, k: int = 1) -> list[tuple]:
+    """Return the first of the best balanced assignments in the order of a dictionary, by looking at all of them."""
+    num_tokens, num_experts = values.shape
+    best, found = -np.inf, None
+    for expert in itertools.product(itertools.combinations(range(num_experts), k), repeat=num_tokens):
+        load = np.bincount(np.ravel(expert), minlength=num_experts)
+        if load.max() - load.min() <= 1:
+            total = sum(values[t, e] for t in range(num_tokens) for e in expert[t])
+            if total > best:
+                best, found = total, list(expert)
+    return found
+
+
+def check_certificate(values: np.ndarray, found, precision: str, what: str, k: int = 1) -> None:
+    """Sets, loads, order, objective, and the prices' proof, by the test's own sums."""
+    expert, prices = np.asarray(found.expert), np.asarray(found.prices, np.float64)
+    num_tokens, num_experts = values.shape
+    assert expert.shape == (num_tokens, k), f"{what}: shape {expert.shape}, expected {(num_tokens, k)}"
+    assert all(len(set(row)) == k for row in expert.tolist()), f"{what}: an expert twice in {expert.tolist()}"
+    load = np.bincount(expert.ravel(), minlength=num_experts)
+    assert load.max() - load.min() <= 1 and len(load) == num_experts, f"{what}: loads {load.tolist()}"
+    assert prices.min() == 0 and prices.shape == (num_experts,), f"{what}: prices {prices.tolist()}"
+    chosen = np.take_along_axis(values, expert, axis=1)
+    for row, their in zip(expert.tolist(), chosen.tolist(), strict=True):
+        assert row == sorted(row, key=lambda e: (-their[row.index(e)], e)), f"{what}: order of {row}, scores {their}"
+    scale = UNIT[precision] * np.abs(chosen).sum() + np.finfo(precision).tiny
+    assert_close_bounded("base.objective", found.objective, chosen.sum(), scale, what=f"{what}: objective")
+    scale = UNIT[precision] * expert.size * (np.abs(values).max() + prices.max()) + np.finfo(precision).tiny
+    bound = bound_of(values, prices, k)
+    assert_close_bounded("base.certificate", bound, chosen.sum(), scale, what=f"{what}: bound less objective")
+    assert_close_bounded("base.certificate", found.gap, 0.0, scale, what=f"{what}: gap")
+
+
+def check_assignment(backend, drawn: Scores, precision: str, k: int = 1) -> None:
+    """An optimum with its proof, and the one that the tie rule picks."""
+    k = min(k, drawn.values.shape[1])
+    found = run(backend, ASSIGNMENT, precision, drawn.values, k=k)
+    wanted = reference.balanced_assignment(drawn.values, k)
+    what = f"balanced_assignment, {drawn.family} {drawn.values.shape}, k {k}, {precision}"
+    check_certificate(drawn.values, found, precision, what, k)
+    assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+
+
+def check_optimum(backend, drawn: Scores, k: int = 1) -> None:
+    """The objective is SciPy's, of the backend and of the reference."""
+    k = min(k, drawn.values.shape[1])
+    wanted = scipy_optimum(drawn.values, k)
+    scale = UNIT["float64"] * len(drawn.values) * k * np.abs(drawn.values).max()
+    for found in (
+        run(backend, ASSIGNMENT, "float64", drawn.values, k=k),
+        reference.balanced_assignment(drawn.values, k),
+    ):
+        what = f"balanced_assignment, {drawn.family} {drawn.values.shape}, k {k}: objective"
+        assert_close_bounded("base.optimum", found.objective, wanted, scale, what=what)
+
+
+def check_tie_rule(backend, values: np.ndarray, k: int = 1) -> None:
+    """Of all the best, the first in the order of a dictionary."""
+    wanted = first_optimum(values, k)
+    for found in (run(backend, ASSIGNMENT, "float32", values, k=k), reference.balanced_assignment(values, k)):
+        assert_same(np.sort(found.expert, axis=1), wanted, what=f"balanced_assignment, k {k}, of {values.tolist()}")
+
+
+def check_dual_bound(backend, drawn: Scores, seed: int, precision: str) -> None:
+    """Any prices prove a bound: the stated one, and it holds."""
+    values, num_experts = drawn.values, drawn.values.shape[1]
+    prices = np.random.default_rng(seed).standard_normal(num_experts) * max(1.0, np.abs(values).max())
+    prices = prices.astype(np.float32).astype(np.float64)
+    for k in (1, min(2, num_experts)):
+        wanted = bound_of(values, prices, k)
+        scale = UNIT[precision] * values.size * (np.abs(values).max() + np.abs(prices).max())
+        for found in (run(backend, BOUND, precision, values, prices, k=k), reference.dual_bound(values, prices, k)):
+            what = f"dual_bound, {drawn.family} {values.shape}, k {k}, {precision}"
+            assert_close_bounded("base.bound", found, wanted, scale, what=what)
+        assert wanted >= scipy_optimum(values, k) - scale, f"{drawn}, k {k}: a bound that does not hold"
+
+
+def gates_of(values: np.ndarray, gate: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # exp of a large logit, whose sigmoid is 0
+        e = np.exp(values - values.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
+
+
+def check_router(backend, drawn: Scores, precision: str, gate: str, training: bool, k: int = 1) -> None:
+    """Selection by the assignment or the logits; gates, loads and residual by the selection."""
+    values = drawn.values
+    num_tokens, num_experts = values.shape
+    k = min(k, num_experts)
+    options = dict(training=training, gate=gate)
+    found = run(backend, ROUTER, precision, values, k=k, **options)
+    with np.errstate(over="ignore"):
+        wanted = reference.base_router(values, k, **options)
+    what = f"base_router, {drawn.family} {values.shape}, k {k}, {options}, {precision}"
+    best = reference.balanced_assignment(values, k).expert if training else largest(values, k)
+    assert_same(found.expert, best, what=f"{what}: expert")
+    assert_same(wanted.expert, best, what=f"{what}: expert of the reference")
+    load = np.bincount(best.ravel(), minlength=num_experts) / (num_tokens * k)
+    unit = UNIT[precision] * num_tokens * k
+    assert_close_bounded("base.load", found.load, load, unit * load, what=f"{what}: load")
+    plan = np.eye(num_experts)[best].sum(axis=1) / (num_tokens * k)
+    assert_close_bounded("base.load", found.plan, plan, unit * plan, what=f"{what}: plan")
+    residual = np.abs(load * num_experts - 1).max()
+    assert_close_bounded("base.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
+    gates = np.take_along_axis(gates_of(values, gate), best, axis=1)
+    spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
+    scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
+    for routing in (found, wanted):
+        assert_close_bounded("base.gate", routing.gate, gates, scale, what=f"{what}: gate")
+
+
+def largest(values: np.ndarray, k: int) -> np.ndarray:
+    return np.array([sorted(range(len(row)), key=lambda e, row=row: (-row[e], e))[:k] for row in values])
+
+
+def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores with other numbers in some rows, and the mask of the rows that stayed."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(drawn.values)) < random.choice([0.3, 0.8])
+    mask[random.integers(len(mask))] = True
+    return np.where(mask[:, None], drawn.values, padding), mask
+
+
+def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str, padding: float = 1e6) -> None:
+    """Real tokens get what they get without the others, who get experts 0, 1, ... and nothing else."""
+    k = min(k, drawn.values.shape[1])
+    values, mask = padded(drawn, seed, padding)
+    alone = reference.balanced_assignment(values[mask], k)
+    what = f"balanced_assignment, {drawn.family} {values.shape}, k {k}, {precision}, mask {mask.astype(int).tolist()}"
+    expert = np.tile(np.arange(k), (len(mask), 1))
+    expert[mask] = alone.expert
+    for found in (
+        run(backend, ASSIGNMENT, precision, values, traced={"mask": mask}, k=k),
+        reference.balanced_assignment(values, k, mask=mask),
+    ):
+        assert_same(found.expert, expert, what=f"{what}: expert")
+        found = found._replace(expert=np.asarray(found.expert)[mask])
+        check_certificate(values[mask], found, precision, what, k)
+
+
+def check_padded_router(backend, drawn: Scores, k: int, seed: int, training: bool, padding: float = 1e6) -> None:
+    """The routing of the real tokens is that of a group of them; the others have no gate, plan or load."""
+    k = min(k, drawn.values.shape[1])
+    values, mask = padded(drawn, seed, padding)
+    with np.errstate(over="ignore"):
+        alone = reference.base_router(values[mask], k, training=training)
+        ours = reference.base_router(values, k, training=training, mask=mask)
+        held = backend.notation.Routing(*ours)
+    what = f"base_router, {drawn.family} {values.shape}, k {k}, training {training}, mask {mask.astype(int).tolist()}"
+    new = run(backend, ROUTER, "float64", values, traced={"mask": mask}, k=k, training=training)
+    again = run(backend, ROUTER, "float64", values, traced={"mask": mask, "held": held}, k=k)
+    spread = 2 + 2 * np.ptp(drawn.values) + np.abs(drawn.values).max()
+    for found in (new, again, ours):
+        for name in ("expert", "gate", "plan"):
+            wanted = np.zeros((len(mask), *getattr(alone, name).shape[1:]))
+            wanted[mask] = getattr(alone, name)
+            if name == "expert":
+                wanted[~mask] = np.arange(k)
+            scale = UNIT["float64"] * spread * wanted + np.finfo("float64").tiny
+            assert_close_bounded("base.gate", getattr(found, name), wanted, scale, what=f"{what}: {name}")
+        for name in ("load", "residual"):
+            scale = UNIT["float64"] * len(mask) * k
+            assert_close_bounded("base.load", getattr(found, name), getattr(alone, name), scale, what=f"{what}: {name}")
+
+
+@given(drawn=scores(), precision=precisions, k=ks)
+def test_assignment(backend, drawn, precision, k):
+    check_assignment(backend, drawn, precision, k)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_assigned(backend, family):
+    for seed, shape in enumerate(SHAPES):
+        drawn = draw_scores(family, shape, SCALES[seed % len(SCALES)], seed)
+        for k in {1, min(2, shape[1])}:
+            check_certificate(drawn.values, reference.balanced_assignment(drawn.values, k), "float64", "reference", k)
+            check_assignment(backend, drawn, "float32", k)
+            check_optimum(backend, drawn, k)
+
+
+@given(drawn=scores(), k=ks)
+def test_optimum(backend, drawn, k):
+    check_optimum(backend, drawn, k)
+
+
+def test_larger_groups(backend):
+    """Enough tokens and experts that chains of many links occur, with ties and without."""
+    for family in ("anisotropic", "integer", "tied"):
+        drawn = draw_scores(family, (101, 16), 1.0, 1)
+        check_assignment(backend, drawn, "float32")
+        check_optimum(backend, drawn)
+    check_assignment(backend, draw_scores("integer", (61, 16), 1.0, 1), "float32", 3)
+
+
+@given(seed=seeds, shape=st.sampled_from([(5, 3), (6, 3), (7, 2), (3, 4)]))
+def test_tie_rule(backend, seed, shape):
+    check_tie_rule(backend, np.random.default_rng(seed).integers(0, 3, shape) / 2.0)
+
+
+@given(seed=seeds, shape=st.sampled_from([(5, 3, 2), (3, 4, 2), (4, 4, 3), (2, 5, 3)]))
+def test_tie_rule_of_sets(backend, seed, shape):
+    check_tie_rule(backend, np.random.default_rng(seed).integers(0, 3, shape[:2]) / 2.0, shape[2])
+
+
+@given(drawn=scores(shapes=((13, 3), (6, 8))), k=ks, seed=seeds, precision=precisions)
+def test_padding(backend, drawn, k, seed, precision):
+    check_padding(backend, drawn, k, seed, precision)
+
+
+@given(drawn=scores(shapes=((13, 3),)), k=st.integers(1, 2), seed=seeds, training=st.booleans())
+def test_padded_router(backend, drawn, k, seed, training):
+    check_padded_router(backend, drawn, k, seed, training)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_padding_that_is_not_a_number(backend, k):
+    drawn = draw_scores("integer", (13, 3), 1.0, 0)
+    check_padding(backend, drawn, k, 0, "float32", np.nan)
+    check_padded_router(backend, drawn, k, 0, True, np.nan)
+
+
+def test_everybody_everywhere(backend):
+    """At k = E there is nothing to choose, and no price."""
+    drawn = draw_scores("random", (13, 3), 1.0, 0)
+    values = drawn.values
+    for found in (run(backend, ASSIGNMENT, "float32", values, k=3), reference.balanced_assignment(values, 3)):
+        assert_same(found.expert, largest(drawn.values, 3), what="k = E: expert")
+        assert_same(found.prices, np.zeros(3), what="k = E: prices")
+
+
+@given(drawn=scores(), seed=seeds, precision=precisions)
+def test_dual_bound(backend, drawn, seed, precision):
+    check_dual_bound(backend, drawn, seed, precision)
+
+
+@given(drawn=scores(families=("lattice", "integer", "tied"), scales=(1.0,)), seed=seeds, k=st.integers(1, 2))
+def test_symmetries(backend, drawn, seed, k):
+    """Shifted rows and permuted experts change no optimum; scores of either sign of zero are the same."""
+    random = np.random.default_rng(seed)
+    values = drawn.values
+    k = min(k, values.shape[1])
+    shift = random.integers(-8, 8, (len(values), 1)) / 4
+    found = run(backend, ASSIGNMENT, "float32", values, k=k)
+    for name, moved in (("shifted rows", values + shift), ("other zeros", np.where(values == 0, -values, values))):
+        assert_same(run(backend, ASSIGNMENT, "float32", moved, k=k).expert, found.expert, what=name)
+    rows, columns = random.permutation(len(values)), random.permutation(values.shape[1])
+    for name, moved in (("permuted tokens", values[rows]), ("permuted experts", values[:, columns])):
+        assert_same(run(backend, ASSIGNMENT, "float32", moved, k=k).objective, found.objective, what=name)
+
+
+@given(drawn=scores(shapes=((1, 1), (6, 8), (13, 3))), precision=precisions,
+       gate=st.sampled_from(("sigmoid", "softmax")), training=st.booleans(), k=st.integers(1, 2))  # fmt: skip
+def test_router(backend, drawn, precision, gate, training, k):
+    check_router(backend, drawn, precision, gate, training, k)
+
+
+@given(drawn=scores(families=("random", "tied")), k=st.integers(1, 2))
+def test_held(backend, drawn, k):
+    """What is held is kept, and only the gate is new."""
+    k = min(k, drawn.values.shape[1])
+    with np.errstate(over="ignore"):
+        held = reference.base_router(drawn.values, k)
+        fresh = reference.base_router(-drawn.values, k, held=held)
+    traced = {"held": backend.notation.Routing(*held)}
+    found = run(backend, ROUTER, "float64", -drawn.values, traced=traced, k=k)
+    for name in ("expert", "load", "plan", "residual"):
+        assert_same(getattr(found, name), getattr(held, name), what=f"base_router: held {name}")
+    scale = UNIT["float64"] * (2 + np.abs(drawn.values).max()) * fresh.gate + np.finfo("float64").tiny
+    assert_close_bounded("base.gate", found.gate, fresh.gate, scale, what="base_router: gate of what is held")
+
+
+def gate_sum(point, weights, mask, router, gate, training, k):
+    """Return Σ weights · gate, with the router's own selection."""
+    return (router(point["logits"], k, gate=gate, training=training, mask=mask).gate * weights).sum()
+
+
+def check_gate_gradient(backend, gate: str, training: bool, seed: int, k: int = 1, padding: float = 0.0) -> None:
+    """Gradient of the gates through autodiff = central difference of the reference with its selection held."""
+    values, mask = padded(draw_scores("random", (13, 3), 1.0, seed), seed, padding)
+    random = np.random.default_rng(seed)
+    weights, direction = random.standard_normal((len(values), k)), {"logits": random.standard_normal(values.shape)}
+    held = reference.base_router(values, k, training=training, mask=mask)
+
+    def value(point):
+        return float((reference.base_router(point["logits"], k, gate=gate, held=held, mask=mask).gate * weights).sum())
+
+    options = dict(router=backend.routers.base.base_router, gate=gate, training=training, k=k)
+    found = gradient(gate_sum, {"logits": values}, weights, mask, **options)["logits"]
+    wanted = central_difference(value, {"logits": values}, direction)
+    assert_same(found[~mask], np.zeros_like(found[~mask]), what="gradient into padding")
+    found = float((found * direction["logits"]).sum())
+    what = f"gradient of gates, {values.shape}, k {k}, {gate}"
+    assert_close_bounded("base.gradient", found, wanted, np.abs(weights).sum(), what=what)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")))
+def test_gate_gradient(backend, training, seed, gate):
+    check_gate_gradient(backend, gate, training, seed, k=1 + training)
+
+
+def test_no_gradient_into_padding_that_is_not_a_number(backend):
+    check_gate_gradient(backend, "softmax", True, 0, k=2, padding=np.nan)
+
+
+def assignment_sum(point, weights, assignment):
+    found = assignment(point["scores"])
+    return found.objective + (found.prices * weights).sum() + found.gap
+
+
+def test_no_gradient_through_the_assignment(backend):
+    """Objective and prices depend on the scores, and autodiff must not know it."""
+    values = draw_scores("random", (8, 2), 1.0, 0).values
+    options = dict(assignment=backend.routers.base.balanced_assignment)
+    found = gradient(assignment_sum, {"scores": values}, np.ones(2), **options)
+    assert_same(found["scores"], np.zeros((8, 2)), what="gradient through balanced_assignment")
+
+
+def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
+    """In evaluation a token's experts and gates are its own affair: no other token changes them."""
+    values = drawn.values
+    together = run(backend, ROUTER, "float32", values, training=False, k=k)
+    alone = run(backend, ROUTER, "float32", values[::-1].copy(), training=False, k=k)
+    for name in ("expert", "gate"):
+        assert_same(getattr(alone, name)[::-1], getattr(together, name), what=f"evaluation in another order: {name}")
+    assert_same(together.expert, largest(values, k), what="evaluation takes the largest logits")
+
+
+@given(drawn=scores(shapes=((1, 4), (13, 3))), k=st.integers(1, 2))
+def test_evaluation(backend, drawn, k):
+    check_evaluation(backend, drawn, k)
+
+
+def test_the_papers_residual_form(backend):
+    """α f(h) + (1 - α) h with f(h) = h + FFN(h) is what a residual block adds with this gate: h + α FFN(h)."""
+    random = np.random.default_rng(0)
+    h, values = random.standard_normal((12, 4)), random.standard_normal((12, 3))
+    params = {"up": random.standard_normal((3, 4, 5)), "down": random.standard_normal((3, 5, 4))}
+    routing = run(backend, ROUTER, "float64", values)
+    expert, gate = np.asarray(routing.expert), np.asarray(routing.gate)
+    added = run(backend, "experts.routed_ffn", "float64", params, h, expert, gate).output
+    outputs = run(backend, "experts.routed_ffn", "float64", params, h, expert, np.ones_like(gate)).output
+    wanted = gate * (h + np.asarray(outputs)) + (1 - gate) * h
+    scale = UNIT["float64"] * (np.abs(h) + np.abs(outputs))
+    assert_close_bounded("base.residual", h + np.asarray(added), wanted, scale, what="the residual form")
+
+
+def test_groups_under_vmap_and_without_jit(backend):
+    values = np.stack([draw_scores("tied", (13, 3), 1.0, seed).values for seed in range(3)])
+    with jax.enable_x64(False):
+        router = backend.routers.base.base_router
+        together = jax.jit(jax.vmap(router))(jnp.asarray(values, jnp.float32))
+    for group, routing in zip(values, zip(*together, strict=True), strict=True):
+        found = run(backend, ROUTER, "float32", group, jit=False)
+        for name, ours, theirs in zip(found._fields, routing, found, strict=True):
+            error = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).max()
+            check("base.load", error, UNIT["float32"] * len(group), message=f"vmap and a loop: {name}")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    found = run(backend, ROUTER, "float32", np.zeros((5, 3)))
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+    assert [field.shape for field in found] == [(5, 1), (5, 1), (3,), (5, 3), ()]
+    found = run(backend, ASSIGNMENT, "float32", np.zeros((5, 3)), k=2)
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 3
+    assert [field.shape for field in found] == [(5, 2), (), (3,), ()]
+    assert backend.routers.base.balanced_assignment(jnp.zeros((5, 3), jnp.bfloat16)).prices.dtype == jnp.float32
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_logit_that_is_not_a_number_is_not_lost(backend, training, wrong):
+    values = np.ones((13, 3))
+    values[1, 2] = wrong
+    found = run(backend, ROUTER, "float32", values, training=training)
+    assert np.isnan(found.gate[1, 0]) and np.isfinite(found.gate[2, 0])
+    assert np.isnan(found.residual) == training and np.asarray(found.expert).max() < 3
+    with pytest.raises(ValueError, match=r"logits: entry \(1, 2\) is"):
+        reference.base_router(values, training=training)
+    with pytest.raises(ValueError, match=r"scores: entry \(1, 2\) is"):
+        reference.balanced_assignment(values)
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.base, jnp.asarray), (reference, np.asarray)):
+        with pytest.raises(ValueError, match="gate is 'tanh'; allowed: softmax, sigmoid"):
+            module.base_router(array(np.zeros((4, 2))), gate="tanh")
+        for k in (0, 3):
+            for call in (module.balanced_assignment, module.base_router):
+                with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and num_experts = 2"):
+                    call(array(np.zeros((4, 2))), k)
+            with pytest.raises(ValueError, match=f"k is {k}"):
+                module.dual_bound(array(np.zeros((4, 2))), array(np.zeros(2)), k)
+        for call in (module.balanced_assignment, module.base_router):
+            with pytest.raises(ValueError, match=r"mask has shape \(3,\)"):
+                call(array(np.zeros((4, 2))), mask=np.ones(3, bool))
+    nobody = np.zeros(4, bool)
+    with pytest.raises(ValueError, match="0 real tokens"):
+        reference.balanced_assignment(np.zeros((4, 2)), mask=nobody)
+    found = run(backend, ROUTER, "float32", np.zeros((4, 2)), traced={"mask": nobody})
+    assert np.isnan(found.residual) and not found.gate.any() and not found.plan.any()
+    assert isinstance(reference.base_router(np.zeros((4, 2))), Routing)

@@ -1,0 +1,272 @@
+"""bfloat16, where a backend names it: what is raised to float32, and what is computed in 16 bits.
+
+Every number given here is one that bfloat16 has, so both twins compute from the same ones.
+
+    raised     routers, policies, losses    logits in bfloat16 give what the same logits in float32 give: choices, ties,
+                                            and gates, plans and losses within the bounds of float32, in float32
+    16 bits    experts, attention           results within bounds in units of 2⁻⁸, which are narrower than those of the
+                                            other precisions where few roundings are made
+    between    norm                         computed in float32, rounded once at its end
+               routed blocks                scores, gates, loads, drops and losses as those of float32 from the same x
+    exact      indices, placement           to the last bit, as everywhere
+
+Routed blocks get 301 tokens that crowd one expert, which is no number of bfloat16.
+
+The whole model in bfloat16 is in `test_transformer`, the layer of the mixture in `test_mixture_of_tokens`. Gradients
+are not asked for: a difference quotient says nothing at this precision.
+"""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import bound_in
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.backends import arrays_of
+from routelaws.conformance.engine.harness import CAPABILITIES, UNIT, _compiled, _jit, cast, precisions_of, rounded, run
+from routelaws.conformance.suite import (
+    test_balance,
+    test_base,
+    test_expert_choice,
+    test_experts,
+    test_mixture_of_tokens,
+    test_notation,
+    test_quantile,
+    test_reinforce,
+    test_sinkhorn,
+    test_top_k,
+    test_transformer,
+)
+from routelaws.conformance.suite.strategies import Logits, cases, logits, selections
+from routelaws.reference import configuration, notation, routed_block, transformer
+
+BFLOAT16 = "bfloat16"
+SHAPE = (7, 4)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+class _Raised(str):
+    """float32, of which a message says that the function was given something else."""
+
+    def __format__(self, specification: str) -> str:
+        return BFLOAT16
+
+
+RAISED = _Raised("float32")
+"""The precision in which a check judges a function of `Lowered`."""
+
+
+class Lowered:
+    """A backend whose functions get their first array in bfloat16, and have to answer in float32."""
+
+    def __init__(self, backend, room=None):
+        self._backend, self._room = backend, backend if room is None else room
+        self.capabilities = getattr(backend, "capabilities", CAPABILITIES)
+
+    def __getattr__(self, name: str):
+        found = getattr(self._room, name)
+        if inspect.isclass(found):
+            return found
+        return lowered_function(found) if callable(found) else Lowered(self._backend, found)
+
+
+@functools.cache
+def lowered_function(function):
+    """Return a function that hands its first array over in bfloat16; the same one every time, as it is compiled."""
+    backend = getattr(function, "routelaws_backend", None)
+
+    def raised(found):
+        leaves = [leaf for leaf in arrays_of(found) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        low = {str(leaf.dtype) for leaf in leaves if leaf.dtype.itemsize < np.dtype("float32").itemsize}
+        assert not low, f"{function.__name__}: logits in bfloat16 give {', '.join(low)}; they are raised to float32"
+        return found
+
+    def guarded(arguments, keywords, precision=None, through=None, static=()):
+        """As that of `backends.Backend`, which is to see, and keep for a replay, what the function is given."""
+        arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
+        compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
+        return raised(function.guarded(arguments, keywords, "float32", compiled, static))
+
+    def lowered(first, *arrays, **keywords):
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays_of((first, arrays, keywords)))
+        if backend is not None and not traced:
+            return guarded((first, *arrays), keywords)
+        return raised(function(jnp.asarray(first, BFLOAT16), *arrays, **keywords))
+
+    if backend is not None:
+        lowered.guarded = guarded
+    return lowered
+
+
+def lowered(backend) -> Lowered:
+    """Return the backend in bfloat16; skip the test where it has none."""
+    precisions_of(backend, (BFLOAT16,))
+    return Lowered(backend)
+
+
+def low(drawn):
+    """Return what was drawn with its values rounded to bfloat16."""
+    return drawn._replace(values=rounded(drawn.values, BFLOAT16))
+
+
+@given(drawn=logits(shapes=(SHAPE,)), form=test_top_k.forms)
+def test_top_k_router(backend, drawn, form):
+    test_top_k.check_top_k(lowered(backend), low(drawn), RAISED, drawn.k, *form)
+    test_top_k.check_switch(lowered(backend), low(drawn), RAISED)
+
+
+def test_sinkhorn_routing(backend):
+    for seed in range(3):
+        z = test_base.draw_scores("random", (12, 3), 4.0, seed).values
+        test_sinkhorn.check_plan(lowered(backend), low(Logits(z, "random", 1)), RAISED, 30)
+        test_sinkhorn.check_router(lowered(backend), low(Logits(z, "random", 2)), RAISED, "softmax", seed < 2)
+
+
+@pytest.mark.parametrize("family", ["random", "tied", "lattice"])
+def test_base_layers(backend, family):
+    drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 1))
+    test_base.check_assignment(lowered(backend), drawn, RAISED, 2)
+    test_base.check_router(lowered(backend), drawn, RAISED, "sigmoid", True)
+
+
+@pytest.mark.parametrize("family", ["random", "anisotropic"])
+def test_quantile_router(backend, family):
+    drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 2))
+    test_quantile.check_bias(lowered(backend), drawn, 2, 3, RAISED, 2)
+    test_quantile.check_router(lowered(backend), drawn, 2, 3, RAISED, "softmax")
+
+
+@given(drawn=logits(shapes=(SHAPE,)), score=st.sampled_from(("softmax", "sigmoid")))
+def test_expert_choice_router(backend, drawn, score):
+    test_expert_choice.check_choice(lowered(backend), low(drawn), RAISED, 2.0, score)
+
+
+@given(drawn=logits(shapes=(SHAPE,)), seed=seeds)
+def test_reinforce_router(backend, drawn, seed):
+    test_reinforce.check_policy(lowered(backend), low(drawn), RAISED, 0.8)
+    test_reinforce.check_router(lowered(backend), low(drawn), RAISED, 0.8, seed)
+
+
+@given(drawn=logits(shapes=(SHAPE,)))
+def test_losses(backend, drawn):
+    test_balance.check_auxiliary_loss(lowered(backend), low(drawn), RAISED, "assignments", "softmax")
+    test_balance.check_z_loss(lowered(backend), low(drawn), RAISED)
+
+
+@given(drawn=logits(shapes=(test_mixture_of_tokens.SHAPE,)))
+def test_mixing_weights(backend, drawn):
+    test_mixture_of_tokens.check_weights(lowered(backend), low(drawn), 1.0, RAISED, False)
+
+
+def check_softmax(backend, z: np.ndarray) -> None:
+    """In 16 bits; the sum of a row is as far from 1 as its entries are off."""
+    found = np.asarray(run(backend, "notation.softmax", BFLOAT16, z), float)
+    wanted, size = notation.softmax(z), 1 + np.abs(z - z.max(axis=1, keepdims=True))
+    scale = UNIT[BFLOAT16] * size * wanted + np.finfo("float32").tiny
+    assert_close_bounded(bound_in("notation.softmax", BFLOAT16), found, wanted, scale, what="softmax in bfloat16")
+    found = run(backend, "notation.log_sum_exp", BFLOAT16, z, axis=1)
+    scale = UNIT[BFLOAT16] * (1 + np.abs(z).max(axis=1))
+    name, wanted = bound_in("notation.log_sum_exp", BFLOAT16), notation.log_sum_exp(z, 1)
+    assert_close_bounded(name, found, wanted, scale, what="log_sum_exp in bfloat16")
+
+
+@given(drawn=logits(shapes=(SHAPE,)))
+def test_notation_in_16_bits(backend, drawn):
+    precisions_of(backend, (BFLOAT16,))
+    test_notation.check_top_k_indices(backend, low(drawn), BFLOAT16, jit=False)
+    check_softmax(backend, low(drawn).values)
+
+
+@given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([float("inf"), 0.6]))
+def test_experts_in_16_bits(backend, selection, factor):
+    precisions_of(backend, (BFLOAT16,))
+    test_experts.check_gelu(backend, selection, BFLOAT16)
+    test_experts.check_expert_ffn(backend, selection, BFLOAT16)
+    test_experts.check_combine(backend, selection, 3, BFLOAT16)
+    test_experts.check_routed_ffn(backend, selection, factor, BFLOAT16)
+
+
+@given(seed=st.integers(0, 99))
+def test_expert_choice_ffn_in_16_bits(backend, seed):
+    precisions_of(backend, (BFLOAT16,))
+    test_expert_choice.check_ffn(backend, 2.0, BFLOAT16, seed)
+
+
+@given(drawn=cases(("dense",)))
+def test_parts_of_the_model_in_16_bits(backend, drawn):
+    precisions_of(backend, (BFLOAT16,))
+    test_transformer.check_parts(backend, drawn, BFLOAT16)
+
+
+CROWDED = {
+    "top_k": dict(router="top_k", k=1, z_weight=0.02, balance_weight=1.0),
+    "sinkhorn": dict(router="sinkhorn", k=1),
+    "quantile": dict(router="quantile", k=1, capacity_factor=0.9),
+    "reinforce": dict(router="reinforce", k=2),
+}
+"""Routed blocks of three experts, two of which are hardly wanted; E = 3 and T = 301."""
+
+
+def crowded_block(name: str):
+    """Return (configuration, weights, x, tokens, noise) of a routed block that sends nearly everyone to one expert.
+
+    x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is what experts start
+    with; the other scores are a few tenths, and their last bits matter.
+    """
+    config = configuration.ModelConfig(vocab_size=13, d_model=8, num_heads=2, num_blocks=1, routing_frequency=1.0,
+                                       num_experts=3, **CROWDED[name])  # fmt: skip
+    random = np.random.default_rng(17)
+
+    def draw(node):
+        if isinstance(node, dict):
+            return {key: draw(node[key]) for key in sorted(node)}
+        return random.standard_normal(node[0][1:]) / 4
+
+    params = rounded(draw(transformer.parameter_shapes(config)["routed_ffn"]), "float32")
+    params["router"][0] = [3.001, -1.003, -2.007]
+    x = rounded(random.standard_normal((7, 43, 8)), BFLOAT16)
+    x[..., 0] = 1
+    noise = rounded(random.gumbel(size=(301, 3)), "float32") if name == "reinforce" else None
+    return config, rounded(params, "float32"), x, random.integers(0, 13, (7, 43)), noise
+
+
+def check_crowded_block(backend, name: str, training: bool) -> None:
+    """From the same x in bfloat16 and the same weights in float32: what is not a product of experts is of float32."""
+    config, params, x, tokens, noise = crowded_block(name)
+    wanted = routed_block.routed_block(params, x, tokens, config, training=training, noise=noise)
+    config = backend.transformer.ModelConfig(**vars(config))
+    traced = {} if noise is None else {"noise": jnp.asarray(noise, "float32")}
+    call = _jit(functools.partial(backend.routed_block.routed_block, config=config, training=training))
+    found = call(cast(params, "float32"), jnp.asarray(x, BFLOAT16), jnp.asarray(tokens), **traced)
+    z = x.reshape(-1, 8) @ params["router"]
+    size = np.abs(x.reshape(-1, 8)) @ np.abs(params["router"])
+    unit = UNIT["float32"] * (4 + np.ptp(z) + 2 * size.max())
+    what = f"routed block of {name} in bfloat16, 301 tokens, training {training}"
+    assert found.output.dtype == BFLOAT16, what
+    assert wanted.routing.load.max() * wanted.routing.expert.size > 256, f"{what}: no expert is crowded"
+    assert_same(found.routing.expert, wanted.routing.expert, what=f"{what}: experts")
+    for field in ("gate", "load", "plan"):
+        value = getattr(wanted.routing, field)
+        assert_close_bounded("routed_block.raised", getattr(found.routing, field), value, unit * np.abs(value),
+                             what=f"{what}: {field}")  # fmt: skip
+    for field in ("dropped_fraction", "auxiliary"):
+        value = getattr(wanted, field)
+        assert_close_bounded("routed_block.raised", getattr(found, field), value, unit * np.abs(value),
+                             what=f"{what}: {field}")  # fmt: skip
+    if wanted.policy is not None:
+        assert_close_bounded("routed_block.raised", found.policy.logits, z, UNIT["float32"] * size, what=what)
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True),
+                                            ("reinforce", True)])  # fmt: skip
+def test_crowded_blocks(backend, name, training):
+    precisions_of(backend, (BFLOAT16,))
+    check_crowded_block(backend, name, training)

@@ -1,0 +1,345 @@
+"""Expert choice: tokens by what rounding leaves open, gates and outputs by formula, and which groups are causal."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS, bound_in
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.reference.experts import expert_ffn
+from routelaws.reference.notation import ExpertChoice
+from routelaws.reference.routers import expert_choice as reference
+
+ROUTER, FFN = "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
+GROUP, UNGROUP = "routers.expert_choice.group_by_position", "routers.expert_choice.ungroup_by_position"
+SHAPE = (7, 4)
+"""A number of tokens that the experts do not divide."""
+
+FACTORS = (0.5, 2.0)
+
+precisions = st.sampled_from(PRECISIONS)
+scores = st.sampled_from(reference.SCORES)
+seeds = st.integers(0, 2**32 - 1)
+
+eager = functools.partial(run, jit=False)
+"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
+
+
+def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
+    """Return [T, 1], the relative error of the scores of each token: u per unit of what stands in the exponent."""
+    spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True)
+    return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1, keepdims=True))
+
+
+def check_choice(backend, drawn: Logits, precision: str, factor: float, score: str, jit: bool = False) -> None:
+    """Tokens as far as rounding decides, counts of the backend's own tokens; gates with the reference's choice held."""
+    z, options = drawn.values, dict(capacity_factor=factor, score=score)
+    what = f"expert_choice_router, {drawn.family} {z.shape}, {options}, {precision}"
+    found, wanted = run(backend, ROUTER, precision, z, jit=jit, **options), reference.expert_choice_router(z, **options)
+    capacity = min(len(z), -int(-factor * len(z) // z.shape[1])) if np.isfinite(factor) else len(z)
+    assert found.token.shape == wanted.token.shape == (z.shape[1], capacity), f"{what}: shape {found.token.shape}"
+    compared = reference.selection_scores(z, score).T
+    # A sigmoid is not computed to be compared: both twins order the same floats, ties included.
+    if score == "sigmoid":
+        assert_same(found.token, wanted.token, what=f"{what}: token")
+    margin = BOUNDS["expert_choice.score"].limit * unit_of(z, precision).max()
+    assert_admissible_top_k(found.token, compared, margin, what=what)
+    counts = np.bincount(np.asarray(found.token).ravel(), minlength=len(z))
+    assert_same(found.experts_per_token, counts, what=f"{what}: experts_per_token")
+    counts = np.bincount(wanted.token.ravel(), minlength=len(z))
+    assert_same(wanted.experts_per_token, counts, what=f"reference, {what}: experts_per_token")
+
+    held = backend.notation.ExpertChoice(*wanted)
+    found = run(backend, ROUTER, precision, z, traced={"held": held}, jit=jit, **options)
+    assert_same(found.token, wanted.token, what=f"{what}: held token")
+    assert_same(found.experts_per_token, wanted.experts_per_token, what=f"{what}: held experts_per_token")
+    scale = unit_of(z, precision)[:, 0][wanted.token] * wanted.gate + np.finfo(precision).tiny
+    assert_close_bounded("expert_choice.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+
+
+@given(drawn=logits(shapes=(SHAPE,)), precision=precisions, factor=st.sampled_from(FACTORS), score=scores)
+def test_choice(backend, drawn, precision, factor, score):
+    check_choice(backend, drawn, precision, factor, score)
+
+
+@pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
+def test_choice_of_other_shapes(backend, num_tokens, num_experts):
+    """One token, whom every expert takes; one expert."""
+    z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
+    check_choice(backend, Logits(z.astype(float), "free", 1), "float32", 1.0, "softmax", True)
+
+
+def check_ties(backend) -> None:
+    """Equal logits, zeros of both signs: the lower token indices."""
+    z = np.zeros(SHAPE)
+    z[::2] = -0.0
+    for score in reference.SCORES:
+        wanted = np.tile(np.arange(4), (4, 1))
+        assert_same(reference.expert_choice_router(z, 2.0, score=score).token, wanted, what="reference, ties")
+        found = eager(backend, ROUTER, "float32", z, capacity_factor=2.0, score=score)
+        assert_same(found.token, wanted, what=f"expert_choice_router, ties, {score}")
+
+
+def test_ties(backend):
+    check_ties(backend)
+
+
+def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: int) -> None:
+    """Seven tokens of which four are real: what the four get alone; empty places repeat the first with gate 0."""
+    mask, z = np.random.default_rng(seed).permutation(7) < 4, drawn.values
+    real, padded = np.flatnonzero(mask), np.where(mask[:, None], z, np.nan)
+    options = dict(capacity_factor=factor, score="sigmoid")
+    alone = reference.expert_choice_router(z[mask], **options)
+    taken, columns = alone.token.shape[1], reference.expert_choice_router(z, **options).token.shape[1]
+    token = np.repeat(real[alone.token[:, :1]], columns, axis=1)
+    token[:, :taken] = real[alone.token]
+    counts = np.zeros(7, int)
+    counts[mask] = alone.experts_per_token
+    ours = reference.expert_choice_router(padded, mask=mask, **options)
+    again = reference.expert_choice_router(padded, mask=mask, held=ours, **options)
+    held = {"held": backend.notation.ExpertChoice(*ours)}
+    found, kept = (eager(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options)
+                   for more in ({}, held))  # fmt: skip
+    what = f"expert_choice_router with 4 of 7 real, {drawn.family}, c {factor}, {precision}"
+    scale = unit_of(z, precision)[mask, 0][alone.token] * alone.gate + np.finfo(precision).tiny
+    for name, choice in (("", found), ("held, ", kept), ("reference, ", ours), ("reference, held, ", again)):
+        assert_same(choice.token, token, what=f"{name}{what}: token")
+        assert_same(choice.experts_per_token, counts, what=f"{name}{what}: experts_per_token")
+        gate = np.asarray(choice.gate)
+        assert_same(gate[:, taken:], np.zeros((4, columns - taken)), what=f"{name}{what}: gates of empty places")
+        assert_close_bounded("expert_choice.gate", gate[:, :taken], alone.gate, scale, what=f"{name}{what}: gate")
+
+
+@given(drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)), precision=precisions,
+       factor=st.sampled_from([2.0, float("inf")]), seed=seeds)  # fmt: skip
+def test_padding(backend, drawn, precision, factor, seed):
+    """By the sigmoid, so that ties and orders are those of the logits."""
+    check_padding(backend, drawn, precision, factor, seed)
+
+
+def padded_output(point, mask, router, ffn):
+    return ffn(point["params"], point["x"], router(point["logits"], 1.0, mask=mask)).sum()
+
+
+def check_padding_gradient(backend) -> None:
+    """Outputs and gradients beside padding in which nothing is a number: as if zeros were there."""
+    params, x = weights(3, 4)
+    z, mask = np.random.default_rng(1).standard_normal(SHAPE), np.array([0, 1, 1, 0, 1, 0, 1])
+    module = backend.routers.expert_choice
+    found = []
+    for fill in (0.0, np.nan):
+        padded = {"logits": np.where(mask[:, None] > 0, z, fill), "x": np.where(mask[:, None] > 0, x, fill)}
+        options = dict(router=module.expert_choice_router, ffn=module.expert_choice_ffn)
+        found.append(gradient(padded_output, padded | {"params": params}, mask, **options))
+    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        assert_same(theirs, ours, what="gradient of expert choice beside padding")
+    assert_same(found[1]["logits"][mask == 0], np.zeros((3, 4)), what="gradient of the logits in the padding")
+
+
+def test_padding_gradient(backend):
+    check_padding_gradient(backend)
+
+
+def check_tiny_probabilities(backend) -> None:
+    """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits; their logarithms are not."""
+    z = np.zeros(SHAPE)
+    z[:, 0] = [-200, -300, -201, -250, -400, -199, -500]
+    found = eager(backend, ROUTER, "float32", z, capacity_factor=2.0, score="softmax")
+    assert_same(found.token[0], [5, 0, 2, 3], what="expert_choice_router of tiny probabilities")
+
+
+def test_tiny_probabilities_are_told_apart(backend):
+    check_tiny_probabilities(backend)
+
+
+def weights(seed: int, num_experts: int, precision: str = "float64"):
+    """Return experts with d = 3, f = 5 and x [7, 3], exact in the precision."""
+    random = np.random.default_rng(seed)
+    shapes = {"up": (num_experts, 3, 5), "down": (num_experts, 5, 3)}
+    params = {name: random.standard_normal(shape).astype(precision).astype(float) for name, shape in shapes.items()}
+    return params, random.standard_normal((7, 3)).astype(precision).astype(float)
+
+
+def size_of(params, x):
+    """Return [E, T], the sum of the absolute terms of each expert's output, largest over d."""
+    return np.array([
+        (np.abs(x) @ np.abs(up) @ np.abs(down)).max(axis=1)
+        for up, down in zip(params["up"], params["down"], strict=True)
+    ])  # fmt: skip
+
+
+def check_ffn(backend, factor: float, precision: str, seed: int) -> None:
+    """Outputs by the sum over experts of gate times FFN, said once more with a mask."""
+    params, x = weights(seed, 4, precision)
+    z = np.random.default_rng(seed + 1).standard_normal(SHAPE).astype(precision).astype(float)
+    choice = reference.expert_choice_router(z, factor)
+    choice = choice._replace(gate=choice.gate.astype(precision).astype(float))
+    mask = np.zeros((4, 7))
+    for e in range(4):
+        mask[e, choice.token[e]] = choice.gate[e]
+    outputs = np.array([expert_ffn(params["up"][e], params["down"][e], x) for e in range(4)])  # [E, T, d]
+    wanted = np.einsum("et,etd->td", mask, outputs)
+    scale = UNIT[precision] * (mask * size_of(params, x)).sum(axis=0)[:, None]
+    what = f"expert_choice_ffn, factor {factor}, {precision}"
+    exact = scale * UNIT["float64"] / UNIT[precision]
+    ours = reference.expert_choice_ffn(params, x, choice)
+    assert_close_bounded("expert_choice.ffn", ours, wanted, exact, what=f"reference, {what}")
+    found = run(backend, FFN, precision, params, x, backend.notation.ExpertChoice(*choice))
+    assert_close_bounded(bound_in("expert_choice.ffn", precision), found, wanted, scale, what=what)
+    idle = choice.experts_per_token == 0
+    assert_same(np.asarray(found)[idle], np.zeros((idle.sum(), 3)), what=f"{what}: tokens that nobody took")
+
+
+@given(factor=st.sampled_from([0.5, 2.0]), precision=precisions, seed=st.integers(0, 99))
+def test_ffn(backend, factor, precision, seed):
+    check_ffn(backend, factor, precision, seed)
+
+
+def test_one_expert_is_the_dense_layer(backend):
+    params, x = weights(2, 1, "float32")
+    dense = run(backend, "experts.expert_ffn", "float32", params["up"][0], params["down"][0], x)
+    choice = run(backend, ROUTER, "float32", x[:, :1], capacity_factor=1.0)
+    assert_same(choice.gate, np.ones((1, 7)), what="gates of one expert")
+    found = run(backend, FFN, "float32", params, x, choice)
+    scale = UNIT["float32"] * size_of(params, x)[0][:, None]
+    assert_close_bounded("expert_choice.ffn", found, np.asarray(dense, float), scale, what="E = 1 and the dense layer")
+
+
+def weighted_output(point, weights, x, router, ffn, score):
+    """Return Σ weights · output as a function of logits and experts, with the router's own choice."""
+    return (ffn(point["params"], x, router(point["logits"], 1.0, score=score)) * weights).sum()
+
+
+def check_gradient(backend, score: str, seed: int) -> None:
+    """Autodiff with its own choice = central difference of the reference with its choice held."""
+    params, x = weights(seed, 4)
+    random = np.random.default_rng(seed)
+    point = {"logits": random.standard_normal(SHAPE), "params": params}
+    direction = {"logits": random.standard_normal(SHAPE), "params": weights(seed + 1, 4)[0]}
+    outward = random.standard_normal(x.shape)
+    held = reference.expert_choice_router(point["logits"], 1.0, score=score)
+
+    def value(at):
+        choice = reference.expert_choice_router(at["logits"], 1.0, score=score, held=held)
+        return float((reference.expert_choice_ffn(at["params"], x, choice) * outward).sum())
+
+    module = backend.routers.expert_choice
+    options = dict(router=module.expert_choice_router, ffn=module.expert_choice_ffn, score=score)
+    found = gradient(weighted_output, point, outward, x, **options)
+    wanted = central_difference(value, point, direction)
+    inner = sum(float(np.vdot(found["params"][name], direction["params"][name])) for name in params)
+    inner += float(np.vdot(found["logits"], direction["logits"]))
+    scale = np.abs(outward).max() * size_of(params, x).sum()
+    assert_close_bounded("expert_choice.gradient", inner, wanted, scale, what=f"gradient of expert choice, {score}")
+
+
+@pytest.mark.parametrize("score", reference.SCORES)
+def test_gradient(backend, score):
+    for seed in range(3):
+        check_gradient(backend, score, seed)
+
+
+def check_groups(backend) -> None:
+    """Said by hand, and there and back again."""
+    x = np.arange(6 * 2 * 3).reshape(6, 2, 3)
+    for module in (backend.routers.expert_choice, reference):
+        groups = module.group_by_position(jnp.asarray(x) if module is not reference else x, 3)
+        wanted = [x[[0, 1, 2], 0], x[[0, 1, 2], 1], x[[3, 4, 5], 0], x[[3, 4, 5], 1]]
+        assert_same(groups, wanted, what="group_by_position")
+        assert_same(module.ungroup_by_position(groups, 2), x, what="ungroup_by_position")
+
+
+def test_groups(backend):
+    check_groups(backend)
+
+
+def outputs_of(x, z, params, module, by_position):
+    """Return [b, S, d]: expert choice over groups of one position of two sequences, or over whole sequences."""
+
+    def route(x, z):
+        return module.expert_choice_ffn(params, x, module.expert_choice_router(z, 0.75))
+
+    groups = [module.group_by_position(part, 2) for part in (x, z)] if by_position else [x, z]
+    if module is reference:
+        found = np.array([route(*group) for group in zip(*groups, strict=True)])
+    else:
+        found = jax.vmap(route)(*groups)
+    return module.ungroup_by_position(found, x.shape[1]) if by_position else found
+
+
+def change(backend, by_position: bool, module) -> np.ndarray:
+    """Return [b, S] bool, whose outputs change when position 3 of sequence 1 does, for 12 random batches together."""
+    changed = np.zeros((4, 5), bool)
+    compute = functools.partial(outputs_of, module=module, by_position=by_position)
+    if module is not reference:
+        compute = jax.jit(compute)
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        params, (x, z) = weights(seed, 4)[0], (random.standard_normal((4, 5, n)) for n in (3, 4))
+        moved_x, moved_z = x.copy(), z.copy()
+        moved_x[1, 3], moved_z[1, 3] = random.standard_normal(3), 3 * random.standard_normal(4)
+        before, after = (np.asarray(compute(*inputs, params)) for inputs in ((x, z), (moved_x, moved_z)))
+        changed |= (before != after).any(axis=2)
+    return changed
+
+
+def check_causality(backend) -> None:
+    """Groups of one position: nothing moves but that position, of the two sequences in the group."""
+    wanted = np.zeros((4, 5), bool)
+    wanted[:2, 3] = True
+    for module in (backend.routers.expert_choice, reference):
+        assert_same(change(backend, True, module), wanted, what="outputs that change, by position")
+
+
+def test_groups_of_one_position_are_causal(backend):
+    check_causality(backend)
+
+
+def test_whole_sequences_leak_the_future(backend):
+    """What the docstring warns of: earlier positions of the sequence move, and no other sequence."""
+    for module in (backend.routers.expert_choice, reference):
+        found = change(backend, False, module)
+        assert found[1].all() and not found[[0, 2, 3]].any(), found
+
+
+@pytest.mark.twin
+def test_types(backend):
+    found = eager(backend, ROUTER, "float32", np.zeros(SHAPE))
+    assert all(isinstance(field, jax.Array) for field in found)
+    assert [field.dtype for field in found] == [jnp.int32, jnp.float32, jnp.int32]
+    assert [field.shape for field in found] == [(4, 4), (4, 4), (7,)]
+    low = jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16)
+    assert jax.eval_shape(backend.routers.expert_choice.expert_choice_router, low).gate.dtype == jnp.float32
+    assert backend.notation.ExpertChoice._fields == ExpertChoice._fields
+
+
+@pytest.mark.twin
+def test_a_logit_that_is_not_a_number_is_not_lost(backend):
+    z = np.zeros(SHAPE)
+    z[1, 0] = np.nan
+    assert np.isnan(eager(backend, ROUTER, "float32", z, capacity_factor=float("inf")).gate).any()
+    with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
+        reference.expert_choice_router(z)
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.expert_choice, jnp.asarray), (reference, np.asarray)):
+        with pytest.raises(ValueError, match="score is 'tanh'; allowed: softmax, sigmoid"):
+            module.expert_choice_router(array(np.zeros(SHAPE)), score="tanh")
+        with pytest.raises(ValueError, match="capacity_factor is 0"):
+            module.expert_choice_router(array(np.zeros(SHAPE)), 0.0)
+        with pytest.raises(ValueError, match="mask has shape"):
+            module.expert_choice_router(array(np.zeros(SHAPE)), mask=array(np.ones(4, bool)))
+        for size in (0, 3):
+            with pytest.raises(ValueError, match=f"group_size is {size}; it has to divide the 4 sequences"):
+                module.group_by_position(array(np.zeros((4, 5))), size)
+        with pytest.raises(ValueError, match="sequence_length is 3; it has to divide the 10 groups"):
+            module.ungroup_by_position(array(np.zeros((10, 2))), 3)

@@ -1,0 +1,284 @@
+"""Capacity, dispatch, experts, combine: slots exactly, values to rounding, gradients by differences.
+
+Drop orders, padding and narrow experts are in `test_dispatch`.
+"""
+
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import bound_in
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import (
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    inner,
+    random_direction,
+    rounded,
+    run,
+)
+from routelaws.conformance.suite.strategies import Selection, selections
+from routelaws.reference import experts as reference
+
+FACTORS = (math.inf, 2.0, 1.0, 0.6)
+D, F = 4, 6
+"""d and f of every expert here."""
+
+seeds = st.integers(0, 2**32 - 1)
+precisions = st.sampled_from(PRECISIONS)
+
+
+def layer(selection: Selection, precision: str = "float64") -> dict:
+    """Return the inputs of a routed FFN, rounded to a precision."""
+    random = np.random.default_rng(selection.seed)
+    num_tokens, k = selection.expert.shape
+    num_experts = selection.num_experts
+    return rounded({
+        "params": {"up": random.standard_normal((num_experts, D, F)) / 2,
+                   "down": random.standard_normal((num_experts, F, D)) / 2},
+        "x": random.standard_normal((num_tokens, D)),
+        "gate": random.uniform(0.2, 1, (num_tokens, k)) * random.choice([-1, 1], (num_tokens, k)),
+    }, precision)  # fmt: skip
+
+
+def check_expert_capacity(backend, num_tokens, num_experts, k, factor) -> None:
+    found = backend.experts.expert_capacity(num_tokens, num_experts, k, factor)
+    wanted = reference.expert_capacity(num_tokens, num_experts, k, factor)
+    assert found == wanted and isinstance(found, int), f"capacity of {num_tokens, num_experts, k, factor}"
+
+
+@given(st.integers(0, 5000), st.integers(1, 600), st.integers(1, 8), st.integers(1, 500))
+def test_expert_capacity(backend, num_tokens, num_experts, k, hundredths):
+    check_expert_capacity(backend, num_tokens, num_experts, k, hundredths / 100)
+    found = backend.experts.expert_capacity(num_tokens, num_experts, k, hundredths / 100)
+    exact = -(-hundredths * k * num_tokens // (100 * num_experts))  # the same in whole numbers
+    assert found == min(num_tokens, exact)
+    check_expert_capacity(backend, num_tokens, num_experts, k, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [((10, 4, 1, 1.25), 4), ((10, 1, 1, 1.1), 10), ((100, 10, 1, 1.1), 11), ((10, 4, 2, 1.0), 5), ((3, 8, 1, 0.1), 1),
+     ((10, 4, 1, math.inf), 10), ((10, 2, 2, 5.0), 10)],
+)  # fmt: skip
+def test_expert_capacity_of_known_cases(backend, arguments, wanted):
+    for module in (backend.experts, reference):
+        assert module.expert_capacity(*arguments) == wanted
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan])
+def test_a_capacity_factor_of_nothing_is_named(backend, factor):
+    for module in (backend.experts, reference):
+        with pytest.raises(ValueError, match=f"capacity_factor is {factor}"):
+            module.expert_capacity(4, 2, 1, factor)
+
+
+def check_dispatch(backend, selection: Selection, capacity: int) -> None:
+    """Slots, kept and token, all integers: exact."""
+    what = f"dispatch, {selection.expert.shape}, E {selection.num_experts}, C {capacity}, {selection.loads}"
+    options = dict(num_experts=selection.num_experts, capacity=capacity)
+    found = run(backend, "experts.dispatch", "float32", selection.expert, **options)
+    wanted = reference.dispatch(selection.expert, **options)
+    for name in wanted._fields:
+        assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
+
+
+@given(selection=selections(), capacity=st.sampled_from([0, 1, 3, 16]))
+def test_dispatch(backend, selection, capacity):
+    check_dispatch(backend, selection, min(capacity, len(selection.expert)))
+
+
+def check_order_of_dispatch(backend) -> None:
+    """First choices before second choices, earlier tokens first; said without the reference."""
+    expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
+    for dispatch in (lambda *a: run(backend, "experts.dispatch", "float32", a[0], num_experts=a[1], capacity=a[2]),
+                     reference.dispatch):  # fmt: skip
+        found = dispatch(expert, 2, 2)
+        # Expert 0: first choices of tokens 1, 2, 3, then the second choice of token 0.
+        assert np.asarray(found.slot).tolist() == [[0, 3], [0, 1], [1, 2], [2, 3]]
+        assert np.asarray(found.kept).tolist() == [[True, False], [True, True], [True, False], [False, False]]
+        assert np.asarray(found.token).tolist() == [[1, 2], [0, 1]]
+
+
+def test_order_of_dispatch(backend):
+    check_order_of_dispatch(backend)
+
+
+def check_gelu(backend, selection: Selection, precision: str) -> None:
+    x = layer(selection, precision)["x"] * 3
+    found, scale = run(backend, "experts.gelu", precision, x), UNIT[precision] * (np.abs(x) + np.abs(x) ** 3)
+    assert_close_bounded(bound_in("experts.gelu", precision), found, reference.gelu(x), scale, what="gelu")
+
+
+@given(selection=selections(), precision=precisions)
+def test_gelu(backend, selection, precision):
+    check_gelu(backend, selection, precision)
+
+
+def check_expert_ffn(backend, selection: Selection, precision: str) -> None:
+    inputs = layer(selection, precision)
+    x, up, down = inputs["x"] * 3, inputs["params"]["up"][0], inputs["params"]["down"][0]
+    found = run(backend, "experts.expert_ffn", precision, up, down, x)
+    assert_close_bounded(bound_in("experts.ffn", precision), found, reference.expert_ffn(up, down, x),
+                         UNIT[precision] * (np.abs(x) @ np.abs(up) @ np.abs(down)), what="expert_ffn")  # fmt: skip
+
+
+@given(selection=selections(), precision=precisions)
+def test_expert_ffn(backend, selection, precision):
+    check_expert_ffn(backend, selection, precision)
+
+
+def check_combine(backend, selection: Selection, capacity: int, precision: str) -> None:
+    """With the reference's placement, so that only the sum over choices can differ."""
+    capacity = min(capacity, len(selection.expert))
+    gate = layer(selection, precision)["gate"]
+    outputs = np.random.default_rng(selection.seed + 1).standard_normal((selection.num_experts, capacity, D))
+    outputs = rounded(outputs, precision)
+    placement = reference.dispatch(selection.expert, selection.num_experts, capacity)
+    found = run(backend, "experts.combine", precision, outputs, selection.expert,
+                backend.experts.Placement(*placement), gate)  # fmt: skip
+    wanted = reference.combine(outputs, selection.expert, placement, gate)
+    scale = UNIT[precision] * reference.combine(np.abs(outputs), selection.expert, placement, np.abs(gate))
+    name = bound_in("experts.combine", precision)
+    assert_close_bounded(name, found, wanted, scale, what=f"combine, C {capacity}, {selection.loads}")
+
+
+@given(selection=selections(), capacity=st.sampled_from([1, 3, 16]), precision=precisions)
+def test_combine(backend, selection, capacity, precision):
+    check_combine(backend, selection, capacity, precision)
+
+
+def ffn_scale(inputs: dict, expert: np.ndarray) -> np.ndarray:
+    """Return Σⱼ |gate| (|x| |U|) |D| of each token: one unit of rounding in a routed FFN is u times this."""
+    up, down = np.abs(inputs["params"]["up"])[expert], np.abs(inputs["params"]["down"])[expert]  # [T, k, d, f]
+    return np.einsum("tk,td,tkdf,tkfe->te", np.abs(inputs["gate"]), np.abs(inputs["x"]), up, down)
+
+
+def check_routed_ffn(backend, selection: Selection, factor: float, precision: str) -> None:
+    inputs = layer(selection, precision)
+    arrays = (inputs["params"], inputs["x"], selection.expert, inputs["gate"])
+    found = run(backend, "experts.routed_ffn", precision, *arrays, capacity_factor=factor)
+    wanted = reference.routed_ffn(*arrays, factor)
+    what = f"routed_ffn, {selection.expert.shape}, E {selection.num_experts}, {selection.loads}, c {factor}"
+    scale = UNIT[precision] * ffn_scale(inputs, selection.expert)
+    assert_close_bounded(bound_in("experts.routed_ffn", precision), found.output, wanted.output, scale, what=what)
+    nothing = np.all(wanted.output == 0, axis=1)
+    assert np.all(np.asarray(found.output)[nothing] == 0), f"{what}: a token without a slot gets exactly 0"
+    fraction = wanted.dropped_fraction
+    assert_close_bounded("experts.dropped", found.dropped_fraction, fraction, UNIT[precision] * fraction, what=what)
+
+
+@given(selection=selections(), factor=st.sampled_from(FACTORS), precision=precisions)
+def test_routed_ffn(backend, selection, factor, precision):
+    check_routed_ffn(backend, selection, factor, precision)
+
+
+@pytest.mark.parametrize("loads", ["one expert", "all but one expert", "balanced"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_dropless_whatever_the_loads(backend, loads, k):
+    """The path that sorts tokens into blocks, at the loads that need most and fewest blocks."""
+    num_tokens, num_experts = 16, 5
+    base = np.arange(num_tokens)[:, None] * (loads != "one expert") + np.arange(k)
+    expert = base % (num_experts - (loads == "all but one expert"))
+    check_routed_ffn(backend, Selection(expert, num_experts, loads, 5), math.inf, "float64")
+
+
+def weighted_output(point, expert, weights, mask=None, *, routed_ffn, factor, order="choice"):
+    """Return Σ weights · output of a routed FFN, the scalar that is differentiated."""
+    arrays = point["params"], point["x"], expert, point["gate"]
+    return (routed_ffn(*arrays, factor, order=order, mask=mask).output * weights).sum()
+
+
+def check_gradient(backend, selection: Selection, factor: float) -> None:
+    """Autodiff of the backend against differences of the reference, one input at a time in a random direction."""
+    inputs = layer(selection)
+    weights = np.random.default_rng(selection.seed + 2).standard_normal(inputs["x"].shape)
+    options = dict(routed_ffn=backend.experts.routed_ffn, factor=factor)
+    found = gradient(weighted_output, inputs, selection.expert, weights, **options)
+    scale = np.sum(ffn_scale(inputs, selection.expert) * np.abs(weights))
+    for name in inputs:
+        direction = random_direction(inputs[name], selection.seed)
+
+        def value(moved, name=name):
+            changed = inputs | {name: moved}
+            options = dict(routed_ffn=reference.routed_ffn, factor=factor)
+            return float(weighted_output(changed, selection.expert, weights, **options))
+
+        what = f"gradient of routed_ffn, {selection.expert.shape}, {selection.loads}, c {factor}, in {name}"
+        wanted = central_difference(value, inputs[name], direction, 2.0**-13)
+        assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what)
+
+
+@given(selection=selections(shapes=((9, 4), (16, 3))), factor=st.sampled_from([math.inf, 1.0, 0.6]))
+def test_gradient(backend, selection, factor):
+    check_gradient(backend, selection, factor)
+
+
+def test_dropped_tokens_get_no_gradient(backend):
+    selection = Selection(np.zeros((8, 1), int), 2, "one expert", 1)
+    options = dict(routed_ffn=backend.experts.routed_ffn, factor=1.0)
+    found = gradient(weighted_output, layer(selection), selection.expert, np.ones((8, D)), **options)
+    assert np.all(found["x"][4:] == 0) and np.all(found["gate"][4:] == 0), "tokens 4 to 7 have no slot"
+    assert np.all(found["x"][:4] != 0) and np.all(found["gate"][:4] != 0)
+    assert np.all(found["params"]["up"][1] == 0) and np.any(found["params"]["up"][0] != 0)
+
+
+@given(selection=selections(shapes=((9, 4), (16, 3))), seed=seeds)
+def test_experts_can_be_renumbered(backend, selection, seed):
+    inputs = layer(selection)
+    order = np.random.default_rng(seed).permutation(selection.num_experts)
+    moved = {name: inputs["params"][name][order] for name in inputs["params"]}
+    expert = np.argsort(order)[selection.expert]
+    arrays = inputs["x"], selection.expert, inputs["gate"]
+    one = run(backend, "experts.routed_ffn", "float64", inputs["params"], *arrays, capacity_factor=1.0)
+    other = run(backend, "experts.routed_ffn", "float64", moved, arrays[0], expert, arrays[2], capacity_factor=1.0)
+    scale = 2 * UNIT["float64"] * ffn_scale(inputs, selection.expert)  # both sides are rounded
+    assert_close_bounded("experts.routed_ffn", other.output, one.output, scale, what="routed_ffn, experts renumbered")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    selection = Selection(np.array([[0, 1], [1, 2], [2, 0]]), 3, "random", 0)
+    inputs = layer(selection)
+    placement = run(backend, "experts.dispatch", "float32", selection.expert, num_experts=3, capacity=2)
+    assert [field.dtype for field in placement] == [jnp.int32, jnp.bool_, jnp.int32]
+    for factor in FACTORS:
+        found = run(backend, "experts.routed_ffn", "float32", inputs["params"], inputs["x"], selection.expert,
+                    inputs["gate"], capacity_factor=factor)  # fmt: skip
+        assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
+
+
+@pytest.mark.twin
+def test_64_bits_without_a_warning(backend):
+    """JAX warns where numbers of 64 bits are written among those of 32, and says that it will raise one day."""
+    inputs = layer(Selection(np.array([[0], [1], [0]]), 2, "random", 1))
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        for factor in (1.0, math.inf):
+            expert = np.array([[0], [1], [0]])
+            arrays = jax.tree.map(jnp.asarray, (inputs["params"], inputs["x"], expert, inputs["gate"]))
+            assert backend.experts.routed_ffn(*arrays, factor).output.dtype == jnp.float64
+
+
+@pytest.mark.twin
+def test_an_expert_out_of_range(backend):
+    """An error in the reference; under jit it gets no slot, and takes none from the others."""
+    with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
+        reference.dispatch(np.array([[0], [2]]), 2, 2)
+    inputs = layer(Selection(np.zeros((4, 1), int), 2, "one expert", 1), "float32")
+    alone = reference.routed_ffn(inputs["params"], inputs["x"][1:2], np.array([[1]]), inputs["gate"][1:2]).output
+    for factor in (1.0, math.inf):
+        arrays = inputs["params"], inputs["x"], np.array([[-1], [1], [2], [-2]]), inputs["gate"]
+        found = np.asarray(run(backend, "experts.routed_ffn", "float32", *arrays, capacity_factor=factor).output)
+        assert_same(found[[0, 2, 3]], np.zeros((3, D)), what=f"experts out of range, c {factor}")
+        scale = UNIT["float32"] * ffn_scale(inputs, np.ones((4, 1), int))[1:2]
+        assert_close_bounded("experts.routed_ffn", found[1:2], alone, scale, what=f"the one in range, c {factor}")

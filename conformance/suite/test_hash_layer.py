@@ -1,0 +1,63 @@
+"""HASH: the remainder of the id, gate 1, and loads that count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, run
+from routelaws.reference.routers import hash_layer as reference
+
+
+def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str) -> None:
+    """Selection and gate exactly; plan, load and residual to rounding, which grows with the T terms of a sum."""
+    found = run(backend, "routers.hash_layer.hash_layer", precision, ids, num_experts=num_experts)
+    wanted = reference.hash_layer(ids, num_experts)
+    what = f"hash_layer, T {len(ids)}, E {num_experts}, {precision}"
+    assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+    assert_same(found.gate, wanted.gate, what=f"{what}: gate")
+    unit = UNIT[precision]
+    assert_close_bounded("hash.plan", found.plan, wanted.plan, unit * wanted.plan, what=f"{what}: plan")
+    assert_close_bounded("hash.load", found.load, wanted.load, unit * len(ids) * wanted.load, what=f"{what}: load")
+    scale = unit * (len(ids) * (wanted.residual + 1) + 1)
+    assert_close_bounded("hash.residual", found.residual, wanted.residual, scale, what=f"{what}: residual")
+
+
+@given(
+    ids=st.sampled_from([1, 7, 24]).flatmap(lambda n: st.lists(st.integers(0, 2**31 - 1), min_size=n, max_size=n)),
+    num_experts=st.sampled_from([1, 2, 5, 8]),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_hash_layer(backend, ids, num_experts, precision):
+    check_hash_layer(backend, np.array(ids), num_experts, precision)
+
+
+def test_neighbouring_ids_go_to_different_experts(backend):
+    """Said without the reference."""
+    found = run(backend, "routers.hash_layer.hash_layer", "float32", np.arange(8), num_experts=4)
+    assert np.asarray(found.expert).tolist() == [[0], [1], [2], [3]] * 2
+    assert np.asarray(found.load).tolist() == [0.25] * 4 and float(found.residual) == 0
+
+
+@pytest.mark.twin
+def test_types(backend):
+    found = run(backend, "routers.hash_layer.hash_layer", "float32", np.arange(5), num_experts=2)
+    assert all(isinstance(field, jax.Array) for field in found)
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+    assert [field.shape for field in found] == [(5, 1), (5, 1), (2,), (5, 2), ()]
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.hash_layer, jnp.asarray), (reference, np.asarray)):
+        with pytest.raises(ValueError, match="num_experts is 0"):
+            module.hash_layer(array([1, 2]), 0)
+        with pytest.raises(ValueError, match="integers"):
+            module.hash_layer(array([1.0, 2.0]), 2)
+        with pytest.raises(ValueError, match="mask has shape"):
+            module.hash_layer(array([1, 2]), 2, mask=array([True]))
+    with pytest.raises(ValueError, match="at least 0"):
+        reference.hash_layer(np.array([0, -1]), 2)

@@ -1,0 +1,104 @@
+"""The catalogue: one record a law, the same in both twins, whose fit and predict do what the record says."""
+
+import doctest
+import importlib
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.reference.laws import catalogue as reference
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+NAMES = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
+ROUTED = ("dense_parameters", "num_experts")
+COLUMNS = dict(zip(NAMES, [("dense_parameters",), *[ROUTED] * 4, ("teraflops", "utilisation")], strict=True))
+SEARCHED = {"routed-bounded": {"E_start", "E_max"}, "routed-utilisation": {"B_start", "B_max"}}
+GIVEN = {"per-size": {"sizes"}, "routed-utilisation": {"B_min"}}
+
+
+def columns_of(law, count: int = 6) -> list[np.ndarray]:
+    """Return data columns that the law can be fitted to."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:count]))
+    every = {"dense_parameters": size, "num_experts": experts, "teraflops": size / 1e8, "utilisation": 0.2 * experts}
+    return [every[name] for name in law.columns]
+
+
+def loss_of(seed: int) -> np.ndarray:
+    """Return losses near a law, in the order of `columns_of`."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:6]))
+    exact = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
+    return exact * 10 ** np.random.default_rng(seed).normal(0, 2e-3, size.size)
+
+
+def test_the_twins_have_the_same_laws(backend):
+    ours = backend.laws.catalogue.LAWS
+    assert tuple(ours) == tuple(reference.LAWS) == NAMES
+    for name, law in ours.items():
+        assert tuple(map(tuple, law.parameters)) == tuple(map(tuple, reference.LAWS[name].parameters))
+        for field in ("name", "formula", "columns", "linear"):
+            assert getattr(law, field) == getattr(reference.LAWS[name], field), f"{name}: {field}"
+        assert law.name == name and law.columns == COLUMNS[name]
+    assert backend.laws.utilisation.FLOOR == importlib.import_module("routelaws.reference.laws.utilisation").FLOOR
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_fit_and_predict_do_what_the_record_says(backend, name, seed):
+    loss, found = loss_of(seed), []
+    for laws in (backend.laws.catalogue.LAWS, reference.LAWS):
+        law = laws[name]
+        fit = law.fit(*columns_of(law), loss)
+        assert fit.coefficients._fields == tuple(parameter.name for parameter in law.parameters)
+        predicted = law.predict(fit, *columns_of(law))
+        assert predicted.shape == loss.shape
+        check("laws.catalogue.rmsle", abs(math.sqrt(np.mean(np.log10(predicted / loss) ** 2)) - fit.rmsle))
+        check("laws.rmsle", abs(fit.rmsle - math.sqrt(fit.objective)), scale=fit.rmsle)
+        assert fit.rows == loss.size and isinstance(fit.status, str)
+        assert fit.criterion == "mean squared difference of log10 losses"
+        count = len(law.parameters)
+        assert fit.covariance.shape == ((3, 2, 2) if name == "per-size" else (count, count))
+        found.append(predicted)
+    check("laws.fitting.prediction", float(np.abs(np.log10(found[0] / found[1])).max()), scale=10.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_linear_part_is_linear(backend, name):
+    """Where every parameter is linear, the log10 prediction is a linear map of the log10 losses; else it is not."""
+    law = backend.laws.catalogue.LAWS[name]
+    names = {parameter.name for parameter in law.parameters} - GIVEN.get(name, set())
+    linear = {part.split(" log10 ")[-1] for part in law.linear}
+    assert linear == names - SEARCHED.get(name, set())
+    columns = columns_of(law)
+    first, second, both = (
+        np.log10(law.predict(law.fit(*columns, loss), *columns))
+        for loss in (loss_of(1), loss_of(2), np.sqrt(loss_of(1) * loss_of(2)))
+    )
+    error = float(np.abs((first + second) / 2 - both).max())
+    if name in SEARCHED:
+        assert error > 1e-5
+    else:
+        check("laws.catalogue.linear", error)
+
+
+def test_per_size_is_silent_where_it_has_no_line(backend):
+    for laws in (backend.laws.catalogue.LAWS, reference.LAWS):
+        law = laws["per-size"]
+        fit = law.fit(*columns_of(law), loss_of(1))
+        assert np.isnan(law.predict(fit, np.array([SIZES[0], 1e12]), np.array([2.0, 2.0]))).tolist() == [False, True]
+
+
+def test_every_parameter_is_explained():
+    for law in reference.LAWS.values():
+        for parameter in law.parameters:
+            assert parameter.unit and len(parameter.meaning) > 10
+            assert parameter.name in law.formula or (law.name, parameter.name) == ("per-size", "sizes")
+
+
+def test_examples_of_the_reference():
+    result = doctest.testmod(importlib.import_module("routelaws.reference.laws.catalogue"))
+    assert result.attempted > 0 and result.failed == 0

@@ -1,0 +1,202 @@
+"""The fit: the same optimum as the reference, proof that it is the optimum, and honest words at the edges."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, exact_tables, noisy_tables, released_runs
+from routelaws.reference.laws import fitting as reference
+from routelaws.reference.laws import routed
+
+RELEASED = {
+    "S-Base": (58, 1.041688462e-05, 783e9),
+    "RL-R": (59, 1.042800091e-05, 97.1e9),
+    "Hash": (56, 8.890275660e-06, 89.3e9),
+}
+"""Rows, least mean squared difference of log10 losses (found by four methods), N_cutoff at that optimum."""
+
+
+def prediction_error(found, wanted, runs: Runs, module) -> float:
+    """Return the largest difference of the two fits' log10 predictions at the rows."""
+    ours = np.log10(module.predict_curve(found.curve, runs.dense_parameters, runs.num_experts))
+    theirs = np.log10(reference.predict_curve(wanted.curve, runs.dense_parameters, runs.num_experts))
+    return float(np.abs(ours - theirs).max())
+
+
+def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
+    """Return the least mean squared difference at one (E_start, E_max), straight from the law and the equation of Ê."""
+    log_size = np.log10(runs.dense_parameters / 1e8)
+    log_experts = np.log10(routed.effective_experts(runs.num_experts, E_start, E_max))
+    log_experts = (log_experts - log_experts.mean()) / log_experts.std()
+    design = np.stack([np.ones_like(log_size), log_size, log_experts, log_size * log_experts], axis=1)
+    target = np.log10(runs.loss)
+    return float(np.mean((target - design @ np.linalg.lstsq(design, target, rcond=None)[0]) ** 2))
+
+
+@given(runs=noisy_tables())
+def test_noisy_tables_agree_with_the_reference(backend, runs):
+    found, wanted = backend.laws.fitting.fit_routed(*runs), reference.fit_routed(*runs)
+    check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
+    assert found.status == wanted.status and found.rows == wanted.rows == runs.loss.size
+    check("laws.rmsle", abs(found.rmsle - math.sqrt(found.objective)), scale=found.rmsle)
+    error = prediction_error(found, wanted, runs, backend.laws.fitting)
+    check("laws.fitting.prediction", error, scale=wanted.rmsle / 1e-3)
+
+
+@given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
+def test_no_point_of_the_domain_is_better(backend, runs, seed):
+    found = backend.laws.fitting.fit_routed(*runs)
+    random = np.random.default_rng(seed)
+    start = 10.0 ** random.uniform(0, 3, 150)
+    start[:40] = 1.0
+    end = start * (1 + 10.0 ** random.uniform(-3, 5, 150))
+    end[30:70] = math.inf
+    if math.isfinite(found.coefficients.E_start):  # and around the optimum
+        start[70:110] = np.maximum(found.coefficients.E_start * random.uniform(0.5, 2, 40), 1)
+        end[70:110] = start[70:110] + (found.coefficients.E_max - start[70:110]) * random.uniform(0.5, 2, 40)
+        end = np.where(end > start, end, np.inf)
+    least = min(least_squares(runs, *pair) for pair in zip(start, end, strict=True))
+    check("laws.fitting.objective", max(found.objective / least - 1, 0.0), message=str(found.coefficients))
+
+
+@given(case=exact_tables())
+def test_exact_tables_give_their_law_back(backend, case):
+    runs, law = case
+    for module in (backend.laws.fitting, reference):
+        found = module.fit_routed(*runs)
+        check("laws.fitting.exact_rmsle", found.rmsle)
+        wanted = ["E_start at 1"] * (law.E_start == 1) + ["E_max unbounded"] * math.isinf(law.E_max)
+        assert found.status == (", ".join(wanted) or "interior")
+        assert (found.coefficients.E_max == math.inf) == math.isinf(law.E_max)
+        for name in ("a", "b", "d", "E_start", "E_max"):
+            if math.isfinite(getattr(law, name)):
+                error = abs(getattr(found.coefficients, name) / getattr(law, name) - 1)
+                check("laws.fitting.exact_coefficient", error, message=f"{name} of {law}")
+        check("laws.fitting.exact_coefficient", abs(found.coefficients.c - law.c), scale=0.01)
+
+
+@given(runs=noisy_tables())
+def test_curve_and_coefficients_are_one_law(backend, runs):
+    found = backend.laws.fitting.fit_routed(*runs)
+    curve = backend.laws.fitting.predict_curve(found.curve, runs.dense_parameters, runs.num_experts)
+    residual = np.log10(curve / runs.loss)
+    check("laws.fitting.objective", abs(float(np.mean(residual**2)) / found.objective - 1))
+    if found.status == "linear limit":
+        assert np.all(np.isnan(found.coefficients)) and np.all(np.isnan(found.covariance))
+        assert found.curve.rise == found.curve.bend == 0
+    elif found.coefficients.E_start < 1e4:  # beyond, the coefficients cancel to what the curve says
+        direct = routed.predict_loss(runs.dense_parameters, runs.num_experts, found.coefficients)
+        check("laws.fitting.same_law", float(np.abs(np.log10(direct / curve)).max()),
+              scale=max(1.0, abs(found.coefficients.b)))  # fmt: skip
+
+
+def test_linear_limit_is_a_status(backend):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    bulge = 1e-3 * ((experts - 1) / 511) ** 2  # bends the wrong way, so no finite E_max is better
+    runs = Runs(size, experts, 10 ** (1.1 - 0.08 * np.log10(size) - 0.1 * (experts - 1) / 511 - bulge))
+    for module in (backend.laws.fitting, reference):
+        found = module.fit_routed(*runs)
+        assert found.status == "linear limit"
+        assert np.all(np.isnan(found.coefficients)) and np.all(np.isnan(found.covariance))
+        assert found.rmsle < 2e-4 and np.all(np.isfinite(found.curve))
+        middle = module.predict_curve(found.curve, 1e8, np.array([1.0, 256.5, 512.0]))
+        steps = np.diff(np.log10(middle))
+        check("laws.fitting.same_law", abs(steps[0] - steps[1]))
+
+
+@given(runs=noisy_tables(), seed=st.integers(0, 1000))
+def test_order_and_whole_repetition_do_not_matter(backend, runs, seed):
+    order = np.random.default_rng(seed).permutation(runs.loss.size)
+    shuffled = Runs(*(np.concatenate([column[order], column]) for column in runs))
+    once, twice = backend.laws.fitting.fit_routed(*runs), backend.laws.fitting.fit_routed(*shuffled)
+    check("laws.fitting.objective", abs(twice.objective / once.objective - 1))
+    assert once.status == twice.status and twice.rows == 2 * once.rows
+
+
+def check_covariance(found, wanted):
+    """Compare two covariances in units of the second one's standard errors."""
+    error = np.sqrt(np.diag(wanted.covariance))
+    assert np.array_equal(np.diag(found.covariance) == 0, error == 0)
+    unit = np.where(error > 0, error, 1.0)
+    check("laws.fitting.covariance", float(np.abs((found.covariance - wanted.covariance) / unit / unit[:, None]).max()))
+
+
+@pytest.mark.parametrize("law", [(2.0, 300.0), (1.0, 300.0), (2.0, math.inf), (1.0, math.inf)])
+def test_covariance_agrees_on_every_face(backend, law):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    loss = routed.predict_loss(size, experts, routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, *law))
+    # Noise that the law cannot follow at all, so that the optimum stays where it is and the residual does not vanish.
+    log_size = np.log10(size)
+    loss = loss * 10 ** (1e-5 * (log_size - 8.0) * (log_size - log_size.mean()) ** 2)
+    found, wanted = backend.laws.fitting.fit_routed(size, experts, loss), reference.fit_routed(size, experts, loss)
+    assert found.status == wanted.status != "linear limit"
+    check_covariance(found, wanted)
+
+
+@pytest.mark.parametrize("huber", [None, 1e-3])
+def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    loss = routed.predict_loss(size, experts, routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, math.inf))
+    for module in (backend.laws.fitting, reference):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fit = module.fit_routed(size, experts, loss, huber)
+        assert fit.status == "E_max unbounded" and fit.coefficients.E_max == math.inf
+
+
+def test_covariance_is_that_of_repeated_noise(backend):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    law = routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, 300.0)
+    random, noise = np.random.default_rng(7), 3e-4
+    exact = routed.predict_loss(size, experts, law)
+    fits = [backend.laws.fitting.fit_routed(size, experts, exact * 10 ** random.normal(0, noise, size.size))
+            for _ in range(300)]  # fmt: skip
+    spread = np.std([fit.coefficients for fit in fits], axis=0)
+    stated = np.sqrt(np.mean([np.diag(fit.covariance) for fit in fits], axis=0))
+    assert np.all((spread / stated > 0.8) & (spread / stated < 1.25)), spread / stated
+
+
+@pytest.mark.released
+@pytest.mark.parametrize("router", RELEASED)
+def test_released_table(backend, router):
+    runs = released_runs(router)
+    rows, objective, cutoff = RELEASED[router]
+    wanted = reference.fit_routed(*runs)
+    found = backend.laws.fitting.fit_routed(*runs)
+    for fit in (wanted, found):
+        assert (fit.rows, fit.status) == (rows, "interior")
+        check("laws.fitting.released_objective", abs(fit.objective / objective - 1))
+        check("laws.routed.cutoff", abs(routed.cutoff(fit.coefficients) / cutoff - 1))
+    check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
+    check("laws.fitting.prediction", prediction_error(found, wanted, runs, backend.laws.fitting), scale=3.0)
+    check_covariance(found, wanted)
+
+
+GRID = tuple(v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:4]))
+BAD = {
+    "NaN loss": ((*GRID, np.where(np.arange(12) == 5, np.nan, 2.0)), r"loss: entry \(5,\) is nan"),
+    "loss of 0": ((*GRID, np.where(np.arange(12) == 5, 0.0, 2.0)), r"loss: entry \(5,\) is 0.0.*above 0"),
+    "negative size": ((-GRID[0], GRID[1], np.full(12, 2.0)), r"dense_parameters: entry \(0,\).*above 0"),
+    "E below 1": ((GRID[0], GRID[1] - 0.5, np.full(12, 2.0)), r"num_experts: entry \(0,\) is 0.5.*at least 1"),
+    "lengths": ((*GRID, np.full(11, 2.0)), r"shapes \(12,\), \(12,\) and \(11,\)"),
+    "few rows": (tuple(v[:6] for v in (*GRID, np.full(12, 2.0))), "6 rows; .* at least 7"),
+    "few E": ((GRID[0], np.minimum(GRID[1], 4.0), np.full(12, 2.0)), "3 different num_experts; .* fewer than 4"),
+    "few pairs": ((np.tile([1e7, 1e7, 1e7, 1e8, 1e8], 2), np.tile([1, 2, 4, 1, 8], 2), np.full(10, 2.0)),
+                  "5 different pairs of size and num_experts; .* at least 6"),
+    "one size": ((np.full(12, 1e8), np.arange(1, 13), np.full(12, 2.0)), "cannot be told apart in these rows"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_fitted_is_named(backend, case):
+    columns, message = BAD[case]
+    for module in (backend.laws.fitting, reference):
+        with pytest.raises(ValueError, match=message) as caught:
+            module.fit_routed(*columns)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,315 @@
+"""Held-out errors: the same as plain refits, known by hand where they can be, and forms compared as stated."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.reference.laws import catalogue, routed
+from routelaws.reference.laws import held_out as reference
+
+FORMS = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
+LINEAR = FORMS[:4]
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
+
+
+def columns_of(name: str, runs: Runs) -> list[np.ndarray]:
+    """Return the columns of a law; F and B are made up so that every row has its own B and the least comes first."""
+    if name == "dense":
+        return [runs.dense_parameters]
+    if name == "routed-utilisation":
+        return [runs.dense_parameters / 1e9, 0.2 + runs.num_experts / 8 * (1 + np.arange(runs.loss.size) / 90)]
+    return [runs.dense_parameters, runs.num_experts]
+
+
+def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2]) -> Runs:
+    size, count = (v.ravel() for v in np.meshgrid(sizes, experts))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+    scatter = np.random.default_rng(8).normal(0, noise, size.size)
+    return Runs(size, count, routed.predict_loss(size, count, law) * 10**scatter)
+
+
+def agree(found, wanted, bound: str, what: str) -> None:
+    """Compare two HeldOut."""
+    scale = 1.0 + float(np.nanmax(np.abs(wanted.errors), initial=0.0))
+    assert (found.predicted, found.folds) == (wanted.predicted, wanted.folds), what
+    assert np.array_equal(np.isnan(found.errors), np.isnan(wanted.errors)), what
+    for ours, theirs in zip((*found.errors, found.rmsle), (*wanted.errors, wanted.rmsle), strict=True):
+        if not math.isnan(theirs):
+            check(bound, abs(ours - theirs), scale, message=what)
+    assert math.isnan(found.rmsle) == (found.predicted == 0)
+
+
+@given(runs=noisy_tables(), by_size=st.booleans())
+@pytest.mark.parametrize("name", LINEAR)
+def test_closed_forms_are_refits(backend, name, runs, by_size):
+    """Where the hat matrix is used; errors grow with 1/(1 - h), which a fold with few rows left makes large."""
+    groups = runs.dense_parameters if by_size else np.arange(runs.loss.size)
+    columns = columns_of(name, runs)
+    try:
+        wanted = reference.leave_one_group_out(catalogue.LAWS[name], columns, runs.loss, groups)
+    except ValueError as error:
+        with pytest.raises(ValueError) as caught:
+            backend.laws.held_out.leave_one_group_out(backend.laws.catalogue.LAWS[name], columns, runs.loss, groups)
+        assert str(caught.value) == str(error)
+        return
+    found = backend.laws.held_out.leave_one_group_out(backend.laws.catalogue.LAWS[name], columns, runs.loss, groups)
+    agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_folds_of_two_rows_are_refits(backend, name):
+    runs = table()
+    columns, groups = columns_of(name, runs), np.arange(runs.loss.size) // 2
+    found, wanted = (
+        module.leave_one_group_out(laws[name], columns, runs.loss, groups)
+        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+    )
+    agree(found, wanted, "laws.held_out.closed", f"{name} in pairs")
+
+
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
+@given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
+def test_bounded_laws_are_refits(backend, runs, name):
+    """In three folds that cut across sizes, since the reference takes a quarter of a second for each."""
+    groups, columns = np.arange(runs.loss.size) % 3, columns_of(name, runs)
+    wanted = reference.leave_one_group_out(catalogue.LAWS[name], columns, runs.loss, groups)
+    found = backend.laws.held_out.leave_one_group_out(backend.laws.catalogue.LAWS[name], columns, runs.loss, groups)
+    agree(found, wanted, "laws.held_out.searched", name)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
+    """The definition itself, with the backend's own fits, on three rows: the least B, the largest E, one inside."""
+    law, runs = backend.laws.catalogue.LAWS[name], table()
+    columns = columns_of(name, runs)
+    found = backend.laws.held_out.leave_one_out(law, columns, runs.loss)
+    assert found.folds == runs.loss.size == found.predicted
+    more = {"B_min": float(columns[1].min())} if name == "routed-utilisation" else {}
+    for row in (int(np.argmin(columns[-1])), int(np.argmax(columns[-1])), 7):
+        rest = np.arange(runs.loss.size) != row
+        fit = law.fit(*(column[rest] for column in columns), runs.loss[rest], **more)
+        error = math.log10(float(law.predict(fit, *(column[row] for column in columns))) / runs.loss[row])
+        check("laws.held_out.searched", abs(found.errors[row] - error), message=f"{name} {row}")
+    check("laws.held_out.closed", abs(found.rmsle - math.sqrt(np.mean(found.errors**2))))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
+    runs = table(1e-4)
+    runs = runs._replace(loss=np.where(np.arange(runs.loss.size) == 9, runs.loss * 10**0.2, runs.loss))
+    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS[name], columns_of(name, runs), runs.loss)
+    assert np.argmax(np.abs(found.errors)) == 9 and found.errors[9] < -0.15
+
+
+def test_a_law_of_the_users_own_is_refitted(backend):
+    """The mean of log10 L: leaving row i out, it is off by n/(n - 1) times the row's distance from the mean."""
+    law = backend.laws.catalogue.LAWS["dense"]._replace(
+        name="mean", fit=lambda size, loss: np.log10(loss).mean(),
+        predict=lambda fit, size: np.full(size.shape, 10.0**fit),
+    )  # fmt: skip
+    loss = 10.0 ** np.array([0.1, 0.2, 0.6])
+    for module in (backend.laws.held_out, reference):
+        found = module.leave_one_out(law, [np.array([1e6, 1e7, 1e8])], loss)
+        for error, by_hand in zip(found.errors, [0.3, 0.15, -0.45], strict=True):
+            check("laws.held_out.closed", abs(error - by_hand))
+
+
+def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
+    """Same name, another fit: no short cut."""
+    law = backend.laws.catalogue.LAWS["dense"]
+    flat = law._replace(fit=lambda size, loss: np.log10(loss).mean(), predict=lambda fit, size: 10.0**fit + 0 * size)
+    runs = table()
+    found = backend.laws.held_out.leave_one_out(flat, [runs.dense_parameters], runs.loss)
+    usual = backend.laws.held_out.leave_one_out(law, [runs.dense_parameters], runs.loss)
+    assert found.rmsle > 1.05 * usual.rmsle
+
+
+def test_what_cannot_be_predicted_is_counted(backend):
+    """Two rows at the largest size: without one of them its line is gone, and so is every line without its size."""
+    runs = table(sizes=SIZES[:3])
+    keep = (runs.dense_parameters < SIZES[2]) | (runs.num_experts < 5)
+    runs = Runs(*(column[keep] for column in runs))
+    lonely = runs.dense_parameters == SIZES[2]
+    assert lonely.sum() == 2
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        rows = module.leave_one_out(laws["per-size"], runs[:2], runs.loss)
+        assert np.array_equal(np.isnan(rows.errors), lonely) and rows.predicted == runs.loss.size - 2
+        sizes = module.leave_one_group_out(laws["per-size"], runs[:2], runs.loss, runs.dense_parameters)
+        assert sizes.predicted == 0 and math.isnan(sizes.rmsle) and sizes.folds == 3
+
+
+def test_lines_without_a_row_to_spare_predict_nothing(backend):
+    """Five rows for two lines: without one of them, either a line is gone or no residual is left to judge by."""
+    size, experts = np.array([1e7, 1e7, 1e7, 1e8, 1e8]), np.array([1.0, 8.0, 64.0, 1.0, 8.0])
+    loss = np.array([3.0, 2.8, 2.7, 2.5, 2.4])
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        assert module.leave_one_out(laws["per-size"], [size, experts], loss).predicted == 0
+        columns = [np.append(size, 1e7), np.append(experts, 512.0)]
+        assert module.leave_one_out(laws["per-size"], columns, np.append(loss, 2.6)).predicted == 4
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])
+def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
+    """Exact lines: what a row at 64 should be follows from three near 4, whose rounding is divided by the step."""
+    experts = np.array([4.0, 4 * (1 + step), 4 * (1 + 2 * step), 64.0, 1.0, 4.0, 16.0])
+    size = np.array([1e7] * 4 + [1e8] * 3)
+    loss = 10.0 ** (0.6 - 0.1 * np.log10(experts) * (1 + (size > 1e7)))
+    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["per-size"], [size, experts], loss)
+    assert found.predicted == 7
+    for error in found.errors:
+        check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, E {step:g} apart")
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-4])
+def test_a_plane_whose_other_rows_have_nearly_one_N(backend, step):
+    """The same in N: the row at 1e8 follows from three near 1e7, and no short cut may lose its digits, or the row."""
+    size = np.array([1e7, 1e7 * (1 + step), 1e7 * (1 + 2 * step), 1e8])
+    loss = 10.0 ** (1.2 - 0.08 * np.log10(size))
+    found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["dense"], [size], loss)
+    assert found.predicted == 4
+    for error in found.errors:
+        check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, N {step:g} apart")
+
+
+def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
+    """With one of two sizes left out, no law has a slope in N."""
+    runs = table(sizes=SIZES[:2])
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        for name in ("dense", "separable", "bilinear", "routed-bounded"):
+            columns = columns_of(name, runs)
+            found = module.leave_one_group_out(laws[name], columns, runs.loss, runs.dense_parameters)
+            assert (found.predicted, found.folds) == (0, 2), name
+
+
+def test_comparison_of_forms(backend):
+    """The law that made the rows wins; the paired standard error is worked out again row by row."""
+    runs = table(1e-3, SIZES)
+    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
+    names = ("per-size", "separable", "bilinear", "routed-bounded")
+    found = backend.laws.held_out.compare_forms([backend.laws.catalogue.LAWS[name] for name in names], columns,
+                                                runs.loss, runs.dense_parameters)  # fmt: skip
+    for scores, groups in (
+        (found.leave_one_out, np.arange(runs.loss.size)), (found.leave_one_group_out, runs.dense_parameters),
+    ):  # fmt: skip
+        by_name = {score.name: score for score in scores}
+        assert tuple(by_name) == names
+        best = by_name["routed-bounded"]
+        assert (best.verdict, best.excess, best.standard_error) == ("best", 0.0, 0.0)
+        for name in ("separable", "bilinear"):
+            score = by_name[name]
+            difference = score.held_out.errors**2 - best.held_out.errors**2
+            sums = [difference[groups == group].sum() - difference.mean() * (groups == group).sum()
+                    for group in np.unique(groups)]  # fmt: skip
+            error = math.sqrt(len(sums) * np.var(sums, ddof=1)) / difference.size
+            check("laws.held_out.paired", abs(score.excess - difference.mean()), best.held_out.rmsle**2)
+            check("laws.held_out.paired", abs(score.standard_error - error), best.held_out.rmsle**2)
+            assert score.verdict == ("worse" if difference.mean() > error else "as good as the best")
+        assert by_name["separable"].verdict == "worse"
+    assert found.leave_one_group_out[0].verdict == "predicts nothing"
+    check("laws.held_out.paired", abs(found.leave_one_out[1].standard_error - standard_error_of_a_mean(found)),
+          found.leave_one_out[3].held_out.rmsle ** 2)  # fmt: skip
+
+
+def test_two_groups_are_enough_for_a_standard_error(backend):
+    runs = table(1e-3, SIZES)
+    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
+    found, wanted = (
+        module.compare_forms([laws["separable"], laws["bilinear"]], columns, runs.loss, np.arange(runs.loss.size) % 2)
+        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+    )
+    for ours, theirs in zip(found.leave_one_group_out, wanted.leave_one_group_out, strict=True):
+        error = abs(ours.standard_error - theirs.standard_error)
+        check("laws.held_out.paired", error, theirs.held_out.rmsle**2, message=ours.name)
+    assert wanted.leave_one_group_out[0].standard_error > 0
+
+
+def standard_error_of_a_mean(found) -> float:
+    """Return what the paired error is for groups of one row: the textbook's."""
+    first, best = found.leave_one_out[1].held_out.errors, found.leave_one_out[3].held_out.errors
+    return float(np.std(first**2 - best**2, ddof=1) / math.sqrt(first.size))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_comparisons_agree(backend, seed):
+    random = np.random.default_rng(seed)
+    runs = table()
+    runs = runs._replace(loss=runs.loss * 10 ** random.normal(0, 5e-3, runs.loss.size))
+    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
+    both = [
+        module.compare_forms([laws[name] for name in LINEAR], columns, runs.loss, runs.dense_parameters)
+        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+    ]
+    for ours, theirs in zip(both[0][0] + both[0][1], both[1][0] + both[1][1], strict=True):
+        assert (ours.name, ours.verdict) == (theirs.name, theirs.verdict)
+        for one, other in ((ours.excess, theirs.excess), (ours.standard_error, theirs.standard_error)):
+            assert math.isnan(one) == math.isnan(other)
+            if not math.isnan(other):
+                check("laws.held_out.paired", abs(one - other))
+
+
+def test_a_form_that_predicts_fewer_rows_is_never_best(backend):
+    runs = table(1e-4, SIZES)
+    keep = (runs.dense_parameters < SIZES[5]) | (runs.num_experts < 5)
+    runs = Runs(*(column[keep] for column in runs))
+    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        found = module.compare_forms([laws["per-size"], laws["separable"]], columns, runs.loss, runs.dense_parameters)
+        lines, plane = found.leave_one_out
+        assert lines.held_out.rmsle < plane.held_out.rmsle and lines.held_out.predicted < plane.held_out.predicted
+        assert (lines.verdict, plane.verdict) == ("predicts fewer rows", "best")
+
+
+PAPER = {"S-Base": (0.0061, 0.0042), "RL-R": (0.0068, 0.0037), "Hash": (0.0068, 0.0040)}
+
+
+@pytest.mark.released
+@pytest.mark.parametrize("router", PAPER)
+def test_released_errors(backend, router):
+    """Leave-one-out figures of the separable and the bilinear form, and what the bounded law does to them."""
+    runs = released_runs(router)
+    laws, module = backend.laws.catalogue.LAWS, backend.laws.held_out
+    rows = {name: module.leave_one_out(laws[name], runs[:2], runs.loss).rmsle for name in FORMS[1:5]}
+    assert (round(rows["separable"], 4), round(rows["bilinear"], 4)) == PAPER[router]
+    assert rows["routed-bounded"] < rows["bilinear"] and rows["per-size"] < rows["routed-bounded"]
+    sizes = {name: module.leave_one_group_out(laws[name], runs[:2], runs.loss, runs.dense_parameters).rmsle
+             for name in FORMS[2:5]}  # fmt: skip
+    assert rows["routed-bounded"] < sizes["routed-bounded"] < sizes["bilinear"] < sizes["separable"]
+
+
+BAD = {
+    "one column": (lambda law, runs: (law, [runs.dense_parameters], runs.loss), "1 columns; the bilinear law takes"),
+    "lengths": (lambda law, runs: (law, [runs.dense_parameters, runs.num_experts[:-1]], runs.loss), "needed: one axis"),
+    "NaN": (lambda law, runs: (law, [runs.dense_parameters * math.nan, runs.num_experts], runs.loss),
+            r"dense_parameters: entry \(0,\) is nan"),
+    "loss of 0": (lambda law, runs: (law, runs[:2], runs.loss * 0), r"loss: entry \(0,\) is 0.0.*above 0"),
+    "one size": (lambda law, runs: (law, [runs.dense_parameters * 0 + 1e8, runs.num_experts], runs.loss),
+                 "cannot be told apart"),
+}  # fmt: skip
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_allowed_is_named(backend, case):
+    arguments, message = BAD[case]
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        with pytest.raises(ValueError, match=message) as caught:
+            module.leave_one_out(*arguments(laws["bilinear"], table()))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.twin
+def test_what_cannot_be_compared_is_named(backend):
+    runs = table()
+    columns = {"dense_parameters": runs.dense_parameters}
+    for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS)):
+        with pytest.raises(ValueError, match="no law"):
+            module.compare_forms([], columns, runs.loss, runs.dense_parameters)
+        with pytest.raises(ValueError, match="column num_experts is missing; the separable law takes"):
+            module.compare_forms([laws["dense"], laws["separable"]], columns, runs.loss, runs.dense_parameters)
+        with pytest.raises(ValueError, match="groups have shapes"):
+            module.leave_one_group_out(laws["dense"], [runs.dense_parameters], runs.loss, runs.dense_parameters[1:])

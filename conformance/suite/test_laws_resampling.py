@@ -1,0 +1,286 @@
+"""Bootstrap and jackknife: the weights, the same intervals as the reference's refits, and what they cover."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_same
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.reference.laws import resampling as reference
+from routelaws.reference.laws import routed
+from routelaws.reference.laws import uncertainty as reference_uncertainty
+
+NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff", "slope", "gain", "prediction", "effective_parameters")
+LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
+LAW = routed.RoutedCoefficients(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+PLACE = (SIZES[4], 64.0)
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
+
+
+def asked(backend, names=NAMES, place=PLACE) -> tuple[list, list]:
+    """Return the quantities of the backend and of the reference."""
+    modules = backend.laws.uncertainty, reference_uncertainty
+    return tuple([module.Quantity(name, *place) for name in names] for module in modules)
+
+
+def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2], law=LAW, seed: int = 8) -> Runs:
+    size, count = (v.ravel() for v in np.meshgrid(sizes, experts))
+    scatter = np.random.default_rng(seed).normal(0, noise, size.size)
+    return Runs(size, count, routed.predict_loss(size, count, law) * 10**scatter)
+
+
+def agree(found, wanted, spread: float) -> None:
+    """Compare two intervals: value and ends in units of the scatter of what was resampled."""
+    assert found.quantity[0] == wanted.quantity[0] and found[4:] == wanted[4:], (found, wanted)
+    name = wanted.quantity.name
+    for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
+        if not (math.isfinite(theirs) and theirs != 0):
+            assert ours == theirs or math.isnan(ours) and math.isnan(theirs), (found, wanted)
+        elif name in ("E_start", "E_max"):  # what the rows see is the reciprocal
+            check("laws.resampling.value", abs(1 / ours - 1 / theirs), spread, message=f"{found} {wanted}")
+        elif name in LOGARITHMIC:
+            check("laws.resampling.value", abs(math.log10(ours / theirs)), spread, message=f"{found} {wanted}")
+        else:
+            check("laws.resampling.value", abs(ours - theirs), spread, message=f"{found} {wanted}")
+
+
+def spread_of(interval) -> float:
+    """Return the length of an interval on the scale of `agree`, and a share of the value, which may be at an edge.
+
+    Where the value is infinite, as the slopes are in the linear limit, the share is that of the ends that are not.
+    """
+    name, value, low, high = interval.quantity.name, *interval[1:4]
+    if name in ("E_start", "E_max"):
+        value, low, high = 1 / value, 1 / high, 1 / low
+    elif name in LOGARITHMIC:
+        with np.errstate(divide="ignore"):
+            value, low, high = np.log10([value, low, high])
+    sizes = [abs(number) for number in ((value,) if math.isfinite(value) else (low, high)) if math.isfinite(number)]
+    share = 0.1 * max(sizes) if sizes else 1.0
+    return float(high - low + share) if math.isfinite(low) and math.isfinite(high) else max(share, 1.0)
+
+
+@given(data=st.data(), rows=st.integers(1, 9), lines=st.integers(1, 4))
+def test_bootstrap_weights(backend, data, rows, lines):
+    drawn = np.array(data.draw(st.lists(st.lists(st.integers(0, rows - 1), min_size=rows, max_size=rows),
+                                        min_size=lines, max_size=lines)))  # fmt: skip
+    share = data.draw(st.sampled_from([0.01, 0.5, 0.99]))
+    counts = [[int((line == row).sum()) for row in range(rows)] for line in drawn]
+    for module in (backend.laws.resampling, reference):
+        assert_same(module.bootstrap_weights((drawn + share) / rows), counts, what="bootstrap_weights")
+
+
+@given(data=st.data(), groups=st.lists(st.sampled_from(SIZES), min_size=1, max_size=9))
+def test_group_bootstrap_weights(backend, data, groups):
+    groups = np.array(groups)
+    names = np.unique(groups)
+    drawn = np.array(data.draw(st.lists(st.integers(0, names.size - 1), min_size=names.size, max_size=names.size)))
+    counts = [[int((names[drawn] == group).sum()) for group in groups]]
+    for module in (backend.laws.resampling, reference):
+        found = module.group_bootstrap_weights(((drawn + 0.5) / names.size)[None], groups)
+        assert_same(found, counts, what="group_bootstrap_weights")
+
+
+def test_the_largest_number_below_1_draws_the_last_row(backend):
+    for module in (backend.laws.resampling, reference):
+        for rows in (3, 7, 49):
+            found = module.bootstrap_weights(np.full((1, rows), np.nextafter(1.0, 0.0)))
+            assert found[0, -1] == rows == found.sum()
+
+
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
+@given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
+def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
+    uniforms = np.random.default_rng(seed).random((4, runs.loss.size))
+    weights = reference.bootstrap_weights(uniforms)
+    if by_size:
+        sizes = np.unique(runs.dense_parameters).size
+        weights = reference.group_bootstrap_weights(uniforms[:, :sizes], runs.dense_parameters)
+    ours, theirs = asked(backend, place=(1e10, 700.0))
+    found = backend.laws.resampling.bootstrap(*runs, weights, ours, 0.9)
+    wanted = reference.bootstrap(*runs, weights, theirs, 0.9)
+    assert (found.undefined, found.statuses, found.undetermined) == wanted[1:]
+    for one, other in zip(found.intervals, wanted.intervals, strict=True):
+        agree(one, other, spread_of(other))
+
+
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
+@given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
+def test_jackknife_agrees_with_the_reference(backend, runs, level):
+    ours, theirs = asked(backend, place=(1e10, 700.0))
+    found = backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours, level)
+    wanted = reference.jackknife(*runs, runs.dense_parameters, theirs, level)
+    assert found.missing == wanted.missing
+    for one, other in zip(found.intervals, wanted.intervals, strict=True):
+        agree(one, other, spread_of(other))
+
+
+def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
+    """The definition, with the backend's own fit of each resample: 41 resamples, the second from either end."""
+    runs, module = table(), backend.laws.resampling
+    weights = module.bootstrap_weights(np.random.default_rng(4).random((41, runs.loss.size)))
+    ours, _ = asked(backend, ("prediction",))
+    [interval] = module.bootstrap(*runs, weights, ours).intervals
+    fitting = backend.laws.fitting
+    predictions = []
+    for line in weights.astype(int):
+        fit = fitting.fit_routed(*(np.repeat(column, line) for column in runs))
+        predictions.append(float(fitting.predict_curve(fit.curve, *PLACE)))
+    predictions.sort()
+    for end, wanted in ((interval.low, predictions[1]), (interval.high, predictions[-2])):
+        check("laws.resampling.value", abs(end - wanted), predictions[-1] - predictions[0])
+
+
+def test_jackknife_is_that_of_pseudo_values(backend):
+    """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand."""
+    runs, module = table(), backend.laws.resampling
+    ours, _ = asked(backend, ("slope",), (1e8, 64.0))
+    [found] = module.jackknife(*runs, runs.dense_parameters, ours).intervals
+    sizes = np.unique(runs.dense_parameters)
+
+    def slope(keep) -> float:
+        fit = backend.laws.fitting.fit_routed(*(column[keep] for column in runs))
+        return float(routed.slope_in_experts(1e8, fit.coefficients))
+
+    whole = slope(runs.dense_parameters > 0)
+    pseudo = [sizes.size * whole - (sizes.size - 1) * slope(runs.dense_parameters != size) for size in sizes]
+    reach = 3.1824463052837 * np.std(pseudo, ddof=1) / math.sqrt(sizes.size)  # t, 95 %, 3 degrees of freedom
+    for end, wanted in zip(found[1:4], (whole, whole - reach, whole + reach), strict=True):
+        check("laws.resampling.value", abs(end - wanted), 2 * reach)
+
+
+def test_values_are_those_of_the_profile(backend):
+    """The last table's optimum is at an edge that a search of the inside comes near to, and a quick one leaves out."""
+    ours, _ = asked(backend)
+    laws = [(LAW, 8), (LAW._replace(c=-0.004), 8), (LAW._replace(E_start=1.0), 8), (LAW._replace(E_max=math.inf), 8)]
+    for law, seed in (*laws, (LAW._replace(E_start=1.5, E_max=math.inf), 34)):
+        runs = table(1e-4, SIZES[:4], EXPERTS, law, seed)
+        profile = backend.laws.uncertainty.profile_intervals(*runs, ours)
+        found = backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours).intervals
+        for one, other in zip(found, profile, strict=True):
+            agree(one._replace(low=0.0, high=0.0), other._replace(low=0.0, high=0.0), spread_of(other))
+            assert one.extrapolated == other.extrapolated
+
+
+def near_linear(noise: float) -> Runs:
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
+    return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
+
+
+def test_what_has_no_value_is_counted(backend):
+    """In the linear limit: E_start and E_max undefined, slopes infinite, predictions as ever."""
+    runs, names = near_linear(1e-4), ("E_start", "E_max", "slope", "prediction")
+    ours, theirs = asked(backend, names)
+    weights = np.ones((3, runs.loss.size))
+    weights[1, :5], weights[1, 5:10] = 0, 2
+    weights[2] = 0
+    weights[2, :8] = 5
+    for module, quantities in ((backend.laws.resampling, ours), (reference, theirs)):
+        found = module.bootstrap(*runs, weights, quantities)
+        assert (found.statuses, found.undetermined) == ({"linear limit": 2}, 1)
+        assert found.undefined == [2, 2, 0, 0]
+        assert np.isnan([item for interval in found.intervals[:2] for item in interval[1:4]]).all()
+        assert found.intervals[2][1:4] == (-math.inf, -math.inf, -math.inf)
+        assert np.isfinite(found.intervals[3][1:4]).all()
+        folds = module.jackknife(*runs, runs.dense_parameters, quantities)
+        assert folds.missing == [SIZES[:4], SIZES[:4], SIZES[:4], ()]
+        assert np.isnan([item for interval in folds.intervals[:3] for item in interval[2:4]]).all()
+
+
+def test_infinite_values_are_ranked(backend):
+    """With E_max unbounded in the law, many resamples say inf: the upper end is inf, the lower end is not."""
+    runs = table(3e-3, SIZES[:4], EXPERTS, LAW._replace(E_max=math.inf))
+    weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(1).random((200, runs.loss.size)))
+    ours, _ = asked(backend, ("E_max", "E_start"))
+    found = backend.laws.resampling.bootstrap(*runs, weights, ours)
+    unbounded = sum(count for status, count in found.statuses.items() if status.endswith("E_max unbounded"))
+    assert 20 < unbounded < 195 and found.undefined[0] == found.statuses.get("linear limit", 0)
+    top, start = found.intervals
+    assert math.isfinite(top.low) and top.high == math.inf
+    assert backend.laws.uncertainty.verdict(top).startswith("bounded from below only")
+    assert math.isfinite(start.high)
+
+
+def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
+    """Without the first size there is one size left."""
+    runs = table(sizes=SIZES[:2], experts=EXPERTS)
+    ours, theirs = asked(backend, ("prediction",))
+    for module, quantities in ((backend.laws.resampling, ours), (reference, theirs)):
+        found = module.jackknife(*runs, runs.dense_parameters, quantities)
+        assert found.missing == [SIZES[:2]] and np.isnan(found.intervals[0][2:4]).all()
+        assert math.isfinite(found.intervals[0].value)
+
+
+def test_a_higher_level_is_a_wider_interval(backend):
+    runs, (ours, _) = table(), asked(backend)
+    weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(2).random((99, runs.loss.size)))
+    by_rows = [backend.laws.resampling.bootstrap(*runs, weights, ours, level).intervals for level in (0.5, 0.95)]
+    by_size = [backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours, level).intervals
+               for level in (0.5, 0.95)]  # fmt: skip
+    for narrow, wide in (by_rows, by_size):
+        for one, other in zip(narrow, wide, strict=True):
+            assert other.low <= one.low <= one.high <= other.high and other.low < other.high
+
+
+@pytest.mark.released
+@pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
+def test_released_intervals(backend, router):
+    """All methods hold the fit's own slope at the largest size and call it known, within a factor of their lengths."""
+    runs, module = released_runs(router), backend.laws.resampling
+    quantity = backend.laws.uncertainty.Quantity("slope", runs.dense_parameters.max())
+    random = np.random.default_rng(0)
+    weights = module.bootstrap_weights(random.random((500, runs.loss.size)))
+    by_size = module.group_bootstrap_weights(random.random((500, 6)), runs.dense_parameters)
+    found = [*backend.laws.uncertainty.profile_intervals(*runs, [quantity])]
+    found += [module.bootstrap(*runs, each, [quantity]).intervals[0] for each in (weights, by_size)]
+    found += module.jackknife(*runs, runs.dense_parameters, [quantity]).intervals
+    for interval in found:
+        assert interval.low < found[0].value < interval.high < 0 and not interval.extrapolated
+    lengths = [interval.high - interval.low for interval in found]
+    assert max(lengths) < 3 * min(lengths), lengths
+
+
+BAD = {
+    "level": (dict(level=0.0), "level is 0.0"),
+    "observation": (dict(names=("observation",)), "observation: resampling shows"),
+    "name": (dict(names=("E_top",)), "'E_top' is not known"),
+    "shape": (dict(weights=np.ones((2, 3))), r"weights has shape \(2, 3\); needed: \[draws, 20\]"),
+    "negative": (dict(weights=-np.ones((1, 20))), "whole number of at least 0"),
+    "half a row": (dict(weights=np.full((1, 20), 0.5)), "whole number of at least 0"),
+    "NaN": (dict(weights=np.full((1, 20), np.nan)), r"weights: entry \(0, 0\) is nan"),
+    "groups": (dict(groups=np.ones(19)), r"groups has shape \(19,\)"),
+    "one group": (dict(groups=np.ones(20)), "all rows are one group"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_allowed_is_named(backend, case):
+    changed, message = BAD[case]
+    runs, (ours, theirs) = table(), asked(backend, changed.get("names", ("a",)))
+    level = changed.get("level", 0.95)
+    for module, quantities in ((backend.laws.resampling, ours), (reference, theirs)):
+        if "groups" not in changed:
+            with pytest.raises(ValueError, match=message) as caught:
+                module.bootstrap(*runs, changed.get("weights", np.ones((1, 20))), quantities, level)
+            assert "\n" not in str(caught.value)
+        if "weights" not in changed:
+            with pytest.raises(ValueError, match=message):
+                module.jackknife(*runs, changed.get("groups", runs.dense_parameters), quantities, level)
+
+
+@pytest.mark.twin
+def test_bad_uniforms_are_named(backend):
+    for module in (backend.laws.resampling, reference):
+        for bad in ([[0.5, 1.0]], [[-0.1, 0.5]]):
+            with pytest.raises(ValueError, match="at least 0 and below 1"):
+                module.bootstrap_weights(np.array(bad))
+        with pytest.raises(ValueError, match="two axes"):
+            module.bootstrap_weights(np.array([0.5, 0.5]))
+        with pytest.raises(ValueError, match=r"needed: \[draws, 2\], one for each group"):
+            module.group_bootstrap_weights(np.array([[0.5, 0.5, 0.5]]), np.array([1e7, 1e8, 1e8]))

@@ -1,0 +1,524 @@
+"""The intervals: the same ends as the reference, ends that are attained, and infinite ones where nothing binds.
+
+What a law says is computed here straight from the law and the equation of Ê in `routed.py`, not from the form that the
+search works in.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.reference.laws import routed
+from routelaws.reference.laws import uncertainty as reference
+
+KINDS = ("slope_interval", "gain_interval")
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
+
+COEFFICIENTS = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
+PLACED = ("slope", "gain", "prediction", "observation", "effective_parameters")
+LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction", "observation")
+
+
+def value_of(result):
+    """Return the best values of an interval of either kind."""
+    return result[1] if len(result) == 5 else result.gain
+
+
+def compare(found, wanted):
+    """Compare two intervals, each end in units of the interval's length."""
+    with np.errstate(invalid="ignore"):
+        length = wanted.high - wanted.low
+    for name in ("low", "high"):
+        ours, theirs = getattr(found, name), getattr(wanted, name)
+        assert np.array_equal(np.isinf(ours), np.isinf(theirs)), (name, ours, theirs)
+        for a, b, unit in zip(ours, theirs, length, strict=True):
+            if math.isfinite(b):
+                check("laws.uncertainty.end", abs(a - b), scale=unit if math.isfinite(unit) else abs(b), message=name)
+            else:
+                assert a == b
+    assert np.array_equal(found.extrapolated, wanted.extrapolated) and np.array_equal(found.at, wanted.at)
+
+
+def near_linear(noise: float) -> Runs:
+    """Rows that grow linearly in E, so that the data cannot say how long the axis of Ê is."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
+    return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
+
+
+@given(level=st.floats(0.01, 0.999), degrees=st.integers(1, 400))
+def test_student_quantile(backend, level, degrees):
+    found, wanted = (m.student_quantile(level, degrees) for m in (backend.laws.uncertainty, reference))
+    check("laws.uncertainty.quantile", abs(found / wanted - 1), message=f"{level} {degrees}")
+
+
+@pytest.mark.parametrize(("degrees", "wanted"), [(1, 12.7062047362), (10, 2.2281388520), (52, 2.0066468051)])
+def test_student_quantile_against_printed_tables(backend, degrees, wanted):
+    for module in (backend.laws.uncertainty, reference):
+        check("laws.uncertainty.quantile", abs(module.student_quantile(0.95, degrees) / wanted - 1))
+
+
+def asked(module, size: float, experts: float) -> list:
+    """Return every quantity, those that need a place at (size, experts)."""
+    placed = [module.Quantity(name, size, experts) for name in PLACED]
+    return [module.Quantity(name) for name in COEFFICIENTS] + placed
+
+
+def compare_intervals(found, wanted):
+    """Compare two intervals of one quantity, on the scale on which the search has its accuracy."""
+    name = wanted.quantity.name
+    assert tuple(found.quantity[:1]) == (name,) and found.extrapolated == wanted.extrapolated, (found, wanted)
+    if name in ("E_start", "E_max"):  # what the rows see is the reciprocal
+        found, wanted = (item._replace(value=1 / item.value, low=1 / item.high, high=1 / item.low)
+                         for item in (found, wanted))  # fmt: skip
+    length = wanted.high - wanted.low
+    for ours, theirs, kind in zip(found[1:4], wanted[1:4], ("value", "end", "end"), strict=True):
+        if not (math.isfinite(theirs) and theirs != 0):
+            assert ours == theirs or math.isnan(ours) and math.isnan(theirs), (found, wanted)
+        elif name in ("E_start", "E_max"):  # they end where the search does, not where a parabola has its foot
+            place = "edge" if kind == "end" else kind
+            unit = length + theirs if kind == "end" else length
+            check(f"laws.uncertainty.{place}", abs(ours - theirs), scale=unit, message=f"{found} {wanted}")
+        elif name in LOGARITHMIC:  # an end of N_cutoff is the tangent of an angle
+            unit = 1 + math.log10(theirs) ** 2 if name == "N_cutoff" else 1.0
+            check(f"laws.uncertainty.{kind}", abs(math.log10(ours / theirs)), unit, message=f"{found} {wanted}")
+        else:
+            unit = length if math.isfinite(length) else abs(theirs)
+            check(f"laws.uncertainty.{kind}", abs(ours - theirs), scale=unit, message=f"{found} {wanted}")
+
+
+def law_says(name: str, place: tuple[float, float], law: np.ndarray) -> np.ndarray:
+    """Return log10 of a quantity (or itself, where it has a sign) of laws [6, ...], from equations (1) and (2)."""
+    a, b, c, d, E_start, E_max = law
+    size, experts = math.log10(place[0]), place[1]
+
+    def log_experts(count):
+        return -np.log10(1 / (count - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max)
+
+    loss = a * size + b * log_experts(experts) + c * size * log_experts(experts) + d
+    start = np.log10(E_start)
+    return {
+        "a": a, "b": b, "c": c, "d": d, "E_start": start, "E_max": np.log10(E_max), "slope": b + c * size,
+        "N_cutoff": np.where(c > 0, -b / np.where(c > 0, c, 1.0), np.inf), "prediction": loss,
+        "gain": (b + c * size) * (log_experts(experts) - start),
+        "effective_parameters": (loss - b * start - d) / (a + c * start),
+    }[name]  # fmt: skip
+
+
+class Allowed:
+    """The laws that a table allows at given E_start and E_max: centre, covariance and room, by least squares."""
+
+    def __init__(self, backend, runs: Runs, level: float = 0.95):
+        self.runs, self.target = runs, np.log10(runs.loss)
+        self.offset = np.log10(runs.dense_parameters) - 8.0
+        count = runs.loss.size
+        q = reference.student_quantile(level, count - 6)
+        self.limit = backend.laws.fitting.fit_routed(*runs).objective * count * (1 + q**2 / (count - 6))
+
+    def at(self, E_start: float, E_max: float):
+        """Return (d + 8a, a, b + 8c, c), a root of their covariance [4, 4], and the room for their residual sum."""
+        experts = np.log10(routed.effective_experts(self.runs.num_experts, E_start, E_max))
+        design = np.stack([np.ones(experts.size), self.offset, experts, experts * self.offset], axis=1)
+        unit, triangle = np.linalg.qr(design)
+        root = np.linalg.inv(triangle)
+        solution = root @ (unit.T @ self.target)
+        return solution, root, self.limit - float(np.sum((self.target - design @ solution) ** 2))
+
+    def laws(self, solution: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
+        """Return [6, ...] from solutions [4, ...]."""
+        level, a, slope, c = solution
+        return np.stack([a, slope - 8 * c, c, level - 8 * a, np.full(a.shape, E_start), np.full(a.shape, E_max)])
+
+
+# A quarter of the examples: the reference takes seconds for each.
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
+@given(runs=noisy_tables(), names=st.permutations(COEFFICIENTS + PLACED), level=st.sampled_from([0.5, 0.95]))
+def test_intervals_agree_with_the_reference(backend, runs, names, level):
+    place = (1e10, 700.0) if level == 0.5 else (float(runs.dense_parameters.max()), 16.0)
+    ours, theirs = (
+        [module.Quantity(name, *place) for name in names[:2]] for module in (backend.laws.uncertainty, reference)
+    )
+    found = backend.laws.uncertainty.profile_intervals(*runs, ours, level)
+    wanted = reference.profile_intervals(*runs, theirs, level)
+    for one, other in zip(found, wanted, strict=True):
+        compare_intervals(one, other)
+        assert one.low <= one.value <= one.high or math.isnan(one.value), one
+        assert backend.laws.uncertainty.verdict(one) == reference.verdict(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_intervals_of_slope_and_gain_agree(backend, kind):
+    runs, extra = near_linear(1e-3), {} if kind == "slope_interval" else {"experts": 700.0}
+    sizes = np.array([runs.dense_parameters.max(), 1e10])
+    found = getattr(backend.laws.uncertainty, kind)(*runs, sizes, level=0.5, **extra)
+    compare(found, getattr(reference, kind)(*runs, sizes, level=0.5, **extra))
+    assert np.all(found.low <= value_of(found)) and np.all(value_of(found) <= found.high)
+    assert found.extrapolated.tolist() == [False, True]
+
+
+@settings(phases=NO_SHRINKING)
+@given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
+def test_no_allowed_law_lies_outside(backend, runs, seed):
+    """Random shapes, and on the edge of what each allows random laws and the extreme ones of every quantity."""
+    random = np.random.default_rng(seed)
+    place = (float(runs.dense_parameters.min()), 24.0)
+    module, allowed = backend.laws.uncertainty, Allowed(backend, runs)
+    found = {item.quantity.name: item for item in module.profile_intervals(*runs, asked(module, *place))}
+    for _ in range(40):
+        E_start = max(1.0, 10 ** random.uniform(-0.5, 2.5))
+        E_max = E_start * (1 + 10 ** random.uniform(-1, 5))
+        solution, root, room = allowed.at(E_start, E_max)
+        if room <= 0:
+            continue
+        directions = random.normal(size=(100, 4))
+        for name in found:
+            # Where the quantity is linear this is its extreme; a ratio is a little beyond its tangent.
+            value = name if name != "observation" else "prediction"
+            near = law_says(value, place, allowed.laws(solution[:, None] + 1e-6 * root, E_start, E_max))
+            here = law_says(value, place, allowed.laws(solution, E_start, E_max))
+            # N_cutoff may be infinite here or near here: then any direction will do.
+            ends = near - here if np.all(np.isfinite(near)) and np.isfinite(here) else np.ones(4)
+            ends = ends if np.any(ends) else np.ones(4)
+            units = np.concatenate([directions, [ends, -ends]])
+            units /= np.linalg.norm(units, axis=1, keepdims=True)
+            points = solution[:, None] + math.sqrt(room) * root @ units.T
+            says = law_says(value, place, allowed.laws(points, E_start, E_max))
+            if name == "observation":
+                lean = np.linalg.norm(ends) / 1e-6
+                says = here + np.array([-1, 1]) * math.sqrt(room * (1 + lean**2))
+            low, high = found[name].low, found[name].high
+            if name in LOGARITHMIC:
+                with np.errstate(divide="ignore"):
+                    low, high = np.log10(low), np.log10(high)
+            slack = BOUNDS["laws.uncertainty.outside"].limit * np.maximum(np.abs(says), 1.0)
+            slack = np.where(np.isfinite(slack), slack, 0.0)
+            inside = (low - slack <= says) & (says <= high + slack)
+            assert np.all(inside), (name, low, high, says[~inside], E_start, E_max)
+
+
+def attained_table(noise: float) -> Runs:
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[::2], EXPERTS[::2]))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+    scatter = np.random.default_rng(11).normal(0, noise, size.size)
+    return Runs(size, experts, routed.predict_loss(size, experts, law) * 10**scatter)
+
+
+@pytest.mark.parametrize("noise", [2e-4, 2e-3])
+def test_ends_are_attained(backend, noise):
+    """At an end, the least residual sum among all laws that have that value is the limit itself: brute force.
+
+    A value v of a quantity is one linear condition g·β = t on the four linear unknowns, also for a ratio, so that at a
+    shape the least residual sum with that value is the unconstrained one plus (g·β - t)² / (g'Cg).
+    """
+    runs, place, module = attained_table(noise), (1e8, 24.0), backend.laws.uncertainty
+    allowed = Allowed(backend, runs)
+    start, top = module.profile_intervals(*runs, [module.Quantity("E_start"), module.Quantity("E_max")])
+    E_start, unmaximal = (v.ravel() for v in np.meshgrid(
+        np.geomspace(start.low, start.high, 161), np.linspace(1 / top.high, 1 / top.low, 161)
+    ))  # fmt: skip
+    E_start, unmaximal = E_start[E_start * unmaximal < 0.99], unmaximal[E_start * unmaximal < 0.99]
+    bend = (1 - E_start * unmaximal) * unmaximal
+    rise = (1 - E_start * unmaximal) ** 2 / E_start
+
+    def log_growth(count):  # log10 of Ê/E_start
+        return np.log10(1 + rise * (count - 1) / (1 + bend * (count - 1)))
+
+    columns = np.stack([log_growth(count) for count in runs.num_experts], axis=1)
+    ones = np.ones_like(columns)
+    design = np.stack([ones, ones * allowed.offset, columns, columns * allowed.offset], axis=2)
+    unit, triangle = np.linalg.qr(design)
+    scores = np.einsum("snk,n->sk", unit, allowed.target)
+    residual = np.sum((allowed.target - np.einsum("snk,sk->sn", unit, scores)) ** 2, axis=1)
+    start, growth, one = np.log10(rise / (rise + bend) ** 2), log_growth(place[1]), np.ones_like(rise)
+    size = math.log10(place[0]) - 8.0
+    sought = [item for item in asked(module, *place) if item.name not in ("E_start", "E_max")]
+    for item in module.profile_intervals(*runs, sought):
+        for end in (item.low, item.high):
+            name = item.quantity.name
+            if not math.isfinite(end):
+                assert name == "N_cutoff" and noise > 1e-3, item
+                continue
+            v = math.log10(end) if name in LOGARITHMIC else end
+            g, t = {
+                "a": ((0, one, 0, -start), v), "c": ((0, 0, 0, one), v), "b": ((0, 0, one, -8 * one), v),
+                "d": ((one, -8 * one, -start, 8 * start), v), "slope": ((0, 0, one, size * one), v),
+                "gain": ((0, 0, growth, size * growth), v),
+                "prediction": ((one, size * one, growth, size * growth), v),
+                "observation": ((one, size * one, growth, size * growth), v),
+                "effective_parameters": ((0, (size + 8 - v) * one, growth, size * growth), 0.0),
+                "N_cutoff": ((0, 0, one, (v - 8) * one), 0.0),
+            }[name]  # fmt: skip
+            g = np.stack([np.broadcast_to(part, one.shape) for part in g], axis=1)
+            across = np.linalg.solve(np.swapaxes(triangle, 1, 2), g[:, :, None])[:, :, 0]
+            miss = np.sum(across * scores, axis=1) - t
+            least = np.min(residual + miss**2 / (np.sum(across**2, axis=1) + (name == "observation")))
+            check("laws.uncertainty.attained", abs(float(least) / allowed.limit - 1), message=f"{name} {end}")
+
+
+@pytest.mark.parametrize("noise", [2e-4, 2e-3])
+def test_ends_of_the_shape_are_attained(backend, noise):
+    """E_start and E_max: the least residual sum over the other one is the limit."""
+    runs, module = attained_table(noise), backend.laws.uncertainty
+    allowed = Allowed(backend, runs)
+    start, top = module.profile_intervals(*runs, [module.Quantity("E_start"), module.Quantity("E_max")])
+
+    def least(pairs) -> float:
+        return min(allowed.limit - allowed.at(E_start, E_max)[2] for E_start, E_max in pairs)
+
+    def shares(ends, pairs_of) -> None:
+        for end in ends:
+            check("laws.uncertainty.attained", abs(least(pairs_of(end)) / allowed.limit - 1), message=f"{end}")
+
+    ratios, starts = 1 + np.logspace(-3, 6, 2000), np.logspace(0, 3, 2000)
+    shares([end for end in (start.low, start.high) if end > 1], lambda end: [(end, end * ratio) for ratio in ratios])
+    shares([end for end in (top.low, top.high) if math.isfinite(end)],
+           lambda end: [(E_start, end) for E_start in starts if E_start < end])  # fmt: skip
+    # An end at the edge of the domain: the edge itself is allowed.
+    if start.low == 1:
+        assert least([(1.0, ratio) for ratio in ratios]) <= allowed.limit
+    if math.isinf(top.high):
+        assert least([(E_start, math.inf) for E_start in starts]) <= allowed.limit
+    else:
+        assert least([(E_start, math.inf) for E_start in starts]) > allowed.limit
+
+
+@pytest.mark.parametrize("noise", [1e-4, 3e-3])
+def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
+    runs = near_linear(noise)
+    for module in (backend.laws.uncertainty, reference):
+        slope, gain = module.slope_interval(*runs, SIZES[0]), module.gain_interval(*runs, SIZES[0])
+        assert slope.low[0] == -math.inf and slope.high[0] < 0
+        assert -0.06 < gain.low[0] < gain.gain[0] < gain.high[0] < -0.04
+
+
+def test_both_ends_are_infinite_where_nothing_is_gained(backend):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    runs = Runs(size, experts, 10 ** (0.4 + np.random.default_rng(5).normal(0, 3e-3, size.size)))
+    for module in (backend.laws.uncertainty, reference):
+        found = module.slope_interval(*runs, SIZES[1])
+        assert (found.low[0], found.high[0]) == (-math.inf, math.inf)
+        assert np.isfinite(module.gain_interval(*runs, SIZES[1])[3:5]).all()
+
+
+def test_a_higher_level_is_a_wider_interval(backend):
+    runs = near_linear(1e-3)
+    ends = [backend.laws.uncertainty.gain_interval(*runs, 1e8, level=level) for level in (0.5, 0.9, 0.99)]
+    assert ends[2].low[0] < ends[1].low[0] < ends[0].low[0] < ends[0].high[0] < ends[1].high[0] < ends[2].high[0]
+
+
+@pytest.mark.parametrize("tilt", [-0.004, 0.004])
+def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
+    """E_start = E_max = 1 is a law without routing's own slope: there a and d are slope and level of dense models.
+
+    Of the two ends of each, one is infinite, and the other is that of straight least squares at rows linear in E.
+    """
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    offset, share = np.log10(size) - 8.0, (experts - 1) / 511
+    noise = np.random.default_rng(3).normal(0, 1e-4, size.size)
+    log_loss = 0.4 - 0.08 * offset - (0.05 + tilt * offset) * share + noise
+    for name in ("a", "d"):
+        at = 0.0 if name == "a" else 8.0  # d is the level at N = 1
+        design = np.stack([np.ones(size.size), offset + at, share, share * (offset + at)], axis=1)
+        inverse = np.linalg.pinv(design)
+        solution, row = inverse @ log_loss, 1 if name == "a" else 0
+        runs = Runs(size, experts, 10**log_loss)
+        room = Allowed(backend, runs).limit - np.sum((log_loss - design @ solution) ** 2)
+        reach = math.sqrt(room * (inverse @ inverse.T)[row, row])
+        for module in (backend.laws.uncertainty, reference):
+            [found] = module.profile_intervals(*runs, [module.Quantity(name)])
+            # a = size - interaction K and d = level - (gain at N = 1) K with K >= 0
+            up = solution[3 if name == "a" else 2] < 0
+            assert (found.high if up else -found.low) == math.inf, found
+            end, wanted = (found.low, solution[row] - reach) if up else (found.high, solution[row] + reach)
+            beyond = (wanted - end) if up else (end - wanted)
+            assert beyond > -BOUNDS["laws.uncertainty.outside"].limit, (found, wanted)
+
+
+OPEN = {
+    # what grows linearly in E: the linear limit is allowed
+    "linear": {"a": "not identified", "b": "bounded from above only, extrapolated", "E_start": "not identified",
+               "E_max": "not identified", "slope": "bounded from above only", "gain": "pinned down",
+               "prediction": "pinned down", "observation": "pinned down", "effective_parameters": "pinned down"},
+    # nothing is gained: no end anywhere but for what is measured
+    "flat": {"a": "not identified", "c": "not identified", "E_start": "not identified", "E_max": "not identified",
+             "N_cutoff": "not identified", "slope": "not identified", "gain": "soft, sign open",
+             "prediction": "pinned down", "effective_parameters": "not identified"},
+    # size changes nothing: no dense model is worth what a routed one is
+    "sizeless": {"gain": "pinned down", "prediction": "pinned down", "effective_parameters": "not identified"},
+    # the law with unbounded E_max, quiet
+    "unbounded": {"a": "pinned down", "E_start": "pinned down", "E_max": "bounded from below only, extrapolated",
+                  "c": "pinned down", "slope": "pinned down", "N_cutoff": "pinned down, extrapolated"},
+    # routing helps more as N grows: no cut-off
+    "rising": {"c": "pinned down", "N_cutoff": "bounded from below only, extrapolated"},
+}  # fmt: skip
+
+
+def open_table(kind: str) -> Runs:
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    noise = np.random.default_rng(5).normal(0, 1.0, size.size)
+    if kind == "linear":
+        return near_linear(1e-4)
+    if kind == "flat":
+        return Runs(size, experts, 10 ** (0.4 + 3e-3 * noise))
+    made = {"unbounded": (-0.08, 0.009, math.inf), "rising": (-0.08, -0.004, 300.0), "sizeless": (0.0, 0.0, 300.0)}
+    a, c, E_max = made[kind]
+    law = routed.RoutedCoefficients(a, -0.11, c, 1.1, 2.0, E_max)
+    return Runs(size, experts, routed.predict_loss(size, experts, law) * 10 ** (2e-5 * noise))
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_what_cannot_be_known_is_said(backend, kind):
+    runs, module = open_table(kind), backend.laws.uncertainty
+    quantities = asked(module, SIZES[0], 64.0)
+    found = {item.quantity.name: item for item in module.profile_intervals(*runs, quantities)}
+    said = {name: module.verdict(item).replace(", extrapolated", "") for name, item in found.items()}
+    assert said | {name: words.replace(", extrapolated", "") for name, words in OPEN[kind].items()} == said
+    full = {name: module.verdict(found[name]) for name, words in OPEN[kind].items() if "extrapolated" in words}
+    assert full == {name: OPEN[kind][name] for name in full}
+    if kind == "rising":
+        assert found["N_cutoff"][1:4] == (math.inf, math.inf, math.inf)
+    if kind == "linear":
+        assert math.isnan(found["E_start"].value) and found["E_start"][2:4] == (1.0, math.inf)
+        assert found["slope"].value == -math.inf == found["slope"].low
+    if kind == "flat":
+        assert found["N_cutoff"][2:4] == found["effective_parameters"][2:4] == (0.0, math.inf)
+    if kind == "sizeless":
+        assert found["effective_parameters"][2:4] == (0.0, math.inf)
+    if kind in ("linear", "flat"):  # the reference too says so
+        names = ["E_max", "N_cutoff", "effective_parameters"]
+        for item in reference.profile_intervals(*runs, [reference.Quantity(name, SIZES[0], 64.0) for name in names]):
+            compare_intervals(found[item.quantity.name], item)
+
+
+def test_where_only_the_linear_limit_fits(backend):
+    """Rows without noise: no other shape is allowed, and the search finds none."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 2.0, 4.0, 16.0, 64.0, 256.0]))
+    runs = Runs(size, experts, 10 ** (0.78 - 0.06 * np.log10(size) - 5e-4 * (experts - 1)))
+    for module in (backend.laws.uncertainty, reference):
+        names = [module.Quantity(name, 1e8, 64.0) for name in ("slope", "b", "gain", "E_max")]
+        slope, b, gain, E_max = module.profile_intervals(*runs, names)
+        assert slope[1:4] == b[1:4] == (-math.inf,) * 3
+        check("laws.uncertainty.value", abs(gain.value + 5e-4 * 63), message=str(gain))
+        assert E_max[2:4] == (1.0, math.inf)
+
+
+VERDICTS = [
+    (("slope", -0.030, -0.037, -0.023), "pinned down"), (("slope", -0.030, -0.038, -0.022), "soft"),
+    (("slope", -0.030, -0.1, 0.01), "soft, sign open"), (("slope", -0.03, -math.inf, -0.01), "bounded from above only"),
+    (("c", 0.01, 0.005, math.inf), "bounded from below only"), (("c", 0.01, -math.inf, math.inf), "not identified"),
+    (("E_max", 300, 200, 400), "pinned down"), (("E_max", 300, 200, 401), "soft"),
+    (("E_max", 300, 1, 400), "bounded from above only"), (("E_max", math.nan, 1, math.inf), "not identified"),
+    (("E_start", 1.5, 1, 2), "bounded from above only"), (("N_cutoff", 1e12, 0, 1e14), "bounded from above only"),
+    (("N_cutoff", 1e12, 1e11, math.inf), "bounded from below only"), (("prediction", 2.0, 1.99, 2.08), "pinned down"),
+    (("prediction", 2.0, 1.90, 2.08), "soft"), (("E_max", 300, math.nan, math.nan), "not identified"),
+    (("effective_parameters", 1e9, 6e8, 1.2e9), "pinned down"), (("slope", -0.03, -0.31, -0.03), "loose"),
+    (("slope", -0.03, -0.30, -0.031), "soft"), (("c", 0.01, 0.001, 0.011), "loose"), (("E_max", 300, 50, 501), "loose"),
+    (("slope", -0.03, -0.1, 0.0), "soft, sign open"), (("prediction", 2.0, 0.1, 3.0), "loose"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("numbers", "words"), VERDICTS)
+@pytest.mark.parametrize("extrapolated", [False, True])
+def test_verdict(backend, numbers, words, extrapolated):
+    for module in (backend.laws.uncertainty, reference):
+        interval = module.Interval(module.Quantity(numbers[0], 1e9, 8.0), *numbers[1:], 0.95, extrapolated)
+        assert module.verdict(interval) == words + ", extrapolated" * extrapolated
+
+
+OUTSIDE = [
+    (("slope", SIZES[0]), False), (("slope", SIZES[3]), False), (("slope", SIZES[3] * 1.01), True),
+    (("prediction", SIZES[1], 512.0), False), (("prediction", SIZES[3], 513.0), True),
+    (("prediction", SIZES[0], 1.0), False), (("observation", SIZES[3], 1.0), False),
+    (("gain", SIZES[0], 512.0), False), (("gain", SIZES[0] / 2, 2.0), True),
+    (("effective_parameters", SIZES[0], 8.0), False), (("effective_parameters", SIZES[3], 512.0), True),
+    (("a",), False), (("b",), True), (("c",), False), (("d",), True), (("E_start",), False), (("N_cutoff",), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "outside"), OUTSIDE)
+def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
+    module, runs = backend.laws.uncertainty, open_table("unbounded")
+    [found] = module.profile_intervals(*runs, [module.Quantity(*wanted)])
+    assert found.extrapolated == outside and module.verdict(found).endswith("extrapolated") == outside
+
+
+@pytest.mark.parametrize(("E_max", "outside"), [(EXPERTS[-1] - 0.5, False), (EXPERTS[-1] + 0.5, True)])
+def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
+    module, (size, experts) = backend.laws.uncertainty, (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, E_max)
+    [found] = module.profile_intervals(size, experts, routed.predict_loss(size, experts, law),
+                                       [module.Quantity("E_max")])  # fmt: skip
+    assert found.extrapolated == outside, f"E_max is {found.value}; the largest E of the table is {EXPERTS[-1]}"
+
+
+def test_without_dense_rows_a_gain_is_extrapolated(backend):
+    module, runs = backend.laws.uncertainty, open_table("unbounded")
+    routed_only = Runs(*(column[runs.num_experts > 1] for column in runs))
+    names = ("gain", "E_start", "effective_parameters", "slope")
+    quantities = [module.Quantity(name, SIZES[1], 8.0) for name in names]
+    found = module.profile_intervals(*routed_only, quantities)
+    assert [item.extrapolated for item in found] == [True, True, True, False]
+
+
+@pytest.mark.released
+@pytest.mark.parametrize(("router", "low", "high"), [("S-Base", -0.0366, -0.0225), ("Hash", -0.0339, -0.0181)])
+def test_released_slopes(backend, router, low, high):
+    runs = released_runs(router)
+    largest = runs.dense_parameters.max()
+    found = backend.laws.uncertainty.slope_interval(*runs, [largest])
+    compare(found, reference.slope_interval(*runs, [largest]))
+    assert (round(found.low[0], 4), round(found.high[0], 4)) == (low, high)
+
+
+BAD = {
+    "level": (dict(level=1.0), "level is 1.0"),
+    "size of 0": (dict(at=0.0), "at is 0.0"),
+    "size is NaN": (dict(at=[1e8, math.nan]), r"at: entry \(1,\) is nan"),
+    "sizes in two axes": (dict(at=np.ones((2, 2))), "one axis"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_allowed_is_named(backend, kind, case):
+    arguments, message = BAD[case]
+    for module in (backend.laws.uncertainty, reference):
+        with pytest.raises(ValueError, match=message):
+            getattr(module, kind)(*near_linear(1e-3), **({"at": 1e8} | arguments))
+
+
+BAD_QUANTITIES = {
+    "name": (("E_top",), "'E_top' is not known; allowed: a, b,"),
+    "no size": (("slope",), "slope: N is nan.*above 0"),
+    "size of 0": (("prediction", 0.0, 8.0), "prediction: N is 0.0"),
+    "no experts": (("gain", 1e8), "gain: E is nan.*above 1"),
+    "experts below 1": (("prediction", 1e8, 0.5), "prediction: E is 0.5.*at least 1"),
+    "dense is worth itself": (("effective_parameters", 1e8, 1.0), "effective_parameters: E is 1.0.*above 1"),
+    "infinite": (("observation", 1e8, math.inf), "observation: E is inf.*finite"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD_QUANTITIES)
+def test_a_quantity_that_is_none_is_named(backend, case):
+    wanted, message = BAD_QUANTITIES[case]
+    for module in (backend.laws.uncertainty, reference):
+        with pytest.raises(ValueError, match=message) as caught:
+            module.profile_intervals(*near_linear(1e-3), [module.Quantity("a"), module.Quantity(*wanted)])
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.twin
+def test_bad_expert_counts_and_degrees_are_named(backend):
+    for module in (backend.laws.uncertainty, reference):
+        for experts in (1.0, math.inf, math.nan):
+            with pytest.raises(ValueError, match="experts is .*above 1"):
+                module.gain_interval(*near_linear(1e-3), 1e8, experts)
+        with pytest.raises(ValueError, match="degrees is 0"):
+            module.student_quantile(0.95, 0)

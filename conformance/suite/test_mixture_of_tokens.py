@@ -1,0 +1,531 @@
+"""Mixture of Tokens: weights and outputs by formula, gradients by differences, what it reduces to, who sees whom."""
+
+import functools
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import (
+    CAPABILITIES,
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    inner,
+    random_direction,
+    rounded,
+    run,
+)
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.reference.experts import expert_ffn, gelu
+from routelaws.reference.notation import softmax
+from routelaws.reference.routers import expert_choice, top_k
+from routelaws.reference.routers import mixture_of_tokens as reference
+
+WEIGHTS, LAYER = (f"routers.mixture_of_tokens.{name}" for name in ("mixing_weights", "mixture_of_tokens"))
+SHAPE = (7, 4)
+"""g and E: more tokens than experts, and no multiple of them."""
+
+D, F = 3, 5
+"""d and f of every expert here."""
+
+PADDING = np.array([True, False, True, True, False, False, True])
+
+FORMS = (("gelu", False), ("relu", False), ("gelu", True))
+"""Activation and one_hot."""
+
+precisions = st.sampled_from(PRECISIONS)
+temperatures = st.sampled_from([0.25, 1.0, 3.0])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def jitted(backend) -> bool:
+    return "jit" in getattr(backend, "capabilities", CAPABILITIES)
+
+
+def weights_by_formula(z: np.ndarray, temperature: float, one_hot: bool = False) -> np.ndarray:
+    """Return [g, E], 1 / (sum over tokens j of exp((z_j - z_i) / temperature)), or 1 at the first largest token."""
+    if one_hot:
+        return (np.arange(len(z))[:, None] == np.argmax(z, axis=0)).astype(float)
+    with np.errstate(over="ignore"):
+        return 1 / np.exp((z[None] - z[:, None]) / temperature).sum(axis=1)
+
+
+def unit_of(z: np.ndarray, temperature: float, precision: str) -> np.ndarray:
+    """Return [g, E], the relative error of the weights: u per unit of what stands in the exponent."""
+    divided = z / temperature
+    return UNIT[precision] * (4 + np.abs(divided - divided.max(axis=0)) + np.abs(divided).max(axis=0))
+
+
+def check_weights(backend, drawn: Logits, temperature: float, precision: str, masked: bool) -> None:
+    """Both twins against the formula, over the real tokens; logits of padded tokens are garbage."""
+    z = drawn.values
+    mask = PADDING if masked else np.ones(len(z), bool)
+    what = f"mixing_weights, {drawn.family} {z.shape}, temperature {temperature}, masked {masked}, {precision}"
+    wanted, scale = np.zeros(z.shape), np.zeros(z.shape)
+    wanted[mask] = weights_by_formula(z[mask], temperature)
+    scale[mask] = unit_of(z[mask], temperature, "float64") * wanted[mask] + np.finfo("float64").tiny
+    options = {"mask": mask} if masked else {}
+    given_to_both = np.where(mask[:, None], z, np.nan)
+    ours = reference.mixing_weights(given_to_both, temperature, **options)
+    assert_close_bounded("mixture.weights", ours, wanted, scale, what=f"reference, {what}")
+    scale[mask] = unit_of(z[mask], temperature, precision) * wanted[mask] + np.finfo(precision).tiny
+    found = run(backend, WEIGHTS, precision, given_to_both, temperature, traced=options)
+    assert_close_bounded("mixture.weights", found, wanted, scale, what=what)
+
+
+@given(drawn=logits(shapes=(SHAPE,)), temperature=temperatures, precision=precisions, masked=st.booleans())
+def test_weights(backend, drawn, temperature, precision, masked):
+    check_weights(backend, drawn, temperature, precision, masked)
+
+
+@pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
+def test_weights_of_other_shapes(backend, num_tokens, num_experts):
+    z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
+    check_weights(backend, Logits(z.astype(float), "free", 1), 1.0, "float32", False)
+
+
+def check_one_hot(backend, z: np.ndarray, precision: str, masked: bool) -> None:
+    """Weight 1 for the first of the largest: exact, ties and zeros of both signs included."""
+    mask = PADDING if masked else np.ones(len(z), bool)
+    wanted = np.zeros(z.shape)
+    wanted[mask] = weights_by_formula(z[mask], 1.0, one_hot=True)
+    given_to_both = np.where(mask[:, None], z, 1e9)
+    traced = {"mask": mask} if masked else {}
+    ours = reference.mixing_weights(given_to_both, one_hot=True, **traced)
+    assert_same(ours, wanted, what="reference, one_hot")
+    found = run(backend, WEIGHTS, precision, given_to_both, traced=traced, one_hot=True)
+    assert_same(found, wanted, what=f"mixing_weights, one_hot, masked {masked}, {precision}")
+
+
+@given(drawn=logits(shapes=(SHAPE,)), precision=precisions, masked=st.booleans())
+def test_one_hot(backend, drawn, precision, masked):
+    check_one_hot(backend, drawn.values, precision, masked)
+
+
+def check_ties(backend) -> None:
+    """And a group of one token, which is the largest of each expert."""
+    z = np.zeros(SHAPE)
+    z[::2] = -0.0
+    wanted = np.zeros(SHAPE)
+    wanted[0] = 1
+    for found in (reference.mixing_weights(z, one_hot=True), run(backend, WEIGHTS, "float32", z, one_hot=True)):
+        assert_same(found, wanted, what="one_hot of equal logits")
+    for alone in (reference.mixing_weights(z[:1], one_hot=True), run(backend, WEIGHTS, "float32", z[:1], one_hot=True)):
+        assert_same(alone, np.ones((1, z.shape[1])), what="one_hot of one token")
+
+
+def test_ties_go_to_the_lower_token(backend):
+    check_ties(backend)
+
+
+def check_extreme(backend) -> None:
+    """Gaps of 1e4 and more, in the logits or by the temperature: exactly one-hot, nothing overflows."""
+    random = np.random.default_rng(0)
+    order = np.stack([random.permutation(7) for _ in range(4)], axis=1).astype(float) - 3
+    wanted = (order == 3).astype(float)
+    for size, temperature in ((1e4, 1.0), (1e30, 1.0), (1.0, 1e-6), (1.0, 1e-30)):
+        z = rounded(order * size, "float32")
+        assert_same(reference.mixing_weights(z, temperature), wanted, what="reference, extreme logits")
+        found = run(backend, WEIGHTS, "float32", z, temperature)
+        assert_same(found, wanted, what=f"mixing_weights of logits of size {size}, temperature {temperature}")
+
+
+def test_extreme_logits(backend):
+    check_extreme(backend)
+
+
+def check_infinite_temperature(backend) -> None:
+    z = np.random.default_rng(1).standard_normal(SHAPE) * 10
+    wanted = np.full(SHAPE, 1 / 7)
+    for found in (reference.mixing_weights(z, np.inf), run(backend, WEIGHTS, "float64", z, np.inf)):
+        assert_close_bounded("mixture.weights", found, wanted, UNIT["float64"], what="weights at temperature infinity")
+    params, x = layer(1)
+    found = run(backend, LAYER, "float64", params, x, np.inf).output
+    # Every token gets the mean token's experts, added up and divided by g.
+    one = sum(expert_ffn(up, down, x.mean(axis=0)) for up, down in zip(params["up"], params["down"], strict=True)) / 7
+    scale = size_of(params, x, np.inf, "float64", wanted)
+    assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
+
+
+def test_infinite_temperature_mixes_uniformly(backend):
+    check_infinite_temperature(backend)
+
+
+def layer(seed: int, precision: str = "float64", shape=SHAPE, lattice: bool = False):
+    """Return weights and x [g, d], exact in the precision; on a lattice the logits are exact too, ties included."""
+    random = np.random.default_rng(seed)
+    g, num_experts = shape
+    router, x = random.standard_normal((D, num_experts)), random.standard_normal((g, D))
+    if lattice:
+        router, x = np.round(4 * router) / 4, np.round(4 * x) / 4
+    up, down = random.standard_normal((num_experts, D, F)), random.standard_normal((num_experts, F, D))
+    return rounded(({"router": router, "up": up, "down": down}, x), precision)
+
+
+def output_by_formula(params, x, temperature, activation, one_hot):
+    """Return the weights and the output for one group, in three products."""
+    weights = weights_by_formula(x @ params["router"], temperature, one_hot)
+    hidden = np.einsum("ge,gd,edf->ef", weights, x, params["up"])
+    hidden = gelu(hidden) if activation == "gelu" else hidden * (hidden > 0)
+    return weights, np.einsum("ge,ef,efd->gd", weights, hidden, params["down"])
+
+
+def size_of(params, x, temperature, precision, weights):
+    """Return [g, 1], the error of an output: u times its absolute terms, and once more for what the exponents hold."""
+    z = np.abs(x) @ np.abs(params["router"]) / temperature
+    mixed = np.einsum("ge,gd->ed", weights, np.abs(x))
+    terms = np.einsum("ge,ed,edf,efc->gc", weights, mixed, np.abs(params["up"]), np.abs(params["down"]))
+    return UNIT[precision] * (1 + z.max()) * terms.max(axis=1, keepdims=True)
+
+
+def check_layer(
+    backend, seed: int, precision: str, temperature: float, activation: str, one_hot: bool, masked: bool
+) -> None:
+    """Both twins against three products; what stands in the padding is garbage and changes nothing."""
+    params, x = layer(seed, precision, lattice=one_hot)
+    mask = PADDING if masked else np.ones(len(x), bool)
+    options = dict(one_hot=one_hot, activation=activation)
+    what = f"mixture_of_tokens, {options}, temperature {temperature}, masked {masked}, {precision}"
+    weights, wanted, exact = np.zeros(SHAPE), np.zeros(x.shape), np.zeros((len(x), 1))
+    weights[mask], wanted[mask] = output_by_formula(params, x[mask], temperature, **options)
+    exact[mask] = size_of(params, x[mask], temperature, "float64", weights[mask])
+    given_to_both = np.where(mask[:, None], x, np.nan)
+    traced = {"mask": mask} if masked else {}
+    ours = reference.mixture_of_tokens(params, given_to_both, temperature, **options, **traced)
+    assert_close_bounded("mixture.output", ours.output, wanted, exact, what=f"reference, {what}")
+    found = run(backend, LAYER, precision, params, given_to_both, temperature, traced=traced, **options)
+    factor = UNIT[precision] / UNIT["float64"]
+    assert_close_bounded("mixture.output", found.output, wanted, exact * factor, what=what)
+    if one_hot:
+        assert_same(found.weights, ours.weights, what=f"{what}: weights")
+    else:
+        size = 4 + np.abs(x) @ np.abs(params["router"]) / temperature
+        unit = UNIT[precision] * (size + size.max(axis=0)) * weights
+        assert_close_bounded("mixture.logits", found.weights, ours.weights, unit, what=f"{what}: weights")
+
+
+@given(seed=seeds, precision=precisions, temperature=temperatures, form=st.sampled_from(FORMS), masked=st.booleans())
+def test_layer(backend, seed, precision, temperature, form, masked):
+    check_layer(backend, seed, precision, temperature, *form, masked)
+
+
+def weighted_output(point, outward, mask, function, **options):
+    """Return the sum of outward * output as a function of weights, tokens and temperature."""
+    output = function(point["params"], point["x"], point["temperature"], mask=mask, **options).output
+    return (output * outward).sum()
+
+
+def check_gradient(backend, seed: int, activation: str, one_hot: bool, precision: str = "float64") -> None:
+    """Autodiff = central difference of the reference, in every parameter, with padded tokens among the real ones."""
+    params, x = layer(seed, precision)
+    random = np.random.default_rng(seed)
+    point = {"params": params, "x": x, "temperature": np.array(0.75)}
+    direction, outward = random_direction(point, seed + 1), rounded(random.standard_normal(x.shape), precision)
+    options = dict(activation=activation, one_hot=one_hot)
+
+    def value(at):
+        return float(weighted_output(at, outward, PADDING, reference.mixture_of_tokens, **options))
+
+    function = backend.routers.mixture_of_tokens.mixture_of_tokens
+    found = gradient(weighted_output, point, outward, PADDING, precision=precision, function=function, **options)
+    assert_same(found["x"][~PADDING], np.zeros((3, D)), what="gradient of padded tokens")
+    if one_hot:
+        assert_same(found["params"]["router"], np.zeros((D, 4)), what="gradient of the controller under one_hot")
+        assert_same(found["temperature"], 0.0, what="gradient of the temperature under one_hot")
+    real = x[PADDING]
+    weights = reference.mixture_of_tokens(params, real, 0.75, **options).weights
+    scale = np.abs(outward).max() * size_of(params, real, 0.75, precision, weights).sum()
+    name, unit = ("mixture.gradient", UNIT[precision]) if precision == "float64" else ("mixture.gradient_float32", 1)
+    wanted = central_difference(value, point, direction)
+    what = f"gradient of mixture_of_tokens, {options}, {precision}"
+    assert_close_bounded(name, inner(found, direction), wanted, scale / unit, what=what)
+
+
+@pytest.mark.parametrize("activation, one_hot", [FORMS[0], pytest.param(*FORMS[1], marks=pytest.mark.slow), FORMS[2]])
+def test_gradient(backend, activation, one_hot):
+    for seed in range(3):
+        check_gradient(backend, seed, activation, one_hot)
+
+
+def test_gradient_in_32_bits(backend):
+    for seed in range(3):
+        check_gradient(backend, seed, "gelu", False, "float32")
+
+
+@pytest.mark.twin
+def test_a_group_without_a_real_token(backend):
+    """Nothing to mix: an error where one can be raised, 0 with a gradient of 0 where it cannot."""
+    params, x = layer(0)
+    nobody = np.zeros(7, bool)
+    for arguments in ((reference.mixture_of_tokens, params, x), (reference.mixing_weights, x)):
+        with pytest.raises(ValueError, match=r"0 real tokens; \[7\] is needed, and one"):
+            arguments[0](*arguments[1:], mask=nobody)
+    if jitted(backend):
+        found = run(backend, LAYER, "float64", params, x, traced={"mask": nobody}, one_hot=False, activation="gelu")
+        assert_same(found.output, np.zeros((7, D)), what="output of a group of padding")
+        options = dict(function=backend.routers.mixture_of_tokens.mixture_of_tokens, activation="gelu", one_hot=False)
+        point = {"params": params, "x": x, "temperature": np.array(0.75)}
+        for leaf in jax.tree.leaves(gradient(weighted_output, point, np.ones((7, D)), nobody, **options)):
+            assert_same(leaf, np.zeros(leaf.shape), what="gradient of a group of padding")
+
+
+def weighted_weights(point, outward, mask, function):
+    """Return the sum of outward * weights as a function of logits and temperature."""
+    return (function(point["logits"], point["temperature"], mask=mask) * outward).sum()
+
+
+def test_padding_has_no_gradient(backend):
+    """What stands in the padding is not looked at by the derivative either: here it would be NaN."""
+    z, outward = np.random.default_rng(2).standard_normal((2, *SHAPE))
+    function = backend.routers.mixture_of_tokens.mixing_weights
+    found = [
+        gradient(weighted_weights, {"logits": np.where(PADDING[:, None], z, padded), "temperature": np.array(0.75)},
+                 outward, PADDING, function=function)
+        for padded in (np.nan, 0.0)
+    ]  # fmt: skip
+    assert_same(found[0]["logits"], found[1]["logits"], what="gradient of the logits, garbage in the padding")
+    assert_same(found[0]["temperature"], found[1]["temperature"], what="gradient of the temperature, the same")
+    assert_same(found[0]["logits"][~PADDING], np.zeros((3, 4)), what="gradient of padded logits")
+
+
+# What it reduces to.
+
+
+def check_group_of_one(backend, num_experts: int) -> None:
+    """One token alone: all weights are 1, the output is the sum over all experts; one expert is the dense layer."""
+    params, x = layer(3, "float32", (1, num_experts))
+    for found in (reference.mixture_of_tokens(params, x), run(backend, LAYER, "float32", params, x)):
+        assert_same(found.weights, np.ones((1, num_experts)), what="weights of a group of one")
+        wanted = sum(expert_ffn(up, down, x) for up, down in zip(params["up"], params["down"], strict=True))
+        scale = size_of(params, x, np.inf, "float32", np.ones((1, num_experts)))
+        assert_close_bounded("mixture.output", found.output, wanted, scale, what=f"group of one, {num_experts} experts")
+
+
+@pytest.mark.parametrize("num_experts", [1, 4])
+def test_a_group_of_one(backend, num_experts):
+    check_group_of_one(backend, num_experts)
+
+
+def check_expert_choice(backend) -> None:
+    """One-hot = expert choice with one place per expert and gates of 1, where no two logits are equal."""
+    params, x = layer(4, "float32", (4, 4))  # as many tokens as experts: a capacity factor of 1 is one place
+    z = x @ params["router"]
+    options = dict(capacity_factor=1.0, score="sigmoid")
+    choice = expert_choice.expert_choice_router(z, **options)
+    found = run(backend, "routers.expert_choice.expert_choice_router", "float32", z, **options)
+    assert_same(found.token, choice.token, what="tokens of expert choice")
+    wanted = expert_choice.expert_choice_ffn(params, x, choice._replace(gate=np.ones(choice.gate.shape)))
+    ours = reference.mixture_of_tokens(params, x, one_hot=True)
+    scale = size_of(params, x, np.inf, "float32", ours.weights)
+    for found in (ours, run(backend, LAYER, "float32", params, x, one_hot=True)):
+        assert_same(np.argmax(found.weights, axis=0)[:, None], choice.token, what="tokens of one_hot")
+        assert_close_bounded("mixture.output", found.output, wanted, scale, what="one_hot and expert choice")
+
+
+def test_one_hot_is_expert_choice_of_one_token(backend):
+    check_expert_choice(backend)
+
+
+def check_permutation(backend, one_hot: bool) -> None:
+    """The tokens of a group in another order: the same outputs in that order."""
+    params, x = layer(5, "float32")
+    order = np.random.default_rng(5).permutation(7)
+    options = dict(one_hot=one_hot, activation="gelu")
+    for compute in (reference.mixture_of_tokens, functools.partial(run, backend, LAYER, "float32")):
+        plain, turned = compute(params, x, 1.0, **options), compute(params, x[order], 1.0, **options)
+        scale = size_of(params, x, 1.0, "float32", np.asarray(plain.weights))[order]
+        assert_close_bounded(
+            "mixture.output", turned.output, np.asarray(plain.output)[order], scale, what=f"another order, {options}"
+        )
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_the_order_of_tokens_does_not_matter(backend, one_hot):
+    check_permutation(backend, one_hot)
+
+
+# Who sees whom.
+
+
+def output_of_batch(params, x, routers, grouping: str, group_size: int):
+    """Return [b, S, d], the layer over groups of one position of several sequences, or of one sequence."""
+    group, ungroup = routers.mixture_of_tokens.group_within_sequence, routers.mixture_of_tokens.ungroup_within_sequence
+    if grouping == "position":
+        group, ungroup = routers.expert_choice.group_by_position, routers.expert_choice.ungroup_by_position
+    groups = group(x, group_size)
+    function = routers.mixture_of_tokens.mixture_of_tokens
+    if isinstance(x, np.ndarray):
+        found = np.array([function(params, group).output for group in groups])
+    else:
+        found = jax.vmap(lambda group: function(params, group).output)(groups)
+    return ungroup(found, x.shape[1])
+
+
+def change(routers, grouping: str, group_size: int, position: int, compiled: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return [b, S] bool, whose outputs change when sequence 1 does at one position, and the outputs before."""
+    params, x = layer(6, "float32", (16, 4))
+    x = x.reshape(4, 4, D)
+    moved = x.copy()
+    moved[1, position] += 1
+    compute = functools.partial(output_of_batch, routers=routers, grouping=grouping, group_size=group_size)
+    if compiled:
+        compute = jax.jit(compute)
+        params, x, moved = jax.tree.map(jnp.float32, (params, x, moved))
+    before, after = np.asarray(compute(params, x)), np.asarray(compute(params, moved))
+    return (before != after).any(axis=2), before
+
+
+def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) -> None:
+    """Exactly the group of what was changed moves, and groups under vmap give what a loop over them gives."""
+    wanted = np.zeros((4, 4), bool)
+    if grouping == "position":
+        start = 1 // group_size * group_size
+        wanted[start : start + group_size, position] = True
+    else:
+        start = position // group_size * group_size
+        wanted[1, start : start + group_size] = True
+    what = f"outputs, groups of {group_size} by {grouping}"
+    oracle = SimpleNamespace(expert_choice=expert_choice, mixture_of_tokens=reference)
+    moved, ours = change(oracle, grouping, group_size, position, False)
+    assert_same(moved, wanted, what=f"reference, which {what} change")
+    if jitted(backend):
+        moved, found = change(backend.routers, grouping, group_size, position, True)
+        assert_same(moved, wanted, what=f"which {what} change")
+        params, x = layer(6, "float32", (16, 4))
+        scale = size_of(params, x, 1.0, "float32", np.ones((16, 4))).max()
+        assert_close_bounded("mixture.output", found, ours, scale, what=what)
+
+
+def test_groups_of_one_position_are_causal(backend):
+    """Position 2 of the two sequences that share the group moves, and no other position of any sequence."""
+    check_who_sees_whom(backend, "position", 2, 2)
+
+
+def test_groups_within_a_sequence_leak_the_future(backend):
+    """What the docstring warns of: position 3 changes, and position 2 moves."""
+    check_who_sees_whom(backend, "sequence", 2, 3)
+
+
+def test_groups_of_one_do_not_depend_on_the_batch(backend):
+    check_who_sees_whom(backend, "position", 1, 2)
+
+
+def check_groups(backend) -> None:
+    """Said by hand, and there and back again."""
+    x = np.arange(2 * 6 * 3).reshape(2, 6, 3)
+    for module in (backend.routers.mixture_of_tokens, reference):
+        groups = module.group_within_sequence(jnp.asarray(x) if module is not reference else x, 3)
+        assert_same(groups, [x[0, :3], x[0, 3:], x[1, :3], x[1, 3:]], what="group_within_sequence")
+        assert_same(module.ungroup_within_sequence(groups, 6), x, what="ungroup_within_sequence")
+
+
+def test_groups(backend):
+    check_groups(backend)
+
+
+def check_transition(backend) -> None:
+    """The tree of the layer as a Switch layer: each token gets its best expert, which it has here when it is alone."""
+    params, x = layer(7, "float32")
+    z = x @ params["router"]
+    alone = np.zeros((7, 4, D))
+    for e in range(4):
+        expert = {"router": params["router"][:, [e]], "up": params["up"][[e]], "down": params["down"][[e]]}
+        for t in range(7):
+            alone[t, e] = reference.mixture_of_tokens(expert, x[[t]]).output[0]
+    routing = top_k.switch_router(z)
+    gate = softmax(z).max(axis=1, keepdims=True)
+    wanted = gate * alone[np.arange(7), np.argmax(z, axis=1)]
+    scale = size_of(params, x, np.inf, "float32", np.ones(SHAPE))
+    found = run(backend, "experts.routed_ffn", "float32", params, x, routing.expert, routing.gate).output
+    assert_close_bounded("mixture.output", found, wanted, scale, what="the layer after transition tuning")
+    found = run(backend, "routers.top_k.switch_router", "float32", z)
+    assert_same(found.expert[:, 0], np.argmax(z, axis=1), what="experts after transition tuning")
+    unit = UNIT["float32"] * (4 + np.ptp(z) + np.abs(z).max())
+    assert_close_bounded("top_k.gate", found.gate, gate, unit, what="gates after transition tuning")
+
+
+def test_transition_needs_no_conversion(backend):
+    check_transition(backend)
+
+
+def check_no_copies(backend) -> None:
+    """Under vmap over n groups nothing as large as n copies of the experts is made."""
+    params, x = (jax.tree.map(jnp.float32, tree) for tree in layer(8, "float32", (32, 4)))
+    function = jax.vmap(backend.routers.mixture_of_tokens.mixture_of_tokens, (None, 0))
+    text = jax.jit(function).lower(params, x.reshape(16, 2, D)).as_text()
+    sizes = [np.prod([int(n) for n in found[:-1].split("x")]) for found in re.findall(r"tensor<((?:\d+x)+)f32>", text)]
+    assert max(sizes) == 16 * 4 * F, f"mixture_of_tokens under vmap: {max(sizes)} numbers, {16 * 4 * F} are needed"
+
+
+def test_vmap_makes_no_copies_of_the_experts(backend):
+    if jitted(backend):
+        check_no_copies(backend)
+
+
+def check_low_precision(backend) -> None:
+    """Tokens of 16 bits: controller and weights are those of 32 bits, the output comes back in 16."""
+    params, x = layer(9, "bfloat16")
+    params["router"] *= 4
+    found = run(backend, LAYER, "bfloat16", params, x, jit=False)  # compiled, a rounding to 16 bits may be left out
+    wanted = reference.mixture_of_tokens(params, x)
+    assert found.output.dtype == jnp.bfloat16 and found.weights.dtype == jnp.float32
+    size = 4 + np.abs(x) @ np.abs(params["router"])
+    scale = UNIT["float32"] * (size + size.max(axis=0)) * wanted.weights
+    assert_close_bounded("mixture.logits", found.weights, wanted.weights, scale, what="weights of tokens of 16 bits")
+    scale = size_of(params, x, np.inf, "bfloat16", wanted.weights)
+    found = np.asarray(found.output, float)
+    assert_close_bounded("mixture.output", found, wanted.output, scale, what="output for tokens of 16 bits")
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), params)
+    low = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+    module = backend.routers.mixture_of_tokens
+    assert jax.eval_shape(module.mixing_weights, low).dtype == jnp.float32
+    found = jax.eval_shape(module.mixture_of_tokens, shapes, low)
+    assert found.output.dtype == jnp.bfloat16 and found.weights.dtype == jnp.float32, f"parameters of 32 bits: {found}"
+
+
+def test_low_precision(backend):
+    if jitted(backend):
+        check_low_precision(backend)
+
+
+@pytest.mark.twin
+def test_what_is_not_a_number_is_not_lost(backend):
+    z = np.zeros(SHAPE)
+    z[1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"logits: entry \(1, 2\) is nan"):
+        reference.mixing_weights(z)
+    with pytest.raises(ValueError, match=r"logits / temperature: entry \(0, 0\) is inf"):
+        reference.mixing_weights(np.ones(SHAPE), 1e-320)
+    if jitted(backend):
+        for one_hot in (False, True):
+            found = np.asarray(run(backend, WEIGHTS, "float32", z, one_hot=one_hot))
+            assert np.isnan(found[:, 2]).all() and np.isfinite(found[:, [0, 1, 3]]).all()
+        for temperature in (0.0, -1.0, np.nan):
+            assert np.isnan(run(backend, WEIGHTS, "float32", np.zeros(SHAPE), temperature)).all()
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    params, x = layer(0)
+    for module in (backend.routers.mixture_of_tokens, reference):
+        make = np.asarray if module is reference else jnp.asarray
+        given_params, given_x = jax.tree.map(make, (params, x))
+        with pytest.raises(ValueError, match="activation is 'tanh'; allowed: gelu, relu"):
+            module.mixture_of_tokens(given_params, given_x, activation="tanh")
+        for temperature in (0.0, -1.0, np.nan, np.ones(1)):
+            with pytest.raises(ValueError, match="one number above 0 is needed"):
+                module.mixing_weights(given_x, temperature)
+        for size in (0, 4):
+            with pytest.raises(ValueError, match=f"group_size is {size}; it has to divide the 6 positions"):
+                module.group_within_sequence(make(np.zeros((2, 6))), size)
+        for length in (0, 4, 9):
+            with pytest.raises(ValueError, match=f"sequence_length is {length}; 4 groups of 3 have to make up whole"):
+                module.ungroup_within_sequence(make(np.zeros((4, 3))), length)

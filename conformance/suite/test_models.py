@@ -1,0 +1,679 @@
+"""Every router inside the whole model: loss, gradient, what leaks and what does not, and what one expert must equal.
+
+`test_transformer` asks the same of the model itself, with the routers of the paper. Here each further router, hash and
+option has a small model. In float64 the backend decides for itself; weights at random put no token on an edge.
+"""
+
+import dataclasses
+import functools
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws import reference as oracle
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import (
+    UNIT,
+    cast,
+    central_difference,
+    inner,
+    random_direction,
+    rounded,
+    run,
+    value_and_gradient,
+)
+from routelaws.reference import configuration, routed_block
+from routelaws.reference import transformer as reference
+
+SMALL = dict(vocab_size=13, d_model=8, num_heads=2, kqv_size=3, num_blocks=2)
+
+MODELS = {
+    "wide": dict(flop_increase=3),
+    "hash of the token before, k = 2, G = 2": dict(router="hash", num_experts=4, k=2, granularity=2, hash="previous"),
+    "hash of the position": dict(router="hash", num_experts=3, hash="position"),
+    "bigram hash": dict(router="hash", num_experts=3, hash="bigram"),
+    "MultiHash": dict(router="hash", num_experts=3, granularity=2, hash="multi"),
+    "sinkhorn, k = 4, G = 2": dict(router="sinkhorn", num_experts=5, k=4, granularity=2),
+    "base, k = 2, G = 2": dict(router="base", num_experts=4, k=2, granularity=2),
+    "quantile, drops": dict(router="quantile", num_experts=4, capacity_factor=0.7),
+    "quantile, G = 4": dict(router="quantile", num_experts=2, granularity=4, gate="softmax"),
+    "top_k with a bias, token order": dict(router="top_k", num_experts=4, k=2, bias_rate=0.01, drop_order="token",
+                                           capacity_factor=0.7),
+    "top_k, G = 2, largest gate first": dict(router="top_k", num_experts=4, granularity=2, drop_order="priority",
+                                             capacity_factor=0.6, normalisation="softmax", gate="sigmoid"),
+    "GShard": dict(router="top_k", num_experts=4, k=2, sample_second=True),
+    "reinforce": dict(router="reinforce", num_experts=4),
+    "reinforce with everything": dict(router="reinforce", num_experts=4, k=2, granularity=2, nucleus=0.9,
+                                      entropy_weight=0.1, policy_weight=1.0, baseline_weight=0.0, reward_to_go=True,
+                                      capacity_factor=0.8),
+    "expert_choice": dict(router="expert_choice", num_experts=3, k=2, granularity=2),
+    "expert_choice in sequences": dict(router="expert_choice", num_experts=3, grouping="sequence", gate="sigmoid"),
+    "mixture": dict(router="mixture_of_tokens", num_experts=3, granularity=2, temperature=0.5),
+    "mixture of one": dict(router="mixture_of_tokens", num_experts=2, group_size=1),
+}  # fmt: skip
+"""Small models; b is 3 and S is 5."""
+
+QUICK = (
+    "wide", "hash of the token before, k = 2, G = 2", "base, k = 2, G = 2", "quantile, drops",
+    "top_k with a bias, token order", "reinforce with everything", "expert_choice", "mixture",
+)  # fmt: skip
+"""One of each kind; `make test-all` has all of them."""
+
+BATCH, LENGTH = 3, 5
+
+SEEING = (
+    "hash of the token before, k = 2, G = 2", "quantile, drops", "expert_choice", "expert_choice in sequences",
+    "mixture",
+)  # fmt: skip
+"""Those that look at other tokens, or at what others left."""
+
+
+def each_of(quick, names=MODELS):
+    """Return a mark that runs a test for every name, those outside `quick` in `make test-all` alone."""
+    some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("name", some)
+
+
+def build(module, name: str, **changes):
+    """Return the configuration of a model, as the module's own type."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # groups within sequences are meant here
+        return module.ModelConfig(**(SMALL | MODELS.get(name, {}) | changes))
+
+
+def draw(config, seed: int):
+    """Return (weights, tokens [b, S + 1], noise, table): larger than an initialisation, as in `strategies.case`."""
+    random = np.random.default_rng(seed)
+
+    def weights(node):
+        if isinstance(node, dict):
+            return {child: weights(node[child]) for child in sorted(node)}
+        shape, deviation = node
+        return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
+
+    tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
+    # Equal tokens after equal ones, or after none, are equal to a router, and rounding decides between them.
+    tokens[:, 0] = np.arange(BATCH)
+    tokens[:, 1] = (tokens[:, 0] + 1 + tokens[:, 1] % (config.vocab_size - 1)) % config.vocab_size
+    noise, table = reference.draw_noise(random, config, BATCH, LENGTH), None
+    if config.router == "hash" and config.hash in ("multi", "bigram"):
+        shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, config.choices)
+        table = routed_block.hash_table(config, uniforms=random.random(shape))
+    return weights(reference.parameter_shapes(config)), tokens, noise, table
+
+
+def total_loss(params, tokens, noise, table, more, loss, config, training=True):
+    found = loss(params, tokens, config, training=training, noise=noise, table=table, **more)
+    return found.total, found
+
+
+def assert_tree(name: str, found, wanted, unit: float, *, what: str) -> None:
+    """Compare two records field by field: whole numbers exactly, others to the bound in units of the largest entry."""
+    for field in wanted._fields:
+        ours, theirs = getattr(found, field), getattr(wanted, field)
+        if theirs is None:
+            assert ours is None, f"{what}: {field} is there"
+        elif hasattr(theirs, "_fields"):
+            assert_tree(name, ours, theirs, unit, what=f"{what}: {field}")
+        elif np.issubdtype(np.asarray(theirs).dtype, np.integer):
+            assert_same(ours, theirs, what=f"{what}: {field}")
+        elif np.size(theirs):
+            scale = unit * max(1.0, float(np.abs(theirs).max()))
+            assert_close_bounded(name, ours, theirs, scale, what=f"{what}: {field}")
+
+
+def check_model(backend, name: str, seed: int, *, hidden=None, mask=None, **changes) -> None:
+    """Loss and everything in it, by the backend's own routing; gradient against differences with all of it held."""
+    config = build(reference, name, **changes)
+    params, tokens, noise, table = draw(config, seed)
+    tokens = tokens[:, :-1] if config.objective == "masked" else tokens
+    more = {key: value for key, value in (("hidden", hidden), ("mask", mask)) if value is not None}
+    options = dict(loss=backend.transformer.loss, config=build(backend.transformer, name, **changes))
+    found, gradient = value_and_gradient(total_loss, params, tokens, noise, table, more, **options)
+    wanted = reference.loss(params, tokens, config, noise=noise, table=table, **more)
+    if mask is not None:  # what stands in the padding may differ
+        found, wanted = (without_padding(one, mask) for one in (found, wanted))
+    assert_tree("transformer.model", found, wanted, UNIT["float64"], what=f"loss of {name}, seed {seed}")
+
+    def value(params):
+        held = dict(held=wanted.output.routing, held_credit=wanted.credit)
+        return reference.loss(params, tokens, config, noise=noise, table=table, **held, **more).total
+
+    assert abs(value(params) - wanted.total) <= 4 * UNIT["float64"] * abs(wanted.total), (
+        "another loss with all of it held"
+    )
+    scale = math.sqrt(inner(gradient, gradient))
+    for i in range(3):
+        direction = random_direction(params, seed + i)
+        if config.router == "reinforce" and config.baseline_weight:
+            direction = only_baseline(direction)
+        difference = central_difference(value, params, direction, 2.0**-16)
+        assert_close_bounded("transformer.gradient", inner(gradient, direction), difference, scale,
+                             what=f"gradient of the training loss of {name}, seed {seed}")  # fmt: skip
+
+
+def without_padding(found, mask):
+    """Return a loss with zeros for the logits, and RL-R's logits and values, of padded tokens."""
+    flat, output = mask.reshape(-1), found.output
+    output = output._replace(logits=np.where(mask[..., None], output.logits, 0))
+    if output.policy is not None:
+        logits, value = output.policy
+        policy = output.policy._replace(logits=np.where(flat[:, None], logits, 0), value=np.where(flat, value, 0))
+        output = output._replace(policy=policy)
+    return found._replace(output=output)
+
+
+def only_baseline(direction: dict) -> dict:
+    """Return a direction in the weights of RL-R's baselines: its error has no gradient in what the baseline reads, so
+    along the others differences see more than the gradient."""
+    still = jax.tree.map(np.zeros_like, direction)
+    return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
+
+
+@each_of(QUICK)
+def test_model(backend, name):
+    check_model(backend, name, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_model_with_other_weights(backend, name, seed):
+    check_model(backend, name, seed)
+
+
+def check_float32(backend, name: str, training: bool) -> None:
+    """What was selected is held; evaluation and training, loss and gates."""
+    config = build(reference, name)
+    params, tokens, noise, table = rounded(draw(config, 4), "float32")
+    wanted = reference.loss(params, tokens, config, training=training, noise=noise, table=table)
+    held = None if wanted.output.routing is None else type_of(backend, wanted.output.routing)
+    traced = {key: value for key, value in (("noise", noise), ("table", table), ("held", held)) if value is not None}
+    found = run(backend, "transformer.loss", "float32", params, tokens, config=build(backend.transformer, name),
+                traced=traced, training=training)  # fmt: skip
+    scale = UNIT["float32"] * np.abs(wanted.output.logits).max()
+    what = f"loss of {name}, training {training}, float32"
+    assert_close_bounded("transformer.logits", found.output.logits, wanted.output.logits, scale, what=what)
+    assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what=what)
+    assert_close_bounded("transformer.loss", found.total, wanted.total, (1 + len(found.output.auxiliary)) * scale,
+                         what=what)  # fmt: skip
+
+
+def type_of(backend, routing):
+    """Return a routing of the reference as the backend's type."""
+    return getattr(backend.notation, type(routing).__name__)(*routing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [True, False])
+def test_float32(backend, name, training):
+    check_float32(backend, name, training)
+
+
+@pytest.mark.twin
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [True, False])
+def test_types_in_bfloat16(backend, name, training):
+    """By shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
+    drawn = cast(draw(build(reference, name), 1), "float32")
+    params, *rest = drawn
+
+    def both(params):
+        tokens, noise, table = rest
+        found = backend.transformer.loss(params, tokens, build(backend.transformer, name), training=training,
+                                         noise=noise, table=table, compute_dtype=jnp.bfloat16)  # fmt: skip
+        return found.total, found
+
+    (total, found), gradient = jax.eval_shape(jax.value_and_grad(both, has_aux=True), params)
+    output = found.output
+    wide = (total, found.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias, gradient)
+    assert {leaf.dtype for leaf in jax.tree.leaves(wide)} == {jnp.dtype("float32")}
+    assert output.logits.dtype == jnp.bfloat16
+
+
+def logits_of(backend, name, params, tokens, training=False, noise=None, table=None, **changes):
+    traced = {key: value for key, value in (("noise", noise), ("table", table)) if value is not None}
+    config = build(backend.transformer, name, **changes)
+    found = run(
+        backend, "transformer.apply", "float64", params, tokens, config=config, training=training, traced=traced
+    )
+    return np.asarray(found.logits)
+
+
+def later_changed(tokens: np.ndarray, t: int) -> np.ndarray:
+    """Return tokens [b, S] with every token after position t another one, in every sequence."""
+    changed = tokens.copy()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1 + np.arange(tokens.shape[1] - t - 1)) % SMALL["vocab_size"]
+    return changed
+
+
+def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) -> None:
+    """Whether tokens after t change an output up to t."""
+    config = build(reference, name, **changes)
+    params, tokens, noise, table = draw(config, 5)
+    tokens, t = tokens[:, :-1], 2
+    compute = functools.partial(
+        logits_of, backend, name, params, training=training, noise=noise, table=table, **changes
+    )
+    before, after = compute(tokens), compute(later_changed(tokens, t))
+    moved = np.abs(after - before)
+    scale = np.abs(before).max()
+    assert moved[:, t + 1 :].max() > 1e-3 * scale, "nothing was changed"
+    if leaks:
+        assert moved[:, : t + 1].max() > 1e-6 * scale, f"{name} was said to leak in training, and does not"
+        return
+    what = f"{name}, training {training}, up to token {t}, later tokens changed"
+    assert_close_bounded("transformer.logits", after[:, : t + 1], before[:, : t + 1], 2 * UNIT["float64"] * scale,
+                         what=what)  # fmt: skip
+
+
+@each_of(SEEING)
+def test_evaluation_is_causal(backend, name):
+    check_future(backend, name, training=False, leaks=False)
+
+
+LEAKS = {
+    "sinkhorn, k = 4, G = 2": True,
+    "base, k = 2, G = 2": True,
+    "expert_choice in sequences": True,
+    "quantile, drops": False,
+    "GShard": False,
+    "reinforce": False,
+    "hash of the position": False,
+    "expert_choice": False,
+    "mixture": False,
+}
+"""Whether a training step shows a token what comes later, apart from who finds a slot: nothing is dropped here."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "base, k = 2, G = 2" else pytest.param(n, marks=pytest.mark.slow) for n in LEAKS]
+)
+def test_what_leaks_in_training(backend, name):
+    check_future(backend, name, training=True, leaks=LEAKS[name], capacity_factor=math.inf)
+
+
+def check_batch(backend, name: str, independent: bool, **changes) -> None:
+    """Whether the evaluation of a sequence depends on the other sequences."""
+    config = build(reference, name, **changes)
+    params, tokens, _, table = draw(config, 6)
+    tokens = tokens[:, :-1]
+    others = np.concatenate([tokens[:1], (tokens[1:] + 3) % SMALL["vocab_size"]])
+    before, after = (logits_of(backend, name, params, rows, table=table, **changes) for rows in (tokens, others))
+    scale = np.abs(before).max()
+    if independent:
+        assert_close_bounded("transformer.logits", after[0], before[0], 2 * UNIT["float64"] * scale,
+                             what=f"evaluation of {name}, other sequences changed")  # fmt: skip
+    else:
+        assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
+
+
+@each_of(SEEING)
+def test_what_depends_on_the_batch(backend, name):
+    check_batch(backend, name, independent=build(reference, name).group_size == 1)
+
+
+def test_a_mixture_alone_and_after_the_transition_does_not(backend):
+    """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
+    check_batch(backend, "mixture", True, group_size=1)
+    mixture, choice = (build(reference, "mixture", **changes) for changes in ({}, TUNED))
+    assert reference.parameter_shapes(mixture) == reference.parameter_shapes(choice)
+    check_batch(backend, "mixture", True, **TUNED)
+
+
+TUNED = dict(router="top_k", temperature=1.0)
+"""What makes token choice of the mixture of the menu."""
+
+ONE_EXPERT = {
+    "hash": dict(router="hash"),
+    "sinkhorn": dict(router="sinkhorn"),
+    "top_k": dict(router="top_k"),
+    "base, softmax": dict(router="base", gate="softmax"),
+    "reinforce": dict(router="reinforce"),
+    "expert_choice": dict(router="expert_choice"),
+    "mixture, g = 1": dict(router="mixture_of_tokens"),
+    "quantile": dict(router="quantile"),  # a sigmoid gate
+}
+
+
+def check_one_expert(backend, name: str) -> None:
+    """With one expert the routed model is the dense one; with a sigmoid gate, gate times the dense FFN."""
+    config = build(reference, "", **ONE_EXPERT[name])
+    params, tokens, _, _ = draw(config, 7)
+    tokens = tokens[:, :-1]
+    if config.gate == "sigmoid":
+        params["routed_ffn"]["router"] = params["routed_ffn"]["router"] * 0  # a gate of 1/2 for every token
+    dense = {key: value for key, value in params.items() if key != "routed_ffn"}
+    both = {key: np.concatenate([params["dense_ffn"][key], params["routed_ffn"][key][:, 0]]) for key in ("up", "down")}
+    if config.gate == "sigmoid":
+        both["down"][1] /= 2
+    routed = logits_of(backend, "", params, tokens, **ONE_EXPERT[name])
+    plain = reference.apply(dense | {"dense_ffn": both}, tokens, build(reference, "")).logits
+    scale = UNIT["float64"] * np.abs(plain).max()
+    assert_close_bounded("transformer.logits", routed, plain, scale, what=f"{name} with one expert against dense")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
+)
+def test_one_expert_is_the_dense_model(backend, name):
+    check_one_expert(backend, name)
+
+
+def check_bias(backend, name: str) -> None:
+    """Carried over, the bias is what the next batch is routed by; without a bias the weights stay as they are."""
+    config = build(backend.transformer, name)
+    params, tokens, noise, table = draw(build(reference, name), 8)
+    found = reference.loss(params, tokens, build(reference, name), noise=noise, table=table).output
+    carried = backend.transformer.carry_bias(params, found)
+    if not config.has_bias:
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, carried, params))) and found.bias is None
+        return
+    assert_same(carried["routed_ffn"]["bias"], found.bias, what=f"carry_bias of {name}")
+    assert np.abs(found.bias - params["routed_ffn"]["bias"]).max() > 1e-4, "the batch left no trace"
+    still = reference.apply(params, tokens[:, :-1], build(reference, name)).bias
+    assert_same(still, params["routed_ffn"]["bias"], what=f"bias of {name} in evaluation")
+
+
+@pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
+def test_bias(backend, name):
+    check_bias(backend, name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameter_shapes(backend, name):
+    """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
+    for fields in ({}, dict(d_model=48, num_blocks=4)):
+        found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
+        assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
+
+
+def check_slots_of_gshard(backend) -> None:
+    """Second experts that the draw leaves out take no slot: of 30 tokens half want experts 0 and 1 and half 1 and 0,
+    with gates of 0.88 and 0.12, and either has 20 slots. With uniforms of 0.5 no second expert is kept and all first
+    ones find a slot; with 0 all are kept, and 10 of 30 for either expert find none."""
+    config = build(configuration, "GShard", num_experts=3, num_blocks=1, capacity_factor=1.0, routing_frequency=1.0)
+    shapes = reference.parameter_shapes(config)["routed_ffn"]
+    params = {name: np.ones(shape[1:]) for name, (shape, _) in shapes.items()}
+    params["router"] = np.zeros((8, 3))
+    params["router"][:2] = [[1, -1, 0], [0, 0, -5]]
+    x = np.zeros((2, 15, 8))
+    x[0, :, 0], x[1, :, 0], x[..., 1] = 1, -1, 1
+    arrays, block = (params, x, np.zeros((2, 15), int)), routed_block.routed_block
+    for uniform, wanted in ((0.5, 0.0), (0.0, 20 / 60)):
+        traced = {"noise": np.full(30, uniform)}
+        found = run(backend, "routed_block.routed_block", "float64", *arrays, traced=traced, training=True,
+                    config=backend.configuration.ModelConfig(**vars(config)))  # fmt: skip
+        for module, output in (("backend", found), ("reference", block(*arrays, config, training=True, **traced))):
+            share, what = output.dropped_fraction, f"{module}: share dropped with uniforms of {uniform}"
+            assert_close_bounded("experts.dropped", share, wanted, UNIT["float64"] * wanted, what=what)
+
+
+def test_second_experts_that_are_left_out_take_no_slot(backend):
+    check_slots_of_gshard(backend)
+
+
+DEVIATIONS = {
+    # d = 16, so 1/√d = 1/4; eight blocks, so that output projections are divided by √16 = 4 on top.
+    "dense": (dict(), {"embedding": 1 / 4, "query": 1 / 4, "key": 1 / 4, "value": 1 / 4, "relative_key": 1 / 4,
+                       "output": 1 / 4 / 4, "dense_ffn/up": 1 / 4, "dense_ffn/down": 1 / 8 / 4, "scale": 0,
+                       "offset": 0}),  # a hidden width of 64
+    "wide": (dict(flop_increase=4), {"wide_ffn/up": 1 / 4, "wide_ffn/down": 1 / 16 / 4, "dense_ffn/down": 1 / 8 / 4}),
+    # Experts of width 64/4: gated ones are experts of that width, of others four are parts of one of width 64.
+    "gated": (dict(router="quantile", num_experts=2, granularity=4),
+              {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4, "bias": 0}),
+    "ungated": (dict(router="reinforce", num_experts=2, granularity=4),
+                {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_deviations_by_hand(backend, name):
+    fields, wanted = DEVIATIONS[name]
+    for module, options in ((backend.transformer, backend.configuration), (reference, configuration)):
+        config = options.ModelConfig(**(SMALL | dict(d_model=16, kqv_size=8, num_blocks=8) | fields))
+        is_leaf = {"is_leaf": lambda node: isinstance(node, tuple)}
+        leaves = jax.tree.leaves_with_path(module.parameter_shapes(config), **is_leaf)
+        found = {"/".join(part.key for part in path): deviation for path, (_, deviation) in leaves}
+        for ending, deviation in wanted.items():
+            several = [value for path, value in found.items() if path.endswith(ending)]
+            assert several and set(several) == {deviation}, (ending, found)
+
+
+def check_added_losses(backend) -> None:
+    """What top_k adds to the loss, in loops: twice the balance loss and a quarter of the z-loss, as it is told to; and
+    its bias, which moves by a half towards those of both choices that have fewer than 3.5 of the 14 assignments."""
+    config = build(configuration, "top_k", router="top_k", num_experts=4, k=2, balance_weight=2.0, z_weight=0.25,
+                   bias_rate=0.5)  # fmt: skip
+    random = np.random.default_rng(31)
+    params, x = {"router": random.standard_normal((8, 4)), "bias": np.zeros(4)}, random.standard_normal((7, 8))
+    counts, probability, z = [0] * 4, [0.0] * 4, 0.0
+    for logits in (x @ params["router"]).tolist():
+        for expert in sorted(range(4), key=lambda e, row=logits: -row[e])[:2]:
+            counts[expert] += 1
+        total = math.fsum(math.exp(logit) for logit in logits)
+        probability = [p + math.exp(logit) / total / 7 for p, logit in zip(probability, logits, strict=True)]
+        z += math.log(total) ** 2 / 7
+    wanted = 2 * 4 * sum(count / 14 * p for count, p in zip(counts, probability, strict=True)) + z / 4
+    arrays, scale = (params, x, np.zeros((1, 7), int)), UNIT["float64"] * 4 * (4 + np.abs(x @ params["router"]).max())
+    theirs = backend.configuration.ModelConfig(**vars(config))
+    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs, training=True)
+    for decided in (found, routed_block.decide(*arrays, config, training=True)):
+        assert_close_bounded("balance.loss", decided.auxiliary, wanted, scale * wanted, what="what top_k adds")
+        assert_same(decided.bias, [0.5 if count < 3.5 else -0.5 for count in counts], what="bias after a step")
+
+
+def test_added_losses(backend):
+    check_added_losses(backend)
+
+
+@pytest.mark.parametrize("router", ["hash", "reinforce"])
+def test_parts_are_added_and_experts_averaged(backend, router):
+    """Two experts of three parts each: the gate of every part is 1/2."""
+    config = build(configuration, router, router=router, num_experts=4, k=2, granularity=3, d_model=12)
+    params = {"router": np.eye(12), "baseline": {"hidden": np.ones((12, 1)), "out": np.ones(1)}}
+    arrays = params, np.arange(60.0).reshape(5, 12), np.arange(5)[None]
+    theirs = backend.configuration.ModelConfig(**vars(config))
+    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs, jit=False)
+    for decided in (found, routed_block.decide(*arrays, config)):
+        assert_same(decided.routing.gate, np.full((5, 6), 0.5), what=f"gates of {router}")
+
+
+@pytest.mark.twin
+def test_noise(backend):
+    """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two
+    routed blocks, each token and each expert has its own; of so many float32 numbers few are equal by chance."""
+    for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
+        config = build(backend.transformer, name, num_blocks=4)
+        drawn = (backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
+                 reference.draw_noise(np.random.default_rng(0), build(reference, name, num_blocks=4), 32, 64))
+        assert np.shape(drawn[0]) == np.shape(drawn[1]) == (2, 32 * 64, 4)[: np.ndim(drawn[0])]
+        for noise in drawn:
+            assert len(np.unique(noise)) > 0.95 * np.size(noise), f"noise of {name}: numbers come again"
+            noise = np.asarray(noise, np.float64)
+            scale = deviation / math.sqrt(noise.size)
+            assert_close_bounded("transformer.noise_mean", noise.mean(), mean, scale, what=f"noise of {name}")
+            assert_close_bounded("transformer.noise_deviation", noise.std(), deviation, scale, what=f"noise of {name}")
+    assert (
+        backend.transformer.draw_noise(jax.random.key(0), build(backend.transformer, "quantile, drops"), 2, 3) is None
+    )
+
+
+@pytest.mark.twin
+def test_a_draw_without_noise_is_an_error(backend):
+    for name in ("reinforce", "GShard"):
+        params, tokens, _, _ = draw(build(reference, name), 0)
+        for module in (backend.transformer, reference):
+            with pytest.raises(ValueError, match="draws at random in training: give noise"):
+                module.loss(params, tokens, build(module, name))
+
+
+TABLES = {
+    "modulo": {}, "previous": {}, "random": dict(uniforms=(13, 4)), "balanced": dict(counts=(13,)),
+    "clustered": dict(embeddings=(13, 3)), "dispersed": dict(embeddings=(13, 3)), "multi": dict(uniforms=(13, 2)),
+    "bigram": dict(uniforms=(2, 13)),
+}  # fmt: skip
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables(backend, kind):
+    """Both twins build the same table, in range and distinct within a row; without its numbers there is none."""
+    fields = {"multi": dict(k=1), "bigram": dict(k=1, granularity=1)}.get(kind, {})
+    fields = dict(router="hash", num_experts=3, k=2, granularity=2, hash=kind) | fields
+    random, given = np.random.default_rng(3), {}
+    for name, shape in TABLES[kind].items():
+        given[name] = random.integers(0, 9, shape) if name == "counts" else random.random(shape)
+    ours, theirs = (
+        module.routed_block.hash_table(module.configuration.ModelConfig(**SMALL, **fields), **given)
+        for module in (backend, oracle)
+    )
+    assert_same(ours, theirs, what=f"table of {kind}")
+    assert np.asarray(ours).dtype == np.int32 and 0 <= theirs.min() and theirs.max() < 3 * fields["granularity"]
+    if kind != "bigram":
+        assert theirs.shape == (13, fields["k"] * fields["granularity"])
+        assert all(len(set(row)) == len(row) for row in theirs.tolist())
+    if given:
+        with pytest.raises(ValueError, match=f"the {kind} hash needs numbers of shape"):
+            backend.routed_block.hash_table(backend.configuration.ModelConfig(**SMALL, **fields))
+
+
+BAD = {
+    "hash": (dict(router="hash", hash="md5"), "hash is 'md5'"),
+    "drop order": (dict(router="hash", drop_order="last"), "drop_order is 'last'"),
+    "G that does not divide": (dict(router="hash", granularity=5), "granularity is 5; it has to divide 4 d_model = 32"),
+    "dense with G": (dict(granularity=2), "granularity 2"),
+    "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; only a dense model"),
+    "baseline without width": (dict(router="reinforce", d_model=6), "d_model is 6"),
+    "constant gate": (dict(router="top_k", num_experts=2, normalisation="sum"), "its gate would be 1"),
+    "GShard with k = 1": (dict(router="top_k", num_experts=2, sample_second=True), "sample_second needs two"),
+    "bias of another": (dict(router="sinkhorn", bias_rate=0.1), "an option of top_k, not of sinkhorn"),
+    "nucleus": (dict(router="reinforce", nucleus=0.0), "nucleus is 0.0"),
+    "temperature": (dict(router="mixture_of_tokens", temperature=0.0), "temperature is 0.0"),
+    "mixture with k": (dict(router="mixture_of_tokens", num_experts=2, k=2), "k is 2; mixture_of_tokens"),
+    "tokens of an expert": (dict(router="expert_choice", num_experts=4, group_size=2), "it has to be whole"),
+    "capacity of expert choice": (dict(router="expert_choice", capacity_factor=2.0), "not of expert_choice"),
+    "bigram with k": (dict(router="hash", num_experts=2, k=2, hash="bigram"), "one expert per token"),
+    "MultiHash with G = 1": (dict(router="hash", num_experts=2, hash="multi"), "MultiHash needs k = 1"),
+    "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
+    "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
+    "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
+    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "the objective 'masked' only"),
+    "objective": (dict(objective="both"), "objective is 'both'; allowed: causal, masked"),
+    "masked policy": (dict(router="reinforce", objective="masked"), "not of reinforce"),
+    "rate of another": (dict(mask_rate=0.2), "mask_rate is 0.2; it is an option of the masked objective"),
+    "rate of 0": (dict(objective="masked", mask_rate=0.0), "mask_rate is 0.0"),
+    "mask token": (dict(objective="masked", mask_token=8), "mask_token is 8; allowed: 0 to 7"),
+    "gate of a policy": (dict(router="reinforce", gate="sigmoid"), "not of reinforce"),
+    "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
+    "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
+    "frequency of no blocks": (dict(routing_frequency=0.25), "routing_frequency is 0.25; a dense model has no routed"),
+    "GShard without normalisation": (dict(router="top_k", num_experts=2, k=2, sample_second=True,
+                                          normalisation="none"), "normalised gates"),
+}  # fmt: skip
+
+
+OTHERS = dict(
+    capacity_factor=3.0, drop_order="token", gate=("softmax", "sigmoid"), normalisation="softmax", sample_second=True,
+    balance_weight=0.3, z_weight=0.1, bias_rate=0.1, policy_weight=0.5, baseline_weight=0.5, entropy_weight=0.5,
+    nucleus=0.5, reward_to_go=True, hash="random", grouping="sequence", group_size=6, temperature=0.5, one_hot=True,
+    flop_increase=2, routing_frequency=0.25, k=2, granularity=2, num_experts=6,
+)  # fmt: skip
+"""Every option of a router at a value that is no default; of two one is."""
+
+TAKEN = {
+    "dense": {"flop_increase"},
+    "hash": {"capacity_factor", "drop_order", "hash", "k"},
+    "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
+    "base": {"capacity_factor", "drop_order", "gate", "k"},
+    "quantile": {"capacity_factor", "drop_order", "gate", "k"},
+    "top_k": {"capacity_factor", "drop_order", "gate", "k", "balance_weight", "z_weight", "bias_rate"},
+    "reinforce": {"capacity_factor", "drop_order", "k", "balance_weight", "policy_weight", "baseline_weight",
+                  "entropy_weight", "nucleus", "reward_to_go"},
+    "expert_choice": {"gate", "grouping", "group_size", "k"},
+    "mixture_of_tokens": {"group_size", "temperature", "one_hot"},
+}  # fmt: skip
+"""By hand: the options that a router with one expert per token has. What needs another option too is not among them:
+normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
+
+
+@pytest.mark.twin
+@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.parametrize("router", TAKEN)
+def test_an_option_that_a_router_does_not_have_is_named(backend, router):
+    """Each option alone, at a value that is not the default: taken, or an error that names it."""
+    routed = {} if router == "dense" else dict(routing_frequency=0.5, num_experts=3)
+    shared = set(routed) | ({"granularity"} if routed else set())
+    for module in (backend.configuration, configuration):
+        usual = SMALL | dict(num_blocks=4, router=router) | routed
+        gate = module.ModelConfig(**usual).gate
+        for option, value in OTHERS.items():
+            (value,) = (set(value) - {gate}) if option == "gate" else (value,)
+            fields = usual | {option: value}
+            if option in TAKEN[router] | shared:
+                assert getattr(module.ModelConfig(**fields), option) == value
+                continue
+            with pytest.raises(ValueError, match=rf"\b{option}\b"):
+                module.ModelConfig(**fields)
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_not_allowed_is_named(backend, bad):
+    change, message = BAD[bad]
+    for module in (backend.configuration, configuration):
+        with pytest.raises(ValueError, match=message):
+            module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
+
+
+def test_what_a_default_stands_for(backend):
+    """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
+    for module in (backend.configuration, configuration):
+        made = [module.ModelConfig(**SMALL, router="top_k", num_experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
+        assert [config.balance_weight for config in made] == [0.01, 0.0]
+        twelfth = module.ModelConfig(**(SMALL | dict(num_blocks=12)), router="hash", routing_frequency=0.0833)
+        assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
+        assert dataclasses.replace(twelfth, num_experts=2).num_routed == 1
+
+
+@pytest.mark.slow
+def test_the_baseline_does_not_change_the_model(backend):
+    """In the default configuration: the gradient of all other weights is the same with and without its error."""
+    gradients = []
+    for weight in (0.01, 0.0):
+        config = build(reference, "reinforce", baseline_weight=weight)
+        params, tokens, noise, table = draw(config, 9)
+        theirs = build(backend.transformer, "reinforce", baseline_weight=weight)
+        options = dict(loss=backend.transformer.loss, config=theirs)
+        found = value_and_gradient(total_loss, params, tokens, noise, table, {}, **options)[1]
+        gradients.append(found | {"routed_ffn": {k: v for k, v in found["routed_ffn"].items() if k != "baseline"}})
+        assert bool(np.any(found["routed_ffn"]["baseline"]["out"])) == (weight > 0)
+    scale = math.sqrt(inner(gradients[0], gradients[0]))
+    difference = jax.tree.map(np.subtract, *gradients)
+    error = math.sqrt(inner(difference, difference))
+    assert_close_bounded("transformer.gradient", error, 0.0, scale, what="gradient with and without the baseline")
+
+
+def test_groups_within_sequences_warn(backend):
+    for module in (backend.configuration, configuration):
+        with pytest.warns(UserWarning, match="within sequences is not causal"):
+            module.ModelConfig(**SMALL, router="expert_choice", num_experts=3, grouping="sequence")
+
+
+@pytest.mark.twin
+def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
+    params, tokens, _, _ = draw(build(reference, "mixture"), 0)
+    for module in (backend.transformer, reference):
+        with pytest.raises(ValueError, match="group_size is 2; it has to divide the 3 sequences"):
+            module.apply(params, tokens[:, :-1], build(module, "mixture", group_size=2))
+
+
+def test_fields_agree(backend):
+    ours, theirs = (dataclasses.fields(module.ModelConfig) for module in (backend.configuration, configuration))
+    assert [(field.name, field.default) for field in ours] == [(field.name, field.default) for field in theirs]

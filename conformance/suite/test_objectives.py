@@ -1,0 +1,250 @@
+"""The masked objective and padding, in the whole model: what is hidden, what is seen, and what must not matter."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import UNIT, run
+from routelaws.conformance.suite import test_models as models
+from routelaws.reference import routed_block
+from routelaws.reference import transformer as reference
+
+MASKED = dict(objective="masked", mask_rate=0.4, mask_token=2)
+
+IN_SEQUENCES = {
+    "mixture of neighbours": ("mixture", dict(grouping="sequence", num_experts=5)),
+    "mixture of one token": ("mixture", dict(grouping="sequence", group_size=1)),
+    "expert_choice in sequences": ("expert_choice in sequences", {}),
+}
+"""Groups within one sequence: models of the menu, and what is changed of them."""
+
+PLAIN = {name: (name, {}) for name in ("dense", *models.MODELS)}
+MENU = PLAIN | IN_SEQUENCES
+IN_GROUPS = ("expert_choice", "mixture")
+WITH_MASKED = [name for name in MENU if not name.startswith("reinforce")]
+
+
+def hidden_of(seed: int, length: int = models.LENGTH):
+    """Return which tokens of a small batch are hidden: [b, S]."""
+    uniforms = np.random.default_rng([seed, 1]).random((models.BATCH, length))
+    return reference.hidden_positions(uniforms, MASKED["mask_rate"])
+
+
+def check_hidden_positions(backend, uniforms, rate: float) -> None:
+    """As the reference, and as the definition says: ties go to the lower index."""
+    found = np.asarray(run(backend, "transformer.hidden_positions", "float32", uniforms, mask_rate=rate))
+    assert_same(found, reference.hidden_positions(uniforms, rate), what=f"hidden of {uniforms}, rate {rate}")
+    number = max(1, math.floor(rate * uniforms.shape[1] + 0.5))
+    for row, values in zip(found, uniforms.tolist(), strict=True):
+        order = sorted(range(len(values)), key=values.__getitem__)  # stable
+        assert sorted(order[:number]) == np.flatnonzero(row).tolist(), f"hidden of {values}, rate {rate}"
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 8)])
+@given(data=st.data(), rate=st.sampled_from([0.01, 0.15, 0.5, 0.9, 1.0]))
+def test_hidden_positions(backend, shape, data, rate):
+    """Few values, so that there are ties."""
+    cells = st.integers(0, 3).map(lambda quarter: quarter / 4)
+    size = math.prod(shape)
+    uniforms = np.array(data.draw(st.lists(cells, min_size=size, max_size=size))).reshape(shape)
+    check_hidden_positions(backend, uniforms, rate)
+
+
+def check_both_directions(backend, length: int) -> None:
+    """Against the reference; and a sequence read backwards, with the signs of the distances turned, is the same.
+
+    The sine of a distance changes its sign with it and the cosine does not; sines are the first half of a sinusoid.
+    """
+    random = np.random.default_rng(length)
+    d, heads, kqv = 8, 2, 3
+    params = {name: random.standard_normal((d, heads, kqv)) for name in ("query", "key", "value", "relative_key")}
+    params["output"] = random.standard_normal((heads, kqv, d))
+    x = random.standard_normal((2, length, d))
+    turned = params | {"relative_key": params["relative_key"] * np.repeat([-1, 1], d // 2)[:, None, None]}
+    found = np.asarray(run(backend, "transformer.attention", "float64", params, x, causal=False))
+    back = np.asarray(run(backend, "transformer.attention", "float64", turned, x[:, ::-1], causal=False))
+    wanted = reference.attention(params, x, causal=False)
+    scale = UNIT["float64"] * np.abs(wanted).max()
+    assert_close_bounded("transformer.logits", found, wanted, scale, what=f"attention, S = {length}")
+    assert_close_bounded("transformer.logits", back[:, ::-1], wanted, scale, what=f"backwards, S = {length}")
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_attention_in_both_directions(backend, length):
+    check_both_directions(backend, length)
+
+
+def check_masked(backend, name: str, seed: int, **changes) -> None:
+    base, own = MENU[name]
+    models.check_model(backend, base, seed, hidden=hidden_of(seed), **own, **MASKED, **changes)
+
+
+@models.each_of(("mixture of neighbours",), WITH_MASKED)
+def test_the_masked_objective(backend, name):
+    check_masked(backend, name, 11)
+
+
+def check_hidden_is_not_seen(backend, name: str) -> None:
+    """Other tokens under the same cover: the same logits to the last bit, and another loss."""
+    base, own = MENU[name]
+    changes = own | MASKED
+    config = models.build(reference, base, **changes)
+    params, tokens, noise, table = models.draw(config, 12)
+    tokens, hidden = tokens[:, :-1], hidden_of(12)
+    others = np.where(hidden, (tokens + 1) % config.vocab_size, tokens)
+    traced = {key: value for key, value in (("noise", noise), ("table", table)) if value is not None}
+    before, after = (
+        run(backend, "transformer.loss", "float64", params, rows, traced=traced | {"hidden": hidden},
+            config=models.build(backend.transformer, base, **changes)) for rows in (tokens, others)
+    )  # fmt: skip
+    assert_same(after.output.logits, before.output.logits, what=f"logits of {name}, hidden tokens changed")
+    assert abs(float(after.cross_entropy) - float(before.cross_entropy)) > 1e-6, "the targets did not change"
+
+
+@models.each_of(
+    ("hash of the token before, k = 2, G = 2",),
+    ["hash of the token before, k = 2, G = 2", "bigram hash", "MultiHash", "mixture", "mixture of neighbours",
+     "sinkhorn, k = 4, G = 2"],
+)  # fmt: skip
+def test_hidden_tokens_are_not_seen(backend, name):
+    check_hidden_is_not_seen(backend, name)
+
+
+@models.each_of(("mixture of neighbours",), IN_SEQUENCES)
+def test_groups_within_a_sequence_do_not_depend_on_the_batch(backend, name):
+    base, own = MENU[name]
+    models.check_batch(backend, base, True, **own, **MASKED)
+
+
+RAGGED = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]], bool)
+"""Real tokens of a small batch: padding on the right, on the left, and a single token. Positions 1 to 4 have groups of
+real and padded tokens."""
+
+ONE_EMPTY = np.array([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
+"""A sequence without a token, and the last two positions without one in any."""
+
+
+def check_padded_model(backend, name: str, mask, masked: bool) -> None:
+    """Everything that the loss returns and its gradient, with padding."""
+    base, own = MENU[name]
+    more = dict(MASKED, hidden=hidden_of(13)) if masked else {}
+    models.check_model(backend, base, 13, mask=mask, **own, **more)
+
+
+@models.each_of(("expert_choice",), PLAIN)
+def test_padding(backend, name):
+    check_padded_model(backend, name, RAGGED, masked=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_padding_of_whole_groups(backend, name):
+    check_padded_model(backend, name, ONE_EMPTY, masked=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dense", *IN_GROUPS, *IN_SEQUENCES])
+def test_padding_of_the_masked_objective(backend, name):
+    check_padded_model(backend, name, RAGGED, masked=True)
+
+
+@pytest.mark.parametrize("name", ["GShard", "top_k with a bias, token order"])
+def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
+    """Of one routed block: balance and z loss of the real tokens alone, and the bias for the next batch."""
+    more = dict(balance_weight=1.0, z_weight=0.5)
+    config = models.build(reference, name, **more)
+    params, tokens, noise, _ = models.draw(config, 15)
+    random, mask = np.random.default_rng(15), RAGGED.reshape(-1)
+    ffn = {"router": random.standard_normal((config.d_model, config.num_experts))}
+    ffn |= {"bias": random.standard_normal(config.num_experts)} if config.has_bias else {}
+    group = random.standard_normal((mask.size, config.d_model))
+    given = dict(noise=None if noise is None else noise[0], mask=mask)
+    found = run(backend, "routed_block.decide", "float64", ffn, group, tokens[:, :-1], traced=given,
+                config=models.build(backend.transformer, name, **more), training=True)  # fmt: skip
+    wanted = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, **given)
+    whole = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, noise=given["noise"])
+    assert abs(wanted.auxiliary - whole.auxiliary) > 0.01, "the padding has to matter where it is not left out"
+    unit = UNIT["float64"] * max(1.0, abs(wanted.auxiliary))
+    assert_close_bounded("transformer.model", found.auxiliary, wanted.auxiliary, unit, what=f"{name}: auxiliary")
+    assert (found.bias is None) == (wanted.bias is None)
+    if wanted.bias is not None:
+        assert_close_bounded("transformer.model", found.bias, wanted.bias, unit, what=f"{name}: bias")
+
+
+ADDED = 3
+"""Padded positions that are added to a batch."""
+
+
+def with_padding(values, on_the_left: bool, fill, axis: int = 1):
+    """Return values [.., S, ...] with `ADDED` more positions on an axis."""
+    ends = [(0, 0)] * np.ndim(values)
+    ends[axis] = (ADDED, 0) if on_the_left else (0, ADDED)
+    return np.pad(values, ends, constant_values=fill)
+
+
+def check_padding_changes_nothing(backend, name: str, on_the_left: bool, training: bool) -> None:
+    """A batch with padded positions against the reference on the batch without them."""
+    base, own = MENU[name]
+    config = models.build(reference, base, **own)
+    params, tokens, noise, table = models.draw(config, 14)
+    wanted = reference.loss(params, tokens, config, training=training, noise=noise, table=table)
+    mask = with_padding(np.ones(tokens[:, :-1].shape, bool), on_the_left, False)
+    traced = {"mask": mask} | ({} if table is None else {"table": table})
+    if noise is not None:
+        apart = noise.reshape(len(noise), *wanted.output.logits.shape[:2], *noise.shape[2:])
+        padded = with_padding(apart, on_the_left, 0.5, axis=2)
+        traced["noise"] = padded.reshape(len(noise), mask.size, *noise.shape[2:])
+    found = run(backend, "transformer.loss", "float64", params, with_padding(tokens, on_the_left, 7), traced=traced,
+                config=models.build(backend.transformer, base, **own), training=training)  # fmt: skip
+    what = f"loss of {name}, training {training}, with padding on the {'left' if on_the_left else 'right'}"
+    real = np.asarray(found.output.logits)[mask].reshape(wanted.output.logits.shape)
+    pairs = [(real, wanted.output.logits, "logits")]
+    pairs += [(getattr(found, field), getattr(wanted, field), field) for field in ("cross_entropy", "total")]
+    pairs += [(getattr(found.output, field), getattr(wanted.output, field), field)
+              for field in ("dropped_fraction", "auxiliary", "bias")]  # fmt: skip
+    for ours, theirs, field in pairs:
+        if theirs is not None and np.size(theirs):
+            scale = UNIT["float64"] * max(1.0, np.abs(theirs).max())
+            assert_close_bounded("transformer.model", ours, theirs, scale, what=f"{what}: {field}")
+
+
+FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the position", "bigram hash")
+"""Hashes that count from the start of a row: padding on the left moves it."""
+
+
+@models.each_of(("reinforce with everything",), ("reinforce with everything", *FROM_THE_START))
+def test_padding_on_the_right_changes_nothing(backend, name):
+    """Also for a reward that sums what comes later: padding comes later, and is in no reward."""
+    check_padding_changes_nothing(backend, name, False, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["base, k = 2, G = 2", "expert_choice in sequences", "GShard"])
+def test_padding_changes_no_evaluation(backend, name):
+    """Of routers that are trained in another way than they are evaluated."""
+    check_padding_changes_nothing(backend, name, False, False)
+
+
+@models.each_of(("reinforce with everything",), [name for name in PLAIN if name not in FROM_THE_START])
+def test_padding_on_the_left_changes_nothing(backend, name):
+    check_padding_changes_nothing(backend, name, True, True)
+
+
+@pytest.mark.twin
+def test_what_belongs_together_is_asked_for(backend):
+    for module in (backend.transformer, reference):
+        causal, masked = (models.build(module, "dense", **changes) for changes in ({}, MASKED))
+        params, tokens, _, _ = models.draw(models.build(reference, "dense"), 0)
+        with pytest.raises(ValueError, match="hidden is missing and the objective is masked"):
+            module.loss(params, tokens, masked)
+        with pytest.raises(ValueError, match="hidden is given and the objective is causal"):
+            module.loss(params, tokens, causal, hidden=hidden_of(0))
+        for rate in (0.0, 1.5):
+            with pytest.raises(ValueError, match=f"mask_rate is {rate}; it has to be above 0 and at most 1"):
+                module.hidden_positions(np.zeros((1, 2)), rate)
+    with pytest.raises(ValueError, match="no token has a target"):
+        reference.loss(params, tokens, causal, mask=np.zeros(tokens[:, :-1].shape, bool))

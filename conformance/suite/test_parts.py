@@ -1,0 +1,294 @@
+"""Parts that other tests only reach through what is built of them: each is called by its name and compared by value.
+
+Whoever has such a part is asked for it here; what it says of wrong input is asked of our own twin, elsewhere.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws import reference
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, precisions_of, rounded, run
+from routelaws.conformance.suite import test_models as models
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.test_objectives import RAGGED
+from routelaws.conformance.suite.test_top_k import FORMS, unit_of
+from routelaws.reference.laws import uncertainty
+
+SHAPES = ((7, 4),)
+
+precisions = st.sampled_from(PRECISIONS)
+
+ROUTED_BLOCKS = {
+    (6, 0.5): 3, (8, 1): 8, (12, 0.25): 3, (6, 1 / 3): 2, (6, 0.3333333333333333): 2, (6, 0.3333): 2, (24, 0.1667): 4,
+    (12, 0.0833): 1, (1, 1.0): 1,
+}  # fmt: skip
+"""By hand: R is 1/2, 1, 1/4, 1/3 (three times, less and less of it), 1/6, 1/12, 1."""
+
+
+def check_routed_blocks(backend) -> None:
+    """A whole number, also where R is rounded."""
+    for (num_blocks, frequency), wanted in ROUTED_BLOCKS.items():
+        found = backend.accounting.routed_blocks(num_blocks, frequency)
+        assert reference.accounting.routed_blocks(num_blocks, frequency) == wanted
+        assert found == wanted, f"routed_blocks({num_blocks}, {frequency}): expected {wanted}, found {found}"
+
+
+def test_routed_blocks(backend):
+    check_routed_blocks(backend)
+
+
+def check_good_quantities(backend) -> None:
+    """One of each name, with N and E where it needs them: it comes back as it is."""
+    module = backend.laws.uncertainty
+    for name, place in uncertainty.PLACE.items():
+        N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
+        found = module.check_quantity(uncertainty.Quantity(name, N, E))
+        assert found.name == name, f"check_quantity of {name}: name {found.name!r}"
+        numbers = np.array([found.N, found.E], np.float64)
+        assert np.array_equal(numbers, [N, E], equal_nan=True), f"check_quantity of {name}: N, E {numbers}"
+
+
+def test_check_quantity(backend):
+    check_good_quantities(backend)
+
+
+def check_finite_values(backend) -> None:
+    """What is finite comes back with its shape: a table, an empty one, a lone number, the largest and smallest."""
+    precision = precisions_of(backend)[0]
+    largest = np.finfo(precision).max
+    for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 2)), np.array(2.5), np.array([-0.0, largest, -largest])):
+        values = values.astype(precision)
+        found = backend.notation.check_finite("values", values)
+        assert_same(found, values, what=f"check_finite of shape {values.shape}")
+
+
+def test_check_finite(backend):
+    check_finite_values(backend)
+
+
+def chosen(drawn: Logits) -> np.ndarray:
+    """Return experts [T, 2], the second choice and the last."""
+    return np.argsort(-drawn.values, axis=1, kind="stable")[:, [1, -1]]
+
+
+def check_gate_values(backend, drawn: Logits, precision: str) -> None:
+    z, expert = drawn.values, chosen(drawn)
+    spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
+    for gate in reference.routers.sinkhorn.GATES:
+        wanted = reference.routers.sinkhorn.gate_values(z, expert, gate)
+        found = run(backend, "routers.sinkhorn.gate_values", precision, z, expert, gate=gate)
+        scale = UNIT[precision] * spread * wanted + np.finfo(precision).tiny
+        what = f"gate_values, {drawn.family} {z.shape}, {gate}, {precision}"
+        assert_close_bounded("sinkhorn.gate", found, wanted, scale, what=what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_gate_values(backend, drawn, precision):
+    check_gate_values(backend, drawn, precision)
+
+
+def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, normalisation: str) -> None:
+    z, expert, options = drawn.values, chosen(drawn), dict(score=score, normalisation=normalisation)
+    wanted = reference.routers.top_k.chosen_gates(z, expert, **options)
+    found = run(backend, "routers.top_k.chosen_gates", precision, z, expert, jit=False, **options)
+    scale = unit_of(z, precision) * wanted + np.finfo(precision).tiny
+    what = f"chosen_gates, {drawn.family} {z.shape}, {options}, {precision}"
+    assert_close_bounded("top_k.gate", found, wanted, scale, what=what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, form=st.sampled_from(FORMS))
+def test_chosen_gates(backend, drawn, precision, form):
+    check_chosen_gates(backend, drawn, precision, *form)
+
+
+def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
+    """Log-probabilities within rounding; for the sigmoid the logits themselves."""
+    z, path = drawn.values, "routers.expert_choice.selection_scores"
+    what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
+    assert_same(run(backend, path, precision, z, score="sigmoid", jit=False), z, what=f"{what}, sigmoid")
+    wanted = reference.routers.expert_choice.selection_scores(z, "softmax")
+    found = run(backend, path, precision, z, score="softmax", jit=False)
+    assert_close_bounded("expert_choice.score", found, wanted, unit_of(z, precision), what=f"{what}, softmax")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_selection_scores(backend, drawn, precision):
+    check_selection_scores(backend, drawn, precision)
+
+
+def both(backend, name: str, **changes):
+    """Return the configuration of a small model in the reference and in the backend."""
+    return (models.build(room, name, **changes) for room in (reference.transformer, backend.transformer))
+
+
+def given_besides(noise, table, **more) -> dict:
+    """Return what the first router of a model is given besides weights and tokens, where it is given that."""
+    more |= {"noise": None if noise is None else noise[0], "table": table}
+    return {key: value for key, value in more.items() if value is not None}
+
+
+def one_router(params: dict) -> dict:
+    """Return what the first router of a model decides with."""
+    routed = params["routed_ffn"]
+    found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "bias")}
+    if "baseline" in routed:
+        found["baseline"] = {key: np.asarray(value)[0] for key, value in routed["baseline"].items()}
+    return found
+
+
+def check_block(backend, name: str, training: bool) -> None:
+    """One routed block, and its router alone, with the weights of a small model."""
+    precision = precisions_of(backend)[0]
+    config, own = both(backend, name)
+    params, tokens, noise, _ = models.draw(config, 16)
+    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items()}
+    x = np.random.default_rng(16).standard_normal((*tokens[:, :-1].shape, config.d_model))
+    ffn, x = rounded((ffn, x), precision)
+    given, options = (ffn, x, tokens[:, :-1]), dict(training=training)
+    wanted = reference.routed_block.routed_block(*given, config, **options)
+    found = run(backend, "routed_block.routed_block", precision, *given, config=own, **options)
+    what = f"routed_block of {name}, training {training}, {precision}"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
+    assert not training or wanted.dropped_fraction > 0, "somebody has to be dropped for the capacity to matter"
+    group = x.reshape(-1, config.d_model)
+    wanted = reference.routed_block.decide(ffn, group, given[2], config, **options)
+    found = run(backend, "routed_block.decide", precision, ffn, group, given[2], config=own, **options)
+    what = f"decide of {name}, training {training}, {precision}"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
+
+
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_block(backend, training):
+    check_block(backend, "top_k with a bias, token order", training)
+
+
+TIGHT = {
+    "GShard": dict(capacity_factor=0.4), "MultiHash": dict(capacity_factor=0.6),
+    "base, k = 2, G = 2": dict(capacity_factor=0.7), "sinkhorn, k = 4, G = 2": dict(capacity_factor=0.7),
+    "quantile, G = 4": dict(capacity_factor=0.7), "reinforce": dict(capacity_factor=0.7),
+}  # fmt: skip
+"""Room for fewer than ask, so that it matters who asks."""
+
+BLOCKS = [name for name in models.MODELS if name != "wide" and "sequences" not in name]
+
+
+def check_padded_block(backend, name: str) -> None:
+    """One routed block in training with padded tokens: all that a real token, or a sum over them, gets of it."""
+    precision, mask = precisions_of(backend)[0], RAGGED
+    config, own = both(backend, name, **TIGHT.get(name, {}))
+    params, tokens, noise, table = models.draw(config, 16)
+    ffn = {key: np.asarray(value)[0] for key, value in params["routed_ffn"].items() if key != "baseline"}
+    ffn |= one_router(params)
+    x = np.random.default_rng(16).standard_normal((*mask.shape, config.d_model))
+    ffn, x, more = rounded((ffn, x, given_besides(noise, table, mask=mask)), precision)
+    given = (ffn, x, tokens[:, :-1])
+    wanted = reference.routed_block.routed_block(*given, config, training=True, **more)
+    found = run(backend, "routed_block.routed_block", precision, *given, traced=more, config=own, training=True)
+    assert name not in TIGHT or wanted.dropped_fraction > 0, "somebody has to be dropped"
+    pairs = {"output": (np.asarray(found.output)[mask], wanted.output[mask])}
+    pairs |= {field: (getattr(found, field), getattr(wanted, field)) for field in
+              ("dropped_fraction", "auxiliary", "bias") if getattr(wanted, field) is not None}  # fmt: skip
+    for field, (ours, theirs) in pairs.items():
+        scale = UNIT[precision] * max(1.0, float(np.abs(theirs).max(initial=0)))
+        assert_close_bounded("transformer.block", ours, theirs, scale, what=f"routed_block of {name}, padded: {field}")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_padded_block(backend, name):
+    check_padded_block(backend, name)
+
+
+HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bias, token order", "bigram hash")]
+
+
+def check_held(backend, name: str) -> None:
+    """A router that is given another selection, that of other tokens, keeps it."""
+    precision = precisions_of(backend)[0]
+    config, own = both(backend, name)
+    params, tokens, noise, table = models.draw(config, 17)
+    ffn = one_router(params)
+    group, other = np.random.default_rng(17).standard_normal((2, tokens[:, :-1].size, config.d_model))
+    ffn, group, more = rounded((ffn, group, given_besides(noise, table)), precision)
+    decide = functools.partial(reference.routed_block.decide, config=config, training=True, **more)
+    held = rounded(decide(ffn, other, tokens[::-1, :-1]).routing, precision)
+    free, wanted = (decide(ffn, group, tokens[:, :-1], **options).routing for options in ({}, {"held": held}))
+    assert not np.array_equal(free.expert, held.expert), "another selection has to be held for it to matter"
+    found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more | {"held": held},
+                config=own, training=True).routing  # fmt: skip
+    assert_same(found.expert, held.expert, what=f"decide of {name}: held expert")
+    for field in ("gate", "plan", "load"):
+        ours, theirs = getattr(found, field), getattr(wanted, field)
+        assert_close_bounded("transformer.block", ours, theirs, UNIT[precision] * max(1.0, np.abs(theirs).max()),
+                             what=f"decide of {name} with another selection: {field}")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_selection_is_held(backend, name):
+    check_held(backend, name)
+
+
+def check_evaluation(backend, name: str) -> None:
+    """What a router decides in evaluation: no noise, nothing to add to the loss, a bias that stays."""
+    precision = precisions_of(backend)[0]
+    config, own = both(backend, name)
+    params, tokens, _, table = models.draw(config, 18)
+    ffn = one_router(params)
+    group = np.random.default_rng(18).standard_normal((tokens[:, :-1].size, config.d_model))
+    ffn, group, more = rounded((ffn, group, given_besides(None, table)), precision)
+    wanted = reference.routed_block.decide(ffn, group, tokens[:, :-1], config, **more)
+    found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more, config=own)
+    assert float(found.auxiliary) == 0, f"decide of {name} in evaluation: auxiliary {found.auxiliary}, expected 0"
+    models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_decisions_in_evaluation(backend, name):
+    check_evaluation(backend, name)
+
+
+def check_held_credit(backend) -> None:
+    """The loss with rewards and advantages of other weights: they count as they are given."""
+    precision, name = precisions_of(backend)[0], "reinforce"
+    config, own = both(backend, name, policy_weight=1.0)
+    (params, tokens, noise, _), (others, *_) = (models.draw(config, seed) for seed in (19, 20))
+    params, others, noise = rounded((params, others, noise), precision)
+    loss = functools.partial(reference.transformer.loss, tokens=tokens, config=config, noise=noise)
+    credit = rounded(loss(others).credit, precision)
+    free, wanted = loss(params), loss(params, held_credit=credit)
+    found = run(backend, "transformer.loss", precision, params, tokens, traced={"noise": noise, "held_credit": credit},
+                config=own)  # fmt: skip
+    assert abs(free.total - wanted.total) > 1e-3, "another credit has to matter"
+    scale = UNIT[precision] * max(1.0, abs(wanted.total))
+    assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")
+
+
+def test_the_credit_of_a_policy_is_held(backend):
+    check_held_credit(backend)
+
+
+FILLED = [
+    {}, *(fields for fields in models.MODELS.values() if "grouping" not in fields), dict(router="top_k", num_experts=4),
+    dict(router="top_k", num_experts=4, bias_rate=0.1), dict(router="hash", num_experts=4, granularity=2),
+]  # fmt: skip
+
+
+def check_filled_in(backend, fields: dict) -> None:
+    """What a configuration makes of the fields that are not given."""
+    given = dict(vocab_size=13, d_model=24, num_heads=2, num_blocks=4) | fields
+    wanted, found = (room.configuration.ModelConfig(**given) for room in (reference, backend))
+    for field in dataclasses.fields(wanted):
+        ours, theirs = getattr(found, field.name), getattr(wanted, field.name)
+        assert ours == theirs, f"ModelConfig({fields}): {field.name}: expected {theirs!r}, found {ours!r}"
+
+
+def test_what_a_configuration_fills_in(backend):
+    """The width of a head, capacity, gate, normalisation, the weight of balancing and the size of a group."""
+    for fields in FILLED:
+        check_filled_in(backend, fields)

@@ -1,0 +1,209 @@
+"""The whole model and its training loss, held to `plain`: a third program, in lists and floats, written from formulas.
+
+Elsewhere the backend is held to the reference. A mistake that both of them have is seen here only, so the reference is
+held to `plain` too (`meta/test_plain.py`). Weights are far from their initial values: scales of norms are not 1,
+offsets not 0, and H kqv, d and kqv are all different. Every case has its experts chosen by a margin (again see there),
+so that a backend routes for itself in float32 and has to find the same model.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.engine.harness import UNIT, run
+from routelaws.conformance.plain import initial
+from routelaws.conformance.plain.losses import training_loss
+from routelaws.conformance.plain.settings import settings
+
+SIZE = dict(vocab_size=11, d_model=6, num_blocks=2, num_heads=3, kqv_size=4)
+WIDER = dict(vocab_size=11, d_model=8, num_blocks=2, num_heads=2, kqv_size=3)
+FOUR = dict(num_experts=4, **SIZE)
+
+MODELS = {
+    "dense": dict(SIZE, num_heads=2, kqv_size=5),
+    "wide FFNs": dict(SIZE, num_blocks=3, routing_frequency=1 / 3, flop_increase=2),
+    "hash": dict(FOUR, router="hash", num_blocks=4, num_heads=1, kqv_size=7),
+    "hash, k = 2, G = 2, drops": dict(FOUR, router="hash", k=2, granularity=2, capacity_factor=0.6),
+    "S-BASE, drops": dict(FOUR, router="sinkhorn", num_blocks=3, routing_frequency=1 / 3, capacity_factor=0.75),
+    "S-BASE, k = 2, sigmoid": dict(FOUR, router="sinkhorn", k=2, gate="sigmoid"),
+    "BASE": dict(FOUR, router="base"),
+    "BASE, k = 2, softmax": dict(FOUR, router="base", k=2, gate="softmax"),
+    "quantile": dict(FOUR, router="quantile", num_blocks=4),
+    "quantile, k = 2": dict(FOUR, router="quantile", k=2, capacity_factor=0.8),
+    "top 1, drops": dict(FOUR, router="top_k", capacity_factor=0.75, balance_weight=0.3, z_weight=0.1, num_blocks=4),
+    "top 2, drops in turn": dict(FOUR, router="top_k", k=2, capacity_factor=0.6, drop_order="token", z_weight=0.02),
+    "top 2, G = 2, sigmoid, drops the least": dict(
+        FOUR, router="top_k", k=2, granularity=2, gate="sigmoid", normalisation="none", balance_weight=0.2,
+        capacity_factor=0.6, drop_order="priority"),
+    "top 2, drops second choices": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, normalisation="softmax"),
+    "top 2 with a bias": dict(FOUR, router="top_k", k=2, gate="sigmoid", bias_rate=0.1),
+    "GShard": dict(FOUR, router="top_k", k=2, sample_second=True, balance_weight=0.2, capacity_factor=0.6),
+    "RL-R": dict(WIDER, router="reinforce", num_experts=4, capacity_factor=1.0),
+    "RL-R with everything": dict(
+        WIDER, router="reinforce", num_experts=4, num_blocks=3, routing_frequency=1 / 3, k=2, d_model=16,
+        policy_weight=0.7, baseline_weight=0.3, entropy_weight=0.2, balance_weight=0.4, nucleus=0.8,
+        reward_to_go=True),
+    "RL-R, reward to go": dict(WIDER, router="reinforce", num_experts=3, reward_to_go=True, policy_weight=0.3),
+    "expert choice": dict(SIZE, router="expert_choice", num_experts=2, granularity=2, group_size=4),
+    "expert choice in a sequence": dict(
+        FOUR, router="expert_choice", k=2, gate="sigmoid", grouping="sequence", objective="masked", mask_token=2),
+    "Mixture of Tokens": dict(
+        FOUR, router="mixture_of_tokens", routing_frequency=1.0, group_size=2, temperature=0.7),
+    "Mixture of Tokens among neighbours": dict(
+        FOUR, router="mixture_of_tokens", grouping="sequence", group_size=2, granularity=2, objective="masked"),
+    "one token of a mixture": dict(FOUR, router="mixture_of_tokens", one_hot=True),
+    "masked": dict(FOUR, router="top_k", objective="masked", mask_token=3),
+    "padding": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, balance_weight=0.3, z_weight=0.1),
+    "padding, RL-R": dict(WIDER, router="reinforce", num_experts=4, reward_to_go=True),
+    "padding, masked, S-BASE": dict(FOUR, router="sinkhorn", objective="masked", mask_token=1),
+}  # fmt: skip
+"""The fields of each model: every router, and every option that changes the function."""
+
+IN_TRAINING = (
+    "dense", "wide FFNs", "hash, k = 2, G = 2, drops", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
+    "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "GShard", "RL-R with everything", "expert choice",
+    "Mixture of Tokens", "masked", "padding",
+)  # fmt: skip
+IN_EVALUATION = ("S-BASE, drops", "RL-R")
+"""What `make test` compiles; the rest waits for `make test-all`."""
+
+SEEDS = {"top 2, G = 2, sigmoid, drops the least": 2, "top 2 with a bias": 1, "expert choice in a sequence": 2,
+         "padding, masked, S-BASE": 2}  # fmt: skip
+"""Where the draw of seed 0 stands on an edge."""
+
+LENGTH = 4
+
+
+class Batch(NamedTuple):
+    """A model, its weights, and what its loss is given."""
+
+    name: str
+    params: dict  # arrays, exact in float32
+    tokens: np.ndarray
+    given: dict  # noise, table, hidden, mask: those that the model needs
+
+
+def weights(fields: dict, random: np.random.Generator) -> dict:
+    """Return weights of size 1/2, scales about 1 and offsets about 0."""
+    spread = {"scale": 0.3, "offset": 0.4, "bias": 0.2, "router": 1.0}
+
+    def draw(name, node):
+        if isinstance(node, dict):
+            return {child: draw(child, node[child]) for child in node}
+        return in_float32(random.standard_normal(node[0]) * spread.get(name, 0.5) + (name == "scale"))
+
+    return draw("", initial.weights(settings(**fields)))
+
+
+def in_float32(values: np.ndarray) -> np.ndarray:
+    """Return float64 numbers that float32 has too."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def batch(name: str, seed: int | None = None) -> Batch:
+    """Return a model of `MODELS` with its weights and a batch of two sequences, or four where they are grouped.
+
+    No token stands twice in a sequence, or first in two of them: two equal tokens after equal ones are one to a router,
+    and rounding would decide which of them an expert takes.
+    """
+    fields, random = MODELS[name], np.random.default_rng(SEEDS.get(name, 0) if seed is None else seed)
+    config, number = settings(**fields), 4 if fields.get("router") in ("expert_choice", "mixture_of_tokens") else 2
+    params, order = weights(fields, random), random.permutation(config.vocab_size)
+    tokens = np.array([order[s : s + LENGTH + (config.objective == "causal")] for s in range(number)])
+    experts, choices = config.num_experts * config.granularity, config.k * config.granularity
+    routed, given = round(config.num_blocks * config.routing_frequency), {}
+    if config.router == "hash" and choices > 1:
+        given["table"] = np.array([random.permutation(experts)[:choices] for _ in range(config.vocab_size)])
+    if config.router == "reinforce":
+        given["noise"] = in_float32(random.gumbel(size=(routed, number * LENGTH, experts)))
+    if config.sample_second:
+        given["noise"] = in_float32(random.random((routed, number * LENGTH)))
+    if config.objective == "masked":
+        given["hidden"] = np.array([[False, True, False, True], [True, True, False, False]] * 2)[:number]
+    if name.startswith("padding"):
+        given["mask"] = np.array([[True, True, True, True], [False, True, True, False]])
+    return Batch(name, params, tokens, given)
+
+
+def lists(tree):
+    """Return arrays as nested lists, in nested dicts."""
+    return {name: lists(node) for name, node in tree.items()} if isinstance(tree, dict) else tree.tolist()
+
+
+@functools.cache
+def expected(name: str, training: bool):
+    """Return the loss of the plain model."""
+    drawn = batch(name)
+    given = {("real" if key == "mask" else key): value for key, value in lists(taken(drawn, training)).items()}
+    return training_loss(lists(drawn.params), lists(drawn.tokens), settings(**MODELS[name]), training, **given)
+
+
+def taken(drawn: Batch, training: bool) -> dict:
+    """Return what a loss is given: noise in training alone."""
+    return {name: value for name, value in drawn.given.items() if training or name != "noise"}
+
+
+def check_model(backend, name: str, training: bool, precision: str) -> None:
+    """Losses, logits, what is dropped and the next bias: all from the backend's own routing."""
+    drawn, wanted = batch(name), expected(name, training)
+    found = run(backend, "transformer.loss", precision, drawn.params, drawn.tokens, traced=taken(drawn, training),
+                config=backend.transformer.ModelConfig(**MODELS[name]), training=training)  # fmt: skip
+    what, real = f"{name}, training {training}, {precision}", drawn.given.get("mask", np.bool(True))
+    logits = np.array(wanted.logits) * real[..., None]
+    scale = UNIT[precision] * np.abs(logits).max()
+    assert_close_bounded("plain.logits", np.asarray(found.output.logits) * real[..., None], logits, scale,
+                         what=f"logits of {what}")  # fmt: skip
+    for field in ("total", "cross_entropy"):
+        size = UNIT[precision] * (np.abs(logits).max() + abs(wanted.total))
+        assert_close_bounded("plain.loss", getattr(found, field), getattr(wanted, field), size, what=f"{field}, {what}")
+    if not wanted.decisions:
+        return
+    dropped = np.array([one.dropped for one in wanted.decisions])
+    assert_close_bounded("experts.dropped", found.output.dropped_fraction, dropped, UNIT[precision], what=what)
+    if training and wanted.decisions[0].bias:
+        bias = np.array([one.bias for one in wanted.decisions])
+        assert_close_bounded("plain.bias", found.output.bias, bias, UNIT[precision] * np.abs(bias).max(), what=what)
+
+
+QUICKLY = [(name, True) for name in IN_TRAINING] + [(name, False) for name in IN_EVALUATION]
+SLOWLY = [(name, training) for name in MODELS for training in (True, False) if (name, training) not in QUICKLY]
+
+
+@pytest.mark.parametrize(("name", "training"), QUICKLY)
+def test_loss_and_logits_in_float32(backend, name, training):
+    check_model(backend, name, training, "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "training"), SLOWLY)
+def test_loss_and_logits_of_the_others_in_float32(backend, name, training):
+    check_model(backend, name, training, "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_and_logits_in_float64(backend, name, training):
+    check_model(backend, name, training, "float64")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_have_the_shapes_and_deviations(backend, name):
+    """And the same names in the same nesting."""
+    found = backend.transformer.parameter_shapes(backend.transformer.ModelConfig(**MODELS[name]))
+    found, wanted = flat(found), flat(initial.weights(settings(**MODELS[name])))
+    assert found.keys() == wanted.keys(), name
+    for path, (shape, deviation) in wanted.items():
+        assert found[path][0] == shape, f"{name}, {path}: shape {found[path][0]}, expected {shape}"
+        scale = UNIT["float64"] * deviation
+        assert_close_bounded("plain.deviation", found[path][1], deviation, scale, what=f"{name}, {path}")
+
+
+def flat(tree, path: str = "") -> dict:
+    """Return {path: leaf} of nested dicts."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {key: leaf for name, node in tree.items() for key, leaf in flat(node, f"{path}/{name}").items()}

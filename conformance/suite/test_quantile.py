@@ -1,0 +1,345 @@
+"""Quantile balancing: the step to rounding, the bound that every bias proves, and where the steps lead."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.suite.test_base import BOUND, FAMILIES, Scores, bound_of, draw_scores, scores
+from routelaws.reference.routers import base
+from routelaws.reference.routers import quantile as reference
+
+BIAS, ROUTER = "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
+
+SHAPES = ((5, 1), (1, 4), (13, 3), (14, 4))
+KS = (1, 2, 3)
+
+precisions = st.sampled_from(PRECISIONS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def draw_bias(drawn: Scores, seed: int) -> np.ndarray:
+    """Return a bias of the size of the scores, exact in float32."""
+    values = np.random.default_rng(seed).standard_normal(drawn.values.shape[1]) * np.abs(drawn.values).max()
+    return values.astype(np.float32).astype(np.float64)
+
+
+def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_steps: int) -> None:
+    """The step: order statistics move no more than what they are taken of, so errors add up and never jump."""
+    k = min(k, drawn.values.shape[1])
+    bias = draw_bias(drawn, seed)
+    found = run(backend, BIAS, precision, drawn.values, bias, k=k, num_steps=num_steps)
+    wanted = reference.quantile_bias(drawn.values, bias, k, num_steps=num_steps)
+    scale = UNIT[precision] * max(1, num_steps) * (np.abs(drawn.values).max() + np.abs(bias).max())
+    what = f"quantile_bias, {drawn.family} {drawn.values.shape}, k {k}, {num_steps} steps, {precision}"
+    assert_close_bounded("quantile.bias", found, wanted, scale, what=what)
+
+
+def check_descent(backend, drawn: Scores, k: int) -> None:
+    """No step raises the bound, and the bound holds: at k = 1 it is never below the optimum of BASE."""
+    values, num_experts = drawn.values, drawn.values.shape[1]
+    k = min(k, num_experts)
+    bias, before = np.zeros(num_experts), np.inf
+    optimum = base.balanced_assignment(values).objective if k == 1 else -np.inf
+    scale = UNIT["float64"] * values.size * np.abs(values).max()
+    for step in range(6):
+        bound = bound_of(values, bias, k)
+        theirs = float(run(backend, BOUND, "float64", values, bias, k=k))
+        what = f"{drawn.family} {values.shape}, k {k}, step {step}"
+        for excess, message in ((abs(theirs - bound), f"dual_bound, {what}: {theirs}, here {bound}"),
+                                (optimum - bound, f"quantile_bias, {what}: {bound} is no bound on {optimum}"),
+                                (bound - before, f"quantile_bias, {what}: from {before} up to {bound}")):  # fmt: skip
+            check("quantile.descent", max(excess, 0.0), scale, message=message)
+        before = bound
+        bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
+
+
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
+       num_steps=st.sampled_from([0, 1, 4]))  # fmt: skip
+def test_bias(backend, drawn, k, seed, precision, num_steps):
+    check_bias(backend, drawn, k, seed, precision, num_steps)
+
+
+def test_two_steps_of_every_family(backend):
+    for seed, family in enumerate(FAMILIES):
+        for shape in ((13, 3), (14, 4)):
+            check_bias(backend, draw_scores(family, shape, 1.0, seed), 1 + seed % 2, seed, "float32", 2)
+
+
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS))
+def test_descent(backend, drawn, k):
+    check_descent(backend, drawn, k)
+
+
+def check_convergence(backend, seed: int, shape: tuple[int, int], k: int = 1) -> None:
+    """From the middles of the intervals the steps end at the optimum, and the loads are exact."""
+    values = draw_scores("anisotropic" if seed % 2 else "random", shape, 1.0, seed).values
+    bias = run(backend, BIAS, "float64", values, np.zeros(shape[1]), k=k, num_steps=300)
+    expert = np.asarray(run(backend, ROUTER, "float64", values, np.asarray(bias), k=k).expert)
+    load = np.bincount(expert.ravel(), minlength=shape[1])
+    assert load.max() - load.min() <= 1, f"{shape}, k {k}, seed {seed}: loads {load.tolist()}"
+    reached = np.take_along_axis(values, expert, axis=1).sum()
+    scale = UNIT["float64"] * values.size * np.abs(values).max()
+    what = f"quantile_bias, {shape}, k {k}, seed {seed}: bound at the end"
+    assert_close_bounded("quantile.optimum", bound_of(values, np.asarray(bias), k), reached, scale, what=what)
+    if k == 1:
+        wanted = base.balanced_assignment(values)
+        assert_close_bounded("quantile.optimum", reached, wanted.objective, scale, what=what)
+        assert_same(expert[:, 0], np.reshape(wanted.expert, (shape[0], -1))[:, 0], what=f"{what}: the choice of BASE")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_convergence(backend, seed):
+    check_convergence(backend, seed, (64, 8))
+    check_convergence(backend, seed, (61, 8))
+
+
+def test_convergence_with_two_experts_each(backend):
+    """At k = 2 the bound is reached as well, so it is the optimum."""
+    for seed in range(3):
+        check_convergence(backend, seed, (64, 8), k=2)
+
+
+def test_the_bound_holds_at_two_experts_each(backend):
+    """Against all balanced choices of two of three experts for four tokens, and for five."""
+    for num_tokens, seed in ((4, 0), (5, 1)):
+        values = draw_scores("random", (num_tokens, 3), 1.0, seed).values
+        pairs, best = list(itertools.combinations(range(3), 2)), -np.inf
+        for choice in itertools.product(pairs, repeat=num_tokens):
+            load = np.bincount(np.ravel(choice), minlength=3)
+            if load.max() - load.min() <= 1:
+                best = max(best, sum(values[t, list(pair)].sum() for t, pair in enumerate(choice)))
+        bias = np.asarray(run(backend, BIAS, "float64", values, np.zeros(3), k=2, num_steps=200))
+        scale = UNIT["float64"] * values.size * np.abs(values).max()
+        assert_close_bounded("quantile.optimum", bound_of(values, bias, 2), best, scale, what="the bound at k = 2")
+        assert bound_of(values, np.zeros(3), 2) >= best
+
+
+def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate: str) -> None:
+    """Selection by logits less bias; gates of that selection by the logits alone."""
+    values, bias = drawn.values, draw_bias(drawn, seed)
+    num_tokens, num_experts = values.shape
+    k = min(k, num_experts)
+    found = run(backend, ROUTER, precision, values, bias, k=k, gate=gate)
+    what = f"quantile_router, {drawn.family} {values.shape}, k {k}, {gate}, {precision}"
+    margin = UNIT[precision] * (np.abs(values).max() + np.abs(bias).max())
+    assert_admissible_top_k(found.expert, values - bias, margin, what=what)
+    load = np.bincount(np.asarray(found.expert).ravel(), minlength=num_experts) / (num_tokens * k)
+    unit = UNIT[precision] * num_tokens
+    assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
+    residual = np.abs(load * num_experts - 1).max()
+    assert_close_bounded("quantile.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
+    held = reference.quantile_router(values, bias, k)
+    wanted = reference.quantile_router(values, bias, k, gate=gate, held=held)
+    with np.errstate(over="ignore"):
+        e = np.exp(values - values.max(axis=1, keepdims=True))
+        activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
+    traced = {"held": backend.notation.Routing(*held)}
+    found = run(backend, ROUTER, precision, values, bias, traced=traced, k=k, gate=gate)
+    for name in ("expert", "load", "plan", "residual"):
+        assert_same(getattr(found, name), np.asarray(getattr(held, name)).astype(
+            "int32" if name == "expert" else precision), what=f"{what}: held {name}")  # fmt: skip
+    gates = np.take_along_axis(activated, held.expert, axis=1)
+    spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
+    scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
+    for routing in (found, wanted):
+        assert_close_bounded("quantile.gate", routing.gate, gates, scale, what=f"{what}: gate")
+
+
+@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
+       gate=st.sampled_from(("sigmoid", "softmax")))  # fmt: skip
+def test_router(backend, drawn, k, seed, precision, gate):
+    check_router(backend, drawn, k, seed, precision, gate)
+
+
+@given(drawn=scores(("lattice", "integer", "tied"), SHAPES[2:], (1.0,)), k=st.sampled_from(KS), seed=seeds)
+def test_a_constant_in_the_bias_changes_nothing(backend, drawn, k, seed):
+    k = min(k, drawn.values.shape[1])
+    bias = np.round(draw_bias(drawn, seed) * 8) / 8
+    found = [run(backend, ROUTER, "float32", drawn.values, bias + shift, k=k) for shift in (0.0, 2.0, -0.5)]
+    for other in found[1:]:
+        for name in found[0]._fields:
+            assert_same(getattr(other, name), getattr(found[0], name), what=f"bias shifted: {name}")
+
+
+def test_equal_scores_go_to_the_lowest_experts(backend):
+    for bias in (np.zeros(4), -np.zeros(4)):
+        found = run(backend, ROUTER, "float32", -np.zeros((16, 4)), bias, k=2)
+        assert_same(found.expert, np.tile([0, 1], (16, 1)), what="quantile_router of zeros")
+
+
+def test_nothing_to_choose_leaves_the_bias(backend):
+    bias = np.array([0.5, -0.25, 0.0])
+    values = draw_scores("random", (13, 3), 1.0, 0).values
+    assert_same(run(backend, BIAS, "float64", values, bias, k=3), bias, what="quantile_bias at k = E")
+    assert_same(run(backend, BIAS, "float64", values[:, :1], bias[:1]), bias[:1], what="quantile_bias at E = 1")
+
+
+def gate_sum(point, weights, router, k, gate):
+    """Return Σ weights · gate, with the router's own selection."""
+    return (router(point["logits"], point["bias"], k, gate=gate).gate * weights).sum()
+
+
+def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
+    """Gradient of the gates through autodiff = central difference with the selection held; none reaches the bias."""
+    drawn = draw_scores("random", (13, 3), 1.0, seed)
+    random = np.random.default_rng(seed)
+    point = {"logits": drawn.values, "bias": draw_bias(drawn, seed)}
+    weights = random.standard_normal((13, k))
+    direction = {"logits": random.standard_normal((13, 3)), "bias": np.zeros(3)}
+    held = reference.quantile_router(point["logits"], point["bias"], k)
+
+    def value(moved):
+        routing = reference.quantile_router(moved["logits"], moved["bias"], k, gate=gate, held=held)
+        return float((routing.gate * weights).sum())
+
+    options = dict(router=backend.routers.quantile.quantile_router, k=k, gate=gate)
+    found = gradient(gate_sum, point, weights, **options)
+    assert_same(found["bias"], np.zeros(3), what="gradient through the bias")
+    wanted = central_difference(value, point, direction)
+    found = float((found["logits"] * direction["logits"]).sum())
+    what = f"gradient of gates, {gate}, k {k}"
+    assert_close_bounded("quantile.gradient", found, wanted, np.abs(weights).sum(), what=what)
+
+
+@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.sampled_from(KS))
+def test_gate_gradient(backend, seed, gate, k):
+    check_gate_gradient(backend, gate, k, seed)
+
+
+def bias_sum(point, weights, step):
+    return (step(point["scores"], point["bias"]) * weights).sum()
+
+
+def check_no_gradient_through_the_step(backend) -> None:
+    """The new bias depends on the scores, and autodiff must not know it."""
+    drawn = draw_scores("random", (8, 2), 1.0, 0)
+    point = {"scores": drawn.values, "bias": draw_bias(drawn, 1)}
+    found = gradient(bias_sum, point, np.array([1.0, 2.0]), step=backend.routers.quantile.quantile_bias)
+    for name, leaf in found.items():
+        assert_same(leaf, np.zeros(point[name].shape), what=f"gradient through quantile_bias to {name}")
+
+
+def test_no_gradient_through_the_step(backend):
+    check_no_gradient_through_the_step(backend)
+
+
+def padded(values: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mask with at least one real token, and the scores with something else in the padded rows."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(values)) < random.choice([0.2, 0.7, 1.0])
+    mask[random.integers(len(mask))] = True
+    return mask, np.where(mask[:, None], values, random.choice([np.nan, -1e4, 0.0]))
+
+
+def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_steps: int) -> None:
+    """Padded tokens change neither the step nor the choice of the others, whatever is in their rows."""
+    bias, (mask, values) = draw_bias(drawn, seed), padded(drawn.values, seed)
+    k, real = min(k, values.shape[1]), drawn.values[mask]
+    what = f"quantile, {drawn.family} {values.shape}, {mask.sum()} real, k {k}, {num_steps} steps, {precision}"
+    wanted = reference.quantile_bias(real, bias, k, num_steps=num_steps)
+    ours = reference.quantile_bias(values, bias, k, num_steps=num_steps, mask=mask)
+    assert_same(ours, wanted, what=f"{what}: bias of the reference")
+    found = run(backend, BIAS, precision, values, bias, k=k, num_steps=num_steps, traced={"mask": mask})
+    scale = UNIT[precision] * max(1, num_steps) * (np.abs(real).max() + np.abs(bias).max())
+    assert_close_bounded("quantile.bias", found, wanted, scale, what=f"{what}: bias")
+    rows, held = reference.quantile_router(real, bias, k), reference.quantile_router(values, bias, k, mask=mask)
+    found = run(backend, ROUTER, precision, values, bias, k=k, traced={"mask": mask})
+    margin = UNIT[precision] * (np.abs(real).max() + np.abs(bias).max())
+    assert_admissible_top_k(np.asarray(found.expert)[mask], real - bias, margin, what=f"{what}: router")
+    load = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=values.shape[1]) / (len(real) * k)
+    unit = UNIT[precision] * len(real)
+    assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
+    for routing in (held, found):
+        empty = np.asarray(routing.expert)[~mask]
+        assert_same(empty, np.tile(np.arange(k), (len(empty), 1)), what=f"{what}: expert of padded tokens")
+        for name in ("gate", "plan"):
+            empty = np.asarray(getattr(routing, name))[~mask]
+            assert_same(empty, np.zeros(empty.shape), what=f"{what}: {name} of padded tokens")
+    for name in ("expert", "gate", "plan"):
+        assert_same(getattr(held, name)[mask], getattr(rows, name), what=f"{what}: {name} of the reference")
+    gates = reference.quantile_router(values, bias, k, mask=mask, held=held).gate
+    assert_same(gates, held.gate, what=f"{what}: gate of the reference, held")
+
+
+@given(drawn=scores(shapes=SHAPES[2:3]), k=st.sampled_from(KS), seed=seeds)
+def test_mask(backend, drawn, k, seed):
+    check_mask(backend, drawn, k, seed, "float32", 2)
+
+
+def test_a_mask_needs_a_real_token():
+    for mask in (np.zeros(4, bool), np.ones(3, bool)):
+        for call in (reference.quantile_bias, reference.quantile_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                call(np.zeros((4, 2)), np.zeros(2), mask=mask)
+
+
+def check_shards(backend) -> None:
+    """Over devices: the mean of the biases of the parts, step by step; and one load for all of them."""
+    values, bias = draw_scores("random", (16, 4), 1.0, 3).values, np.zeros(4)
+    module, parts = backend.routers.quantile, jnp.asarray(values.reshape(4, 4, 4), jnp.float32)
+
+    def both(part):
+        moved = module.quantile_bias(part, jnp.zeros(4), num_steps=2, axis_name="shard")
+        return moved, module.quantile_router(part, jnp.zeros(4), axis_name="shard")
+
+    found, routing = jax.jit(jax.vmap(both, axis_name="shard"))(parts)
+    for _ in range(2):
+        bias = np.mean([reference.quantile_bias(part, bias) for part in values.reshape(4, 4, 4)], axis=0)
+    whole = reference.quantile_router(values, np.zeros(4))
+    for shard in range(4):
+        scale = UNIT["float32"] * 4 * np.abs(values).max()
+        assert_close_bounded("quantile.bias", found[shard], bias, scale, what="quantile_bias over 4 shards")
+        assert_same(routing.load[shard], whole.load, what="quantile_router over 4 shards: load")
+        assert_same(routing.residual[shard], whole.residual, what="quantile_router over 4 shards: residual")
+    assert_same(np.asarray(routing.plan).reshape(16, 4), whole.plan, what="quantile_router over 4 shards: plan")
+
+
+def test_shards(backend):
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("axis_name is of JAX")
+    check_shards(backend)
+
+
+@pytest.mark.twin
+def test_types(backend):
+    found = run(backend, ROUTER, "float32", np.zeros((5, 3)), np.zeros(3), k=2)
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+    assert [field.shape for field in found] == [(5, 2), (5, 2), (3,), (5, 3), ()]
+    bias = backend.routers.quantile.quantile_bias(jnp.zeros((5, 3), jnp.bfloat16), jnp.zeros(3))
+    assert bias.dtype == jnp.float32 and bias.shape == (3,)
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_number_that_is_none_is_not_lost(backend, wrong):
+    values, bias = np.ones((13, 3)), np.zeros(3)
+    values[1, 2] = wrong
+    found = run(backend, ROUTER, "float32", values, bias)
+    assert np.isnan(found.gate[1, 0]) and np.isfinite(found.gate[2, 0])
+    assert np.isnan(run(backend, BIAS, "float32", values, bias)).all()
+    assert np.isnan(run(backend, ROUTER, "float32", np.ones((13, 3)), np.full(3, wrong)).gate).all()
+    for call in (reference.quantile_bias, reference.quantile_router):
+        with pytest.raises(ValueError, match=r"entry \(1, 2\) is"):
+            call(values, bias)
+        with pytest.raises(ValueError, match=r"bias: entry \(0,\) is"):
+            call(np.ones((13, 3)), np.full(3, wrong))
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.quantile, jnp.asarray), (reference, np.asarray)):
+        arguments = array(np.zeros((4, 2))), array(np.zeros(2))
+        for k in (0, 3):
+            for call in (module.quantile_bias, module.quantile_router):
+                with pytest.raises(ValueError, match=f"k is {k}"):
+                    call(*arguments, k)
+        with pytest.raises(ValueError, match="gate is 'tanh'; allowed: softmax, sigmoid"):
+            module.quantile_router(*arguments, gate="tanh")

@@ -1,0 +1,697 @@
+"""RL-R: policy, draw and log-probability by their formulas, the loss with `held_advantage`, and what is unbiased.
+
+The expectation of the estimator is a sum over all draws of experts, with rewards from a table: nothing is sampled.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import (
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    inner,
+    precisions_of,
+    random_direction,
+    run,
+)
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.reference.notation import Routing
+from routelaws.reference.routers import reinforce as reference
+
+ROUTER, POLICY, LOG_PROBABILITY, ENTROPY, TERMS, VALUE, TO_GO = (
+    f"routers.reinforce.{name}"
+    for name in ("reinforce_router", "log_policy", "log_probability", "policy_entropy", "policy_terms", "state_value",
+                 "reward_to_go")
+)  # fmt: skip
+SHAPES = ((7, 4),)
+"""A number of tokens that the experts do not divide."""
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+OTHERS = ((1, 4), (5, 1), slow((2, 8)))
+"""One token, one expert, more experts than tokens."""
+
+eager = functools.partial(run, jit=False)
+"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
+
+precisions = st.sampled_from(PRECISIONS)
+nuclei = st.sampled_from([1.0, 0.9, 0.5, 0.2])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
+    """Return [T], the error of a logarithm of a probability of each token: u per unit of what it is made of."""
+    spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1)
+    return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1))
+
+
+def clear_nucleus(z: np.ndarray, nucleus: float) -> float:
+    """Return a nucleus near the one given that no partial sum of probabilities comes near, so that both twins agree."""
+    sums = np.cumsum(np.sort(np.exp(reference.log_policy(z)), axis=1)[:, ::-1], axis=1)
+    near = 2 * BOUNDS["reinforce.policy"].limit * unit_of(z, "float32").max()
+    while nucleus < 1 and np.abs(sums - nucleus).min() <= near:
+        nucleus -= near
+    return nucleus
+
+
+def noise(shape: tuple, seed: int) -> np.ndarray:
+    """Return standard Gumbel noise, exact in float32."""
+    return np.random.default_rng(seed).gumbel(size=shape).astype(np.float32).astype(float)
+
+
+def random_experts(z: np.ndarray, k: int, nucleus: float, seed: int) -> np.ndarray:
+    """Return [T, k], drawn by the reference."""
+    return reference.reinforce_router(z, k, gumbel=noise(z.shape, seed), nucleus=nucleus).expert
+
+
+def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None:
+    """Who is in the nucleus, the logarithm of the policy, and its entropy."""
+    z, k = drawn.values, drawn.k
+    nucleus = clear_nucleus(z, nucleus)
+    what = f"log_policy, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
+    found = np.asarray(eager(backend, POLICY, precision, z, k=k, nucleus=nucleus), float)
+    wanted = reference.log_policy(z, k, nucleus)
+    assert_same(found > -np.inf, wanted > -np.inf, what=f"{what}: nucleus")
+    inside, unit = wanted > -np.inf, unit_of(z, precision)
+    values = (np.where(inside, x, 0) for x in (found, wanted))
+    assert_close_bounded("reinforce.policy", *values, unit[:, None], what=what)
+    found = eager(backend, ENTROPY, precision, z, k=k, nucleus=nucleus)
+    scale = unit * (1 + np.log(z.shape[1]))
+    assert_close_bounded("reinforce.entropy", found, reference.policy_entropy(z, k, nucleus), scale, what=what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei)
+def test_policy(backend, drawn, precision, nucleus):
+    check_policy(backend, drawn, precision, nucleus)
+
+
+def check_nucleus_of_ties(backend) -> None:
+    """Equal probabilities are exact in every precision, so the lower indices are in; the last is in at 1."""
+    z = np.array([[0.0, -0.0, 0.0, -0.0], [-0.0, 2.0, 0.0, 2.0], [-0.0, 0.0, -900.0, -900.0]])[[0, 1, 2, 2, 1, 0, 0]]
+    for k, nucleus, wanted in (
+        (1, 0.5, [[1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]]),
+        (1, 0.4375, [[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0]]),
+        (3, 0.5, [[1, 1, 1, 0], [1, 1, 0, 1], [1, 1, 1, 0]]),
+        (1, 0.75, [[1, 1, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0]]),
+        (1, 1.0, np.ones((3, 4))),
+    ):
+        wanted = np.array(wanted, bool)[[0, 1, 2, 2, 1, 0, 0]]
+        for precision in precisions_of(backend):
+            found = np.asarray(eager(backend, POLICY, precision, z, k=k, nucleus=nucleus)) > -np.inf
+            assert_same(found, wanted, what=f"nucleus {nucleus} of ties, k {k}, {precision}")
+        assert_same(reference.log_policy(z, k, nucleus) > -np.inf, wanted, what="reference, nucleus of ties")
+
+
+def test_nucleus_of_ties(backend):
+    check_nucleus_of_ties(backend)
+
+
+def check_router(
+    backend, drawn: Logits, precision: str, nucleus: float, seed: int, *, greedy: bool = False, jit: bool = False
+) -> None:
+    """The draw as far as rounding leaves it open, the constant gate, the policy as plan, and the selection held."""
+    z, k = drawn.values, drawn.k
+    nucleus = clear_nucleus(z, nucleus)
+    gumbel = None if greedy else noise(z.shape, seed)
+    options, traced = dict(k=k, nucleus=nucleus), {} if greedy else {"gumbel": gumbel}
+    what = f"reinforce_router, {drawn.family} {z.shape}, {options}, {'greedy' if greedy else 'drawn'}, {precision}"
+    wanted = reference.reinforce_router(z, gumbel=gumbel, **options)
+    found = run(backend, ROUTER, precision, z, traced=traced, jit=jit, **options)
+    if greedy:
+        assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+    else:
+        scores = reference.log_policy(z, k, nucleus) + gumbel
+        margin = BOUNDS["reinforce.policy"].limit * (unit_of(z, precision) + UNIT[precision] * np.abs(gumbel).max())
+        assert_admissible_top_k(found.expert, scores, margin, what=what)
+    assert_same(found.gate, np.full(wanted.gate.shape, 1 / k).astype(precision), what=f"{what}: gate")
+    load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
+    assert_close_bounded("reinforce.load", found.load, load, UNIT[precision] * load * z.size, what=f"{what}: load")
+    check_plan(found, wanted, z, precision, what)
+    held = run(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted)}, jit=jit, **options)
+    for name in Routing._fields:
+        kept = np.asarray(getattr(wanted, name)).astype("int32" if name == "expert" else precision)
+        assert_same(getattr(held, name), kept, what=f"{what}: held {name}")
+
+
+def check_plan(found, wanted, z, precision, what):
+    unit = unit_of(z, precision)
+    scale = unit[:, None] * wanted.plan + np.finfo(precision).tiny
+    assert_close_bounded("reinforce.policy", found.plan, wanted.plan, scale, what=f"{what}: plan")
+    scale = len(z) * unit.max() * (1 + wanted.residual)
+    assert_close_bounded("reinforce.load", found.residual, wanted.residual, scale, what=f"{what}: residual")
+
+
+@given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds, greedy=st.booleans())
+def test_router(backend, drawn, nucleus, seed, greedy):
+    check_router(backend, drawn, "float32", nucleus, seed, greedy=greedy)
+
+
+@pytest.mark.slow
+@given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds, greedy=st.booleans())
+def test_router_in_float64(backend, drawn, nucleus, seed, greedy):
+    check_router(backend, drawn, "float64", nucleus, seed, greedy=greedy)
+
+
+@pytest.mark.parametrize("shape", OTHERS)
+def test_other_shapes(backend, shape):
+    """All experts chosen: any order of them is a draw."""
+    z = np.random.default_rng(0).standard_normal(shape).astype(np.float32).astype(float)
+    check_router(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
+    check_terms(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
+
+
+def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float, seed: int) -> None:
+    """Step by step without replacement; −∞ for an expert that the nucleus leaves out."""
+    z, k = drawn.values, drawn.k
+    nucleus = clear_nucleus(z, nucleus)
+    what = f"log_probability, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
+    expert = random_experts(z, k, nucleus, seed)
+    found = eager(backend, LOG_PROBABILITY, precision, z, expert, nucleus=nucleus)
+    wanted = reference.log_probability(z, expert, nucleus)
+    assert_close_bounded("reinforce.log_probability", found, wanted, k * unit_of(z, precision), what=what)
+    last = reference.log_policy(z, 1, nucleus).argmin(axis=1)[:, None]  # the first of those outside, if any
+    outside = reference.log_probability(z, last, nucleus) == -np.inf
+    found = eager(backend, LOG_PROBABILITY, precision, z, last, nucleus=nucleus)
+    assert_same(np.asarray(found) == -np.inf, outside, what=f"{what}: outside")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds)
+def test_log_probability(backend, drawn, precision, nucleus, seed):
+    check_log_probability(backend, drawn, precision, nucleus, seed)
+
+
+def check_one_expert(backend) -> None:
+    """With one expert there is nothing to choose: the logarithm of 1, and no gradient."""
+    z, expert, reward = np.array([[3.0], [-0.0], [-80.0]]), np.zeros((3, 1), int), np.array([-1.0, -2.0, -0.5])
+    assert_same(run(backend, LOG_PROBABILITY, "float32", z, expert), np.zeros(3), what="log_probability, one expert")
+    assert_same(reference.log_probability(z, expert), np.zeros(3), what="reference, log_probability, one expert")
+    arrays = {"logits": z, "value": np.zeros(3)}, expert, reward, np.ones(3, bool)
+    found = gradient(terms_loss, *arrays, precision="float32", terms=backend.routers.reinforce.policy_terms)
+    assert_same(found["logits"], np.zeros((3, 1)), what="gradient with one expert")
+
+
+def test_one_expert(backend):
+    check_one_expert(backend)
+
+
+def share_of(row: np.ndarray, chosen: tuple) -> float:
+    """Return the probability of drawing these experts one after the other, as one would on paper."""
+    weights, share = np.exp(row), 1.0
+    for e in chosen:
+        share *= weights[e] / weights.sum()
+        weights[e] = 0
+    return share
+
+
+def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
+    """How often each ordered choice is drawn, beside its probability: each count and their sum of squares."""
+    row, num_draws = np.log([1.0, 3.0, 2.0, 0.5]), 30_000
+    z = np.tile(row, (num_draws, 1)).astype(np.float32).astype(float)
+    found = eager(backend, ROUTER, "float32", z, traced={"gumbel": noise(z.shape, seed)}, k=k, nucleus=nucleus)
+    inside = reference.log_policy(z[:1], k, nucleus)[0] > -np.inf
+    outcomes = list(itertools.permutations(np.flatnonzero(inside).tolist(), k))
+    drawn, times = np.unique(np.asarray(found.expert), axis=0, return_counts=True)
+    counts = dict.fromkeys(outcomes, 0) | dict(zip(map(tuple, drawn.tolist()), times.tolist(), strict=True))
+    assert len(counts) == len(outcomes), f"drawn from outside of the nucleus {outcomes}: {counts}"
+    log_probability = reference.log_probability(z[: len(outcomes)], np.array(outcomes), nucleus)
+    squares = 0.0
+    for chosen, logarithm in zip(outcomes, log_probability, strict=True):
+        share = share_of(np.where(inside, row, -np.inf), chosen)
+        check("reinforce.log_probability", abs(np.exp(logarithm) - share), 10 * UNIT["float32"])  # z is rounded
+        expected = num_draws * share
+        message = f"{chosen} was drawn {counts[chosen]} times of {num_draws}, expected {expected:.0f}"
+        check("reinforce.sampling", abs(counts[chosen] - expected), (expected * (1 - share)) ** 0.5, message=message)
+        squares += (counts[chosen] - expected) ** 2 / expected
+    freedom = len(outcomes) - 1
+    check("reinforce.sampling", max(0.0, squares - freedom), (2 * freedom) ** 0.5, message="sum of squares")
+
+
+@pytest.mark.parametrize("k, nucleus", [(1, 1.0), (2, 0.8), slow(2, 1.0), slow(1, 0.8)])
+def test_sampling(backend, k, nucleus):
+    check_sampling(backend, k, nucleus, seed=k)
+
+
+def draw_terms(z: np.ndarray, seed: int) -> dict:
+    """Return value and reward of each token, exact in float32."""
+    random = np.random.default_rng(seed)
+    drawn = {"value": random.standard_normal(len(z)) - 2, "reward": -random.exponential(2, len(z))}
+    return {name: array.astype(np.float32).astype(float) for name, array in drawn.items()}
+
+
+WEIGHTS = dict(policy_weight=1.5, baseline_weight=0.25, entropy_weight=0.5, balance_weight=2.0)
+"""All different, so that none can stand for another."""
+
+
+def check_terms(
+    backend, drawn: Logits, precision: str, nucleus: float, seed: int, *, jit: bool = False, **traced
+) -> None:
+    """Each term by its formula, their weighted sum, and the advantage that was used."""
+    z, k = drawn.values, drawn.k
+    nucleus = clear_nucleus(z, nucleus)
+    expert, more = random_experts(z, k, nucleus, seed), draw_terms(z, seed)
+    what = f"policy_terms, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
+    arrays = z, expert, more["value"], more["reward"]
+    found = run(backend, TERMS, precision, *arrays, traced=traced, jit=jit, nucleus=nucleus, **WEIGHTS)
+    compare_terms(found, reference.policy_terms(*arrays, nucleus=nucleus, **WEIGHTS, **traced), z, k, precision, what)
+
+
+def compare_terms(found, wanted, z, k, precision, what):
+    u, unit = UNIT[precision], unit_of(z, precision).max()
+    size = np.abs(wanted.advantage).max() + 8  # values and rewards are a few nats
+    log_probability = k * (np.abs(z).max() * 2 + np.log(z.shape[1]))
+    scale = {
+        "policy": size * (k * unit + 8 * u * log_probability),
+        "baseline": 8 * u * size**2,
+        "entropy": unit * (1 + np.log(z.shape[1])),
+        "balance": unit * z.shape[1],
+        "advantage": u * size,
+    }
+    for name, unit in scale.items():
+        args = getattr(found, name), getattr(wanted, name), unit
+        assert_close_bounded("reinforce.terms", *args, what=f"{what}: {name}")
+    total = sum(WEIGHTS[f"{name}_weight"] * unit for name, unit in scale.items() if name != "advantage")
+    assert_close_bounded("reinforce.terms", found.loss, wanted.loss, total, what=f"{what}: loss")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds, held=st.booleans())
+def test_terms(backend, drawn, precision, nucleus, seed, held):
+    traced = {"held_advantage": np.arange(len(drawn.values)) / 4} if held else {}
+    check_terms(backend, drawn, precision, nucleus, seed, **traced)
+
+
+def check_hand_made_terms(backend) -> None:
+    """Four tokens, two experts, π = 1/4 and 3/4; every number by hand, default weights."""
+    z, expert = np.tile(np.log([[1.0, 3.0]]), (4, 1)), np.array([[0], [1], [1], [1]])
+    value, reward = np.full(4, -2.0), np.array([-1.0, -2.0, -4.0, -2.0])
+    log = np.log([1 / 4, 3 / 4])
+    policy, baseline, balance = -(log[0] - 2 * log[1]) / 4, 5 / 4, 2 * (1 / 16 + 9 / 16)
+    entropy = -(log[0] / 4 + 3 * log[1] / 4)
+    wanted = (0.01 * (policy + baseline + balance), policy, baseline, entropy, balance)
+    arrays = z, expert, value, reward
+    found = {"float32": run(backend, TERMS, "float32", *arrays), "float64": reference.policy_terms(*arrays)}
+    for precision, terms in found.items():
+        what = f"policy_terms by hand, {precision}"
+        assert_close_bounded("reinforce.terms", terms[:5], wanted, 16 * UNIT[precision], what=what)
+        assert_same(terms.advantage, [1, 0, -2, 0], what=f"{what}: advantage")
+
+
+def test_hand_made_terms(backend):
+    check_hand_made_terms(backend)
+
+
+def mask_of(z: np.ndarray, seed: int) -> np.ndarray:
+    """Return a mask with at least one real token and, where there are two, at least one of padding."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(z)) < 0.6
+    mask[random.permutation(len(z))[:2]] = [True, False][: len(z)]
+    return mask
+
+
+def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: int) -> None:
+    """Real tokens get what they would get alone; padding, whatever is in it, changes nothing."""
+    z, k = drawn.values.copy(), drawn.k
+    nucleus, mask = clear_nucleus(z, nucleus), mask_of(drawn.values, seed)
+    more, options, gumbel = draw_terms(z, seed), dict(k=k, nucleus=nucleus), noise(z.shape, seed)
+    z[~mask], more["value"][~mask], more["reward"][~mask] = np.nan, np.inf, -np.inf
+    what = f"padding, {drawn.family} {z.shape}, {options}, {precision}"
+    alone = reference.reinforce_router(z[mask], gumbel=gumbel[mask], **options)
+    wanted = reference.reinforce_router(z, gumbel=gumbel, mask=mask, **options)
+    for name in ("expert", "gate", "plan"):
+        assert_same(getattr(wanted, name)[mask], getattr(alone, name), what=f"reference, {what}: {name}")
+    for name in ("load", "residual"):
+        assert_same(getattr(wanted, name), getattr(alone, name), what=f"reference, {what}: {name}")
+    found = eager(backend, ROUTER, precision, z, traced={"gumbel": gumbel, "mask": mask}, **options)
+    scores = reference.log_policy(z[mask], **options) + gumbel[mask]
+    margin = BOUNDS["reinforce.policy"].limit * (unit_of(z[mask], precision) + UNIT[precision] * np.abs(gumbel).max())
+    assert_admissible_top_k(np.asarray(found.expert)[mask], scores, margin, what=what)
+    assert_same(np.asarray(found.expert)[~mask], np.tile(np.arange(k), (sum(~mask), 1)), what=f"{what}: padding")
+    assert_same(found.gate, np.where(mask[:, None], 1 / k, np.zeros(k)).astype(precision), what=f"{what}: gate")
+    real = found._replace(plan=np.asarray(found.plan)[mask])
+    assert not np.any(np.asarray(found.plan)[~mask]), f"{what}: mass on padding"
+    check_plan(real, alone, z[mask], precision, what)
+    counts = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=z.shape[1])
+    assert_close_bounded("reinforce.load", found.load, counts / counts.sum(), z.size * UNIT[precision], what=what)
+    held = eager(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted), "mask": mask},
+                 **options)  # fmt: skip
+    again = reference.reinforce_router(z, held=wanted, mask=mask, **options)
+    for name in ("expert", "gate"):
+        assert_same(getattr(held, name), np.asarray(getattr(wanted, name), dtype=getattr(held, name).dtype), what=what)
+        assert_same(getattr(again, name), getattr(wanted, name), what=f"reference, {what}")
+    arrays = z, wanted.expert, more["value"], more["reward"]
+    short = reference.policy_terms(z[mask], alone.expert, more["value"][mask], more["reward"][mask], nucleus=nucleus,
+                                   **WEIGHTS)  # fmt: skip
+    advantage = np.zeros(len(z))
+    advantage[mask] = short.advantage
+    short = short._replace(advantage=advantage)
+    full = reference.policy_terms(*arrays, nucleus=nucleus, mask=mask, **WEIGHTS)
+    for name, field in full._asdict().items():
+        assert_same(field, getattr(short, name), what=f"reference, {what}: {name}")
+    found = eager(backend, TERMS, precision, *arrays, traced={"mask": mask}, nucleus=nucleus, **WEIGHTS)
+    compare_terms(found, short, z[mask], k, precision, what)
+
+
+@given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds)
+def test_padding(backend, drawn, nucleus, seed):
+    check_padding(backend, drawn, "float32", nucleus, seed)
+
+
+@pytest.mark.slow
+@given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds)
+def test_padding_in_float64(backend, drawn, nucleus, seed):
+    check_padding(backend, drawn, "float64", nucleus, seed)
+
+
+def terms_loss(point, expert, reward, mask, terms, **options):
+    """Return the loss; the value is a part of the point."""
+    return terms(point["logits"], expert, point["value"], reward, mask=mask, **options).loss
+
+
+def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
+    """Autodiff of the loss = central difference of the reference with its advantage held.
+
+    The advantage holds the value and the reward: a gradient that leaked through either would show.
+    """
+    random = np.random.default_rng(seed)
+    z, mask = random.standard_normal((7, 4)) * 2, np.arange(7) != 3
+    nucleus, more = clear_nucleus(z, nucleus), draw_terms(z, seed)
+    advantage = more["reward"] - more["value"]
+    expert, point = random_experts(z, k, nucleus, seed), {"logits": z, "value": more["value"]}
+    direction, options = random_direction(point, seed), WEIGHTS | {"nucleus": nucleus}
+    z[3], more["value"][3], more["reward"][3] = np.nan, np.inf, -np.inf  # padding may hold anything
+    arrays = point, expert, more["reward"], mask
+    found = gradient(terms_loss, *arrays, terms=backend.routers.reinforce.policy_terms, **options)
+
+    def value(moved):
+        return terms_loss(moved, expert, more["reward"], mask, reference.policy_terms, held_advantage=advantage,
+                          **options)  # fmt: skip
+
+    terms = reference.policy_terms(z, expert, more["value"], more["reward"], mask=mask, **options)
+    scale = sum(WEIGHTS[f"{name}_weight"] * abs(getattr(terms, name)) for name in reference.PolicyTerms._fields[1:5])
+    what = f"gradient of policy_terms, k {k}, nucleus {nucleus}"
+    wanted = central_difference(value, point, direction)
+    assert_close_bounded("reinforce.gradient", inner(found, direction), wanted, 1 + scale, what=what)
+    assert not np.any(found["logits"][3]) and found["value"][3] == 0, f"{what}: padding has a gradient"
+    if seed or k == 1:  # one compilation more is enough
+        return
+    single = gradient(terms_loss, *arrays, terms=backend.routers.reinforce.policy_terms, precision="float32", **options)
+    for name in ("logits", "value"):
+        scale = UNIT["float32"] * np.abs(found[name]).max()
+        assert_close_bounded("reinforce.gradient_float32", single[name], found[name], scale, what=f"{what}: {name}")
+
+
+@pytest.mark.parametrize("k, nucleus", [slow(1, 1.0), (2, 0.7)])
+def test_gradient(backend, k, nucleus):
+    for seed in range(2):
+        check_gradient(backend, k, nucleus, seed)
+
+
+def reward_sum(point, expert, value, terms):
+    return terms(point["logits"], expert, value, point["reward"]).loss + terms(
+        point["logits"], expert, value, value, held_advantage=point["advantage"]
+    ).loss  # fmt: skip
+
+
+def routing_sum(point, router, k, nucleus):
+    found = router(point["logits"], k, gumbel=point["gumbel"], nucleus=nucleus)
+    return found.gate.sum() + (found.plan**2).sum() + found.residual
+
+
+def check_no_gradient(backend) -> None:
+    """None into a reward or a held advantage, and none through what a routing holds: the gate is a constant."""
+    z = np.random.default_rng(0).standard_normal((7, 4))
+    expert, more = random_experts(z, 1, 1.0, 0), draw_terms(z, 0)
+    module = backend.routers.reinforce
+    point = {"logits": z, "reward": more["reward"], "advantage": np.arange(7.0)}
+    found = gradient(reward_sum, point, expert, more["value"], terms=module.policy_terms)
+    for name in ("reward", "advantage"):
+        assert_same(found[name], np.zeros(7), what=f"gradient into the {name}")
+    found = gradient(routing_sum, {"logits": z, "gumbel": noise(z.shape, 0)}, router=module.reinforce_router, k=2,
+                     nucleus=0.9)  # fmt: skip
+    for name in ("logits", "gumbel"):
+        assert_same(found[name], np.zeros((7, 4)), what=f"gradient of a routing with respect to the {name}")
+
+
+def test_what_has_no_gradient(backend):
+    check_no_gradient(backend)
+
+
+def value_sum(point, weights, state_value):
+    return (state_value(point["params"], point["x"]) * weights).sum()
+
+
+def check_state_value(backend, seed: int) -> None:
+    """The network by loops, its gradient with respect to the weights, and none with respect to x."""
+    random = np.random.default_rng(seed)
+    params = {"hidden": random.standard_normal((4, 3)), "out": random.standard_normal(3)}
+    x, weights = random.standard_normal((5, 4)), random.standard_normal(5)
+    params, x = jax.tree.map(lambda leaf: leaf.astype(np.float32).astype(float), (params, x))
+    wanted = [sum(max(0.0, float(row @ params["hidden"][:, j])) * params["out"][j] for j in range(3)) for row in x]
+    scale = np.abs(x) @ np.abs(params["hidden"]) @ np.abs(params["out"])
+    assert_close_bounded("reinforce.value", reference.state_value(params, x), wanted, UNIT["float64"] * scale,
+                         what="reference, state_value")  # fmt: skip
+    for precision in precisions_of(backend):
+        found = run(backend, VALUE, precision, params, x)
+        assert_close_bounded("reinforce.value", found, wanted, UNIT[precision] * scale, what="state_value")
+    found = gradient(value_sum, {"params": params, "x": x}, weights, state_value=backend.routers.reinforce.state_value)
+    assert_same(found["x"], np.zeros((5, 4)), what="gradient of the baseline into the states")
+    direction = random_direction(params, seed)
+    difference = central_difference(lambda p: value_sum({"params": p, "x": x}, weights, reference.state_value),
+                                    params, direction, step=2.0**-14)  # fmt: skip
+    scale = np.abs(weights) @ scale
+    assert_close_bounded("reinforce.gradient", inner(found["params"], direction), difference, scale, what="state_value")
+
+
+def test_state_value(backend):
+    for seed in range(3):
+        check_state_value(backend, seed)
+
+
+def check_reward_to_go(backend) -> None:
+    """Sums to the end of each sequence; those of whole numbers are exact."""
+    reward = np.array([[[1, 2, 4, 8, 0, -1], [0, 0, 5, 0, 0, 3]]] * 3, float)
+    wanted = np.array([[[14, 13, 11, 7, -1, -1], [8, 8, 8, 3, 3, 3]]] * 3, float)
+    rough = np.random.default_rng(0).standard_normal(reward.shape)
+    for precision in precisions_of(backend):
+        assert_same(run(backend, TO_GO, precision, reward), wanted, what=f"reward_to_go, {precision}")
+        given = rough.astype(precision).astype(float)
+        scale = UNIT[precision] * np.abs(given).sum(axis=-1, keepdims=True)
+        found = run(backend, TO_GO, precision, given)
+        assert_close_bounded("reinforce.to_go", found, reference.reward_to_go(given), scale, what="reward_to_go")
+    assert_same(reference.reward_to_go(reward), wanted, what="reference, reward_to_go")
+
+
+def test_reward_to_go(backend):
+    check_reward_to_go(backend)
+
+
+class Table:
+    """Rewards of every draw: [n, T], of a group whose tokens see themselves only, or all tokens before them too."""
+
+    def __init__(self, num_tokens: int, num_experts: int, k: int, *, interact: bool, seed: int):
+        random = np.random.default_rng(seed)
+        self.choices = np.array(list(itertools.permutations(range(num_experts), k)))
+        self.index = index = np.array(list(itertools.product(range(len(self.choices)), repeat=num_tokens)))  # [n, T]
+        self.expert = self.choices[index]  # [n, T, k]
+        self.reward = np.empty(index.shape)
+        for t in range(num_tokens):
+            seen = (0 if interact else t, t + 1)  # what the reward of token t depends on
+            drawn = {}
+            for n, row in enumerate(index):
+                key = tuple(row[slice(*seen)].tolist())
+                self.reward[n, t] = drawn.setdefault(key, random.standard_normal() - 2)
+
+    def probability(self, z: np.ndarray, nucleus: float) -> np.ndarray:
+        """Return [n], the probability of each draw under the policy of the reference."""
+        each = [reference.log_probability(z, np.tile(chosen, (len(z), 1)), nucleus) for chosen in self.choices]
+        return np.exp(np.array(each)[self.index, np.arange(len(z))].sum(axis=1))
+
+
+def weighted_terms(point, expert, value, credited, probability, terms, nucleus, entropy_weight):
+    """Return Σ over draws of probability · loss of the policy term: its gradient is the mean of the estimator."""
+
+    def one(expert, credited):
+        return terms(
+            point["logits"], expert, value, credited, policy_weight=1.0, baseline_weight=0.0, balance_weight=0.0,
+            entropy_weight=entropy_weight, nucleus=nucleus,
+        ).loss  # fmt: skip
+
+    return probability @ jax.vmap(one)(expert, credited)
+
+
+def estimator_error(
+    backend, *, to_go: bool, interact: bool, k: int = 1, nucleus: float = 1.0, entropy_weight: float = 0.0, seed: int
+) -> tuple[float, float]:
+    """Return |mean of the estimator − gradient of the expected loss| along a direction, and the latter's norm."""
+    random = np.random.default_rng(seed)
+    z, value, direction = (random.standard_normal(shape) for shape in ((3, 3), 3, (3, 3)))
+    nucleus, table = clear_nucleus(z, nucleus), Table(3, 3, k, interact=interact, seed=seed)
+
+    def expected_loss(z):
+        mean = table.probability(z, nucleus) @ table.reward.mean(axis=1)
+        return -mean - entropy_weight * reference.policy_entropy(z, k, nucleus).mean()
+
+    probability = table.probability(z, nucleus)
+    # A draw outside the nucleus has log-probability −∞; another one with weight 0 keeps the shapes.
+    expert = np.where(probability[:, None, None] > 0, table.expert, table.expert[probability.argmax()])
+    credited = table.reward
+    if to_go:
+        credited = np.asarray(run(backend, TO_GO, "float64", credited, jit=False))
+    found = gradient(
+        weighted_terms, {"logits": z}, expert, value, credited, probability,
+        terms=backend.routers.reinforce.policy_terms, nucleus=nucleus, entropy_weight=entropy_weight,
+    )["logits"]  # fmt: skip
+    wanted = central_difference(expected_loss, z, direction)
+    return abs(float((found * direction).sum()) - wanted), float(np.linalg.norm(found))
+
+
+UNBIASED = {
+    "the paper's credit, no token sees another": dict(to_go=False, interact=False),
+    "reward-to-go, no token sees another": dict(to_go=True, interact=False),
+    "reward-to-go, later tokens see the choice": dict(to_go=True, interact=True),
+    "two experts, a nucleus, entropy": dict(to_go=True, interact=True, k=2, nucleus=0.9, entropy_weight=0.3),
+    "two experts in order": dict(to_go=False, interact=False, k=2),
+    "a nucleus and entropy": dict(to_go=True, interact=True, nucleus=0.7, entropy_weight=0.3),
+}
+"""Where the mean of the estimator is the gradient of the expected loss, with any baseline."""
+
+
+def check_unbiased(backend, case: str) -> None:
+    """Exact, by going through all draws."""
+    for seed in range(2):
+        error, norm = estimator_error(backend, seed=seed, **UNBIASED[case])
+        check("reinforce.estimator", error, norm, message=case)
+
+
+@pytest.mark.parametrize("case", [*list(UNBIASED)[:4], *map(slow, list(UNBIASED)[4:])])
+def test_unbiased(backend, case):
+    check_unbiased(backend, case)
+
+
+def check_bias_of_one_tokens_reward(backend) -> None:
+    """Once later tokens see a choice, crediting it with the reward of its own token alone is biased."""
+    errors = [estimator_error(backend, to_go=False, interact=True, seed=seed) for seed in range(3)]
+    worst = max(error / norm for error, norm in errors)
+    assert worst >= BOUNDS["reinforce.credit"].limit, f"the bias is {worst:.3f} of the gradient at most"
+
+
+def test_bias_of_one_tokens_reward(backend):
+    check_bias_of_one_tokens_reward(backend)
+
+
+def check_independence(backend, drawn: Logits, seed: int) -> None:
+    """Causal and independent of the batch, drawn or greedy: a token keeps its experts whatever the others are."""
+    z, random, gumbel = drawn.values, np.random.default_rng(seed), noise(drawn.values.shape, seed)
+    for traced in ({}, {"gumbel": gumbel}):
+        before = eager(backend, ROUTER, "float32", z, traced=traced, k=drawn.k, nucleus=0.9)
+        for t in (0, len(z) - 1):
+            others = 3 * random.standard_normal(z.shape)
+            others[t] = z[t]
+            moved = {"gumbel": np.where(np.arange(len(z))[:, None] == t, gumbel, 1.0)} if traced else {}
+            after = eager(backend, ROUTER, "float32", others, traced=moved, k=drawn.k, nucleus=0.9)
+            assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
+            assert_same(after.plan[t], np.asarray(before.plan)[t], what=f"token {t} among others: plan")
+
+
+@given(drawn=logits(shapes=SHAPES), seed=seeds)
+def test_independence(backend, drawn, seed):
+    check_independence(backend, drawn, seed)
+
+
+def both(z, gumbel, expert, value, reward, module):
+    """Return the routing and the terms of one group."""
+    routing = module.reinforce_router(z, 2, gumbel=gumbel, nucleus=0.9)
+    return routing, module.policy_terms(z, expert, value, reward, nucleus=0.9)
+
+
+@pytest.mark.slow
+def test_under_jit_vmap_and_scan(backend):
+    """Groups under vmap inside a scan under jit get what they get alone."""
+    random, module = np.random.default_rng(5), backend.routers.reinforce
+    z, gumbel = random.standard_normal((2, 3, 2, 7, 4)).astype(np.float32)
+    value, reward = random.standard_normal((2, 3, 2, 7)).astype(np.float32)
+    expert = np.empty((3, 2, 7, 2), np.int32)
+    for i in np.ndindex(3, 2):
+        expert[i] = random_experts(z[i].astype(float), 2, 0.9, 0)
+    one = functools.partial(both, module=module)
+    arrays = tuple(map(jnp.asarray, (z, gumbel, expert, value, reward)))
+    step = jax.vmap(one)
+    routing, terms = jax.jit(lambda a: jax.lax.scan(lambda _, groups: (None, step(*groups)), None, a)[1])(arrays)
+    for i in np.ndindex(3, 2):
+        alone = one(*(array[i] for array in arrays))
+        assert_same(routing.expert[i], alone[0].expert, what=f"group {i}: expert")
+        found = type(terms)(*(field[i] for field in terms))
+        compare_terms(found, alone[1], z[i], 2, "float32", f"group {i}")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    z, more = np.zeros((7, 4)), draw_terms(np.zeros((7, 4)), 0)
+    found = eager(backend, ROUTER, "float32", z, k=2)
+    assert all(isinstance(field, jax.Array) for field in found)
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+    assert [field.shape for field in found] == [(7, 2), (7, 2), (4,), (7, 4), ()]
+    terms = eager(backend, TERMS, "float32", z, found.expert, more["value"], more["reward"])
+    assert [field.shape for field in terms] == [()] * 5 + [(7,)] and all(x.dtype == jnp.float32 for x in terms)
+    low = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((7, 4), (7,), (7,))]
+    raised = jax.eval_shape(backend.routers.reinforce.reinforce_router, low[0])
+    assert raised.gate.dtype == raised.plan.dtype == jnp.float32
+    expert = jax.ShapeDtypeStruct((7, 2), jnp.int32)
+    raised = jax.eval_shape(backend.routers.reinforce.policy_terms, low[0], expert, *low[1:])
+    assert {field.dtype for field in raised} == {jnp.dtype("float32")}
+
+
+@pytest.mark.twin
+def test_a_logit_that_is_not_a_number_is_not_lost(backend):
+    for bad, nucleus in itertools.product((np.nan, np.inf, -np.inf), (1.0, 0.5)):
+        z = np.zeros((7, 4))
+        z[1, 3] = bad
+        found = eager(backend, ROUTER, "float32", z, nucleus=nucleus)
+        assert_same(np.isnan(found.gate[:, 0]), np.arange(7) == 1, what=f"gates with {bad}, nucleus {nucleus}")
+        terms = eager(backend, TERMS, "float32", z, np.zeros((7, 1), int), np.zeros(7), np.ones(7), nucleus=nucleus)
+        assert np.isnan(terms.loss), f"loss with {bad}, nucleus {nucleus}"
+        with pytest.raises(ValueError, match=r"logits: entry \(1, 3\) is"):
+            reference.reinforce_router(z, nucleus=nucleus)
+    for name in ("value", "reward"):
+        arrays = {"value": np.zeros(7), "reward": np.zeros(7)} | {name: np.full(7, np.nan)}
+        terms = eager(backend, TERMS, "float32", np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
+        assert np.isnan(terms.loss), name
+        with pytest.raises(ValueError, match=f"{name}: entry"):
+            reference.policy_terms(np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.reinforce, jnp.asarray), (reference, np.asarray)):
+        z, expert, per_token = array(np.zeros((4, 2))), array(np.zeros((4, 1), int)), array(np.zeros(4))
+        for k in (0, 3):
+            with pytest.raises(ValueError, match=f"k is {k}"):
+                module.reinforce_router(z, k)
+        for nucleus in (0.0, 1.5):
+            with pytest.raises(ValueError, match=f"nucleus is {nucleus}"):
+                module.log_policy(z, nucleus=nucleus)
+        with pytest.raises(ValueError, match="gumbel has shape"):
+            module.reinforce_router(z, gumbel=z[:3])
+        with pytest.raises(ValueError, match="mask has shape"):
+            module.reinforce_router(z, mask=per_token[:3] == 0)
+        with pytest.raises(ValueError, match="expert has shape"):
+            module.log_probability(z, expert[:3])
+        for name in ("value", "reward", "held_advantage"):
+            arrays = {"value": per_token, "reward": per_token} | {name: expert}
+            with pytest.raises(ValueError, match=f"{name} has shape"):
+                module.policy_terms(z, expert, **arrays)
+    for wrong, message in (([[0, 0]], "distinct"), ([[0, 2]], "expert indices")):
+        with pytest.raises(ValueError, match=message):
+            reference.log_probability(np.zeros((1, 2)), np.array(wrong))
+    with pytest.raises(ValueError, match="0 real tokens"):
+        reference.reinforce_router(np.zeros((4, 2)), mask=np.zeros(4, bool))

@@ -1,0 +1,606 @@
+"""S-BASE: plans by their marginals, choices by what the plan admits, gates by the logits.
+
+The sweeps are fixed in both twins wherever plans are compared: a stop that depends on data may come one sweep earlier.
+Where Newton's method has to help, plans are compared that are converged far beyond any tolerance of a router; besides,
+each plan is judged by its own marginals and by its duality gap, which no other implementation has a part in.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_plan, assert_same
+from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.test_base import draw_scores
+from routelaws.reference.notation import Routing
+from routelaws.reference.routers import sinkhorn as reference
+
+PLAN, ROUTER = "routers.sinkhorn.sinkhorn_plan", "routers.sinkhorn.sinkhorn_router"
+SWEEPS = (0, 1, 30)
+TIGHT = 1e-9  # handed to the functions where plans are compared that Newton's method has found
+SCALES = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+HARD_FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike")
+
+precisions = st.sampled_from(PRECISIONS)
+
+
+def plan_unit(values: np.ndarray, precision: str) -> float:
+    """Return the relative error of a plan entry: u per unit of log-plan, whose terms reach 2 max |z| + log T + log E.
+
+    Shifting a row changes nothing, so what counts is the spread of each row; but the shift itself is rounded.
+    """
+    return UNIT[precision] * (4 + 2 * np.abs(values).max() + np.log(values.size))
+
+
+def swept_unit(values: np.ndarray, precision: str, num_sweeps: int) -> float:
+    """Return the relative error of a plan entry after a number of sweeps.
+
+    Each sweep rounds the potentials by a unit of its own and takes over the error that was there, in full along
+    experts that share hardly a token: with entries of some hundred, errors add up over 30 sweeps.
+    """
+    return (1 + num_sweeps) * plan_unit(values, precision)
+
+
+def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
+    """Plan, potentials and residual after a fixed number of sweeps."""
+    found = run(backend, PLAN, precision, drawn.values, num_sweeps=num_sweeps)
+    wanted = reference.sinkhorn_plan(drawn.values, num_sweeps=num_sweeps)
+    what = f"sinkhorn_plan, {drawn.family} {drawn.values.shape}, {num_sweeps} sweeps, {precision}"
+    unit = plan_unit(drawn.values, precision)
+    assert_plan("sinkhorn.marginals", found.plan, found.residual, unit, what=what)
+    swept = swept_unit(drawn.values, precision, num_sweeps)
+    scale = swept * wanted.plan + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.plan", found.plan, wanted.plan, scale, what=f"{what}: plan")
+    potentials = [p - p[0] for p in (np.asarray(found.column_potential, np.float64), wanted.column_potential)]
+    assert_close_bounded("sinkhorn.potential", *potentials, swept, what=f"{what}: column_potential")
+    assert int(found.sweeps) == wanted.sweeps == num_sweeps, what
+    assert int(found.newton_steps) == wanted.newton_steps == 0, f"{what}: a fixed number of sweeps is sweeps alone"
+    if abs(wanted.residual - 1e-3) > unit * BOUNDS["sinkhorn.marginals"].limit * len(drawn.values):
+        assert bool(found.converged) == wanted.converged == (wanted.residual <= 1e-3), what
+
+
+def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
+    """The stopping rule: converged says what the residual says, no sweep comes after it, no step before the last."""
+    found = run(backend, PLAN, precision, drawn.values, **options)
+    wanted = reference.sinkhorn_plan(drawn.values, **options)
+    tolerance, most = options.get("tolerance", 1e-3), options.get("max_sweeps", 100)
+    what = f"sinkhorn_plan, {drawn.family} {drawn.values.shape}, {options}, {precision}"
+    unit = plan_unit(drawn.values, precision)
+    assert_plan("sinkhorn.marginals", found.plan, found.residual, unit, what=what)
+    assert bool(found.converged) == (float(found.residual) <= np.asarray(tolerance, precision)), what
+    sweeps, steps = int(found.sweeps), int(found.newton_steps)
+    assert sweeps <= most and (bool(found.converged) or sweeps == most), what
+    assert steps <= options.get("max_newton", 200) and (steps == 0 or sweeps == most), f"{what}: {steps} steps"
+    if sweeps:
+        before = reference.sinkhorn_plan(drawn.values, num_sweeps=sweeps - 1)
+        slack = unit * BOUNDS["sinkhorn.marginals"].limit * len(drawn.values)
+        assert before.residual > tolerance - slack, f"{what}: went on after residual {before.residual}"
+    if precision == "float64":
+        assert sweeps == wanted.sweeps and bool(found.converged) == wanted.converged, what
+        assert (steps > 0) == (wanted.newton_steps > 0), f"{what}: {steps} steps, expected {wanted.newton_steps}"
+    if sweeps == most and not options:
+        check_stopping(backend, drawn, precision, max_newton=0)
+
+
+def check_router(backend, drawn: Logits, precision: str, gate: str, training: bool) -> None:
+    """Selection by what the reference's scores admit; then everything else with the reference's selection."""
+    z, k = drawn.values, drawn.k
+    options = dict(k=k, training=training, gate=gate, num_sweeps=30)
+    found = run(backend, ROUTER, precision, z, **options)
+    wanted = reference.sinkhorn_router(z, **options)
+    what = f"sinkhorn_router, {drawn.family} {z.shape}, {options}, {precision}"
+    check_selection(found, wanted, drawn, precision, training, what)
+    counts = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1])
+    load = counts / found.expert.size
+    assert_close_bounded("sinkhorn.load", found.load, load, UNIT[precision] * load, what=f"{what}: load")
+
+    held = Routing(*wanted)
+    found = run(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*held)}, **options)
+    assert_same(found.expert, held.expert, what=f"{what}: held expert")
+    for name in ("load", "plan", "residual"):
+        kept = np.asarray(getattr(held, name)).astype(precision)
+        assert_same(getattr(found, name), kept, what=f"{what}: held {name}")
+    spread = 2 + np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True) + np.abs(z).max()
+    scale = UNIT[precision] * spread * wanted.gate + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+
+
+def check_selection(found, wanted, drawn, precision, training, what):
+    """The experts of a routing, by the plan of 30 sweeps in training and by the logits in evaluation."""
+    z, k = drawn.values, drawn.k
+    if not training:  # the same floats in both twins
+        assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+        unit = UNIT[precision] * len(z)
+        assert_close_bounded("sinkhorn.load", found.plan, wanted.plan, unit * wanted.plan, what=f"{what}: plan")
+        scale = unit * (1 + wanted.residual)
+        assert_close_bounded("sinkhorn.load", found.residual, wanted.residual, scale, what=f"{what}: residual")
+        return
+    # Scores are logarithms, so the relative error of the plan is their margin; what underflows is all the same.
+    with np.errstate(divide="ignore"):
+        scores = np.maximum(np.log(wanted.plan), np.log(np.finfo(precision).tiny))
+    margin = BOUNDS["sinkhorn.plan"].limit * swept_unit(z, precision, 30)
+    undecided = assert_admissible_top_k(found.expert, scores, margin, what=what)
+    if drawn.family == "skewed" and k == 1:
+        assert undecided <= BOUNDS["sinkhorn.undecided"].limit, f"{what}: {undecided:.2f} of the rows are undecided"
+
+
+@given(drawn=logits(), precision=precisions, num_sweeps=st.sampled_from(SWEEPS))
+def test_plan(backend, drawn, precision, num_sweeps):
+    check_plan(backend, drawn, precision, num_sweeps)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_sweep_where_a_mass_underflows(backend, precision):
+    """An expert far below the others, whose mass is 0 in floats and not in logarithms; rows that add up unlike."""
+    values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
+    check_plan(backend, Logits(values.astype(np.float32).astype(np.float64), "extreme", 1), precision, 1)
+
+
+@given(drawn=logits(shapes=((5, 1), (13, 3), (14, 4))), precision=precisions)
+def test_stopping(backend, drawn, precision):
+    check_stopping(backend, drawn, precision)
+
+
+@pytest.mark.slow
+@given(drawn=logits(("skewed", "extreme"), ((6, 8),)),
+       options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}]))  # fmt: skip
+def test_stopping_options(backend, drawn, options):
+    check_stopping(backend, drawn, "float64", **options)
+
+
+def test_a_hard_plan_says_that_it_did_not_converge(backend):
+    drawn = Logits(np.random.default_rng(0).standard_normal((16, 4)) * 100, "extreme", 1)
+    for module in (backend.routers.sinkhorn, reference):
+        values = drawn.values if module is reference else jnp.asarray(drawn.values)
+        alone = module.sinkhorn_plan(values, max_newton=0)
+        assert not bool(alone.converged) and int(alone.sweeps) == 100 and float(alone.residual) > 1e-3
+        for most in (1, 2):
+            given_up = module.sinkhorn_plan(values, max_newton=most)
+            assert not bool(given_up.converged) and int(given_up.newton_steps) == most
+            assert 1e-3 < float(given_up.residual) <= float(alone.residual)
+        actual = np.abs(4 * np.asarray(given_up.plan, np.float64).sum(axis=0) - 1).max()
+        scale = plan_unit(drawn.values, "float32")
+        assert_close_bounded("sinkhorn.marginals", float(given_up.residual), actual, scale, what="given up: residual")
+
+
+def test_a_residual_that_is_the_tolerance_is_converged(backend):
+    """Asked again with the residual that was left."""
+    values = draw_scores("random", (16, 4), 1.0, 5).values
+    for solve in (lambda **options: run(backend, PLAN, "float32", values, num_sweeps=1, **options),
+                  lambda **options: reference.sinkhorn_plan(values, num_sweeps=1, **options)):  # fmt: skip
+        left = float(solve().residual)
+        assert left > 0 and bool(solve(tolerance=left).converged)
+
+
+def dual_gap(values: np.ndarray, plan: np.ndarray, potential: np.ndarray) -> float:
+    """Return the dual of the potentials less <plan, values> + H(plan): 0 for a balanced plan that is optimal."""
+    z = values - values.max(axis=1, keepdims=True)
+    shifted = z + potential
+    top = shifted.max(axis=1)
+    dual = np.log(len(z)) + (top + np.log(np.exp(shifted - top[:, None]).sum(axis=1))).mean() - potential.mean()
+    return dual - (plan * (z - np.log(np.where(plan > 0, plan, 1)))).sum()
+
+
+def check_hard(backend, family: str, shape, scale: float, seed: int, precision: str, tolerance: float = 1e-3) -> None:
+    """At any scale: balanced within the tolerance, rows exact, no gap; and tightly converged plans are the same."""
+    values = draw_scores(family, shape, scale, seed).values
+    found = run(backend, PLAN, precision, values, tolerance=tolerance)
+    what = f"sinkhorn_plan, {family} {shape} times {scale:g}, seed {seed}, {precision}"
+    plan, potential = (np.asarray(leaf, np.float64) for leaf in (found.plan, found.column_potential))
+    assert bool(found.converged), f"{what}: residual {float(found.residual)} after {int(found.newton_steps)} steps"
+    assert_plan("sinkhorn.rows", plan, found.residual, UNIT[precision] * shape[1], what=what)
+    # gap = Σ g (m - 1/E) for a plan of the form exp(z + f + g) whose rows are exact
+    sums = np.abs(values).max() + np.abs(potential).max() + np.log(values.size)
+    uneven = (potential * (plan.sum(axis=0) - 1 / shape[1])).sum()
+    gap = dual_gap(values, plan, potential)
+    assert_close_bounded("sinkhorn.gap", gap, uneven, UNIT[precision] * sums, what=f"{what}: duality gap")
+    if precision == "float64" and tolerance == TIGHT:
+        wanted = reference.sinkhorn_plan(values, tolerance=tolerance)
+        assert wanted.converged, f"{what}: the reference did not converge"
+        scale = tolerance + UNIT[precision] * sums
+        assert_close_bounded("sinkhorn.tight", shape[0] * plan, shape[0] * wanted.plan, scale, what=f"{what}: T * plan")
+
+
+@given(family=st.sampled_from(HARD_FAMILIES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1))
+def test_every_scale_is_balanced(backend, family, scale, seed):
+    check_hard(backend, family, (13, 3), scale, seed, "float32")
+    check_hard(backend, family, (13, 3), scale, seed, "float64", tolerance=TIGHT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(64, 8), (1024, 32)])
+def test_every_scale_and_family(backend, shape):
+    for family in HARD_FAMILIES:
+        for scale in SCALES:
+            check_hard(backend, family, shape, scale, 1, "float32")
+            if shape[0] < 100:
+                check_hard(backend, family, shape, scale, 1, "float64", tolerance=TIGHT)
+
+
+def megatron_logits(shape, scale: float, seed: int) -> np.ndarray:
+    """Logits on which scaling vectors of exp(z) never come to rest, or overflow: noise and an offset per expert."""
+    random = np.random.default_rng(seed)
+    values = scale * (random.standard_normal(shape) + random.standard_normal(shape[1]))
+    return values.astype(np.float32).astype(np.float64)
+
+
+SMALL_REGRESSION = [((4096, 8), scale) for scale in (2.0, 3.0, 5.0, 100.0)]
+LARGE_REGRESSION = [((4096, 64), 2.0), ((4096, 64), 1e4), ((8192, 256), 1.5), ((8192, 256), 2.0), ((8192, 256), 1e3)]
+
+
+@pytest.mark.parametrize(
+    "shape, scale", SMALL_REGRESSION + [pytest.param(*case, marks=pytest.mark.slow) for case in LARGE_REGRESSION]
+)
+def test_what_the_exponential_form_cannot_do(backend, shape, scale):
+    for seed in range(3 if shape[1] < 64 else 1):
+        found = run(backend, PLAN, "float32", megatron_logits(shape, scale, seed))
+        what = f"sinkhorn_plan {shape} times {scale:g}, seed {seed}"
+        assert bool(found.converged), f"{what}: residual {float(found.residual)}"
+        unit = UNIT["float32"] * shape[1]
+        assert_plan("sinkhorn.rows", found.plan, found.residual, unit, what=what)
+        if scale <= 5:  # what is easy stays with the sweeps
+            assert int(found.newton_steps) == 0 and int(found.sweeps) < 40, f"{what}: {int(found.sweeps)} sweeps"
+
+
+@pytest.mark.slow
+def test_groups_side_by_side(backend):
+    """Under vmap each group gets what it gets alone, and the easy one no step of Newton's method."""
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("vmap is of JAX")
+    easy, hard = (draw_scores("random", (13, 3), scale, 3).values.astype(np.float32) for scale in (1.0, 1e3))
+    found = jax.jit(jax.vmap(backend.routers.sinkhorn.sinkhorn_plan))(jnp.asarray(np.stack([easy, hard])))
+    for index, values in enumerate((easy, hard)):
+        alone = run(backend, PLAN, "float32", values)
+        unit = plan_unit(values, "float32")
+        what = "sinkhorn_plan under vmap"
+        assert_close_bounded("sinkhorn.tight", 13 * found.plan[index], 13 * np.asarray(alone.plan), unit, what=what)
+        assert bool(found.converged[index]) and int(found.sweeps[index]) == int(alone.sweeps)
+        assert (int(found.newton_steps[index]) > 0) == (int(alone.newton_steps) > 0) == (index == 1)
+
+
+def padded(drawn: Logits, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mask with at least one real token, and the logits with something else in the padded rows."""
+    random = np.random.default_rng(seed)
+    mask = random.random(len(drawn.values)) < 0.6
+    mask[random.integers(len(mask))] = True
+    return mask, np.where(mask[:, None], drawn.values, random.choice([np.nan, 1e4, 0.0]))
+
+
+def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool) -> None:
+    """Padded tokens change nothing for the others, whatever is in their rows, and get no mass."""
+    mask, values = padded(drawn, seed)
+    k, what = drawn.k, f"sinkhorn, {drawn.family} {values.shape}, {mask.sum()} real, training {training}, {precision}"
+    options = dict(k=k, training=training, num_sweeps=30)
+    wanted, alone = reference.sinkhorn_router(values, mask=mask, **options), drawn.values[mask]
+    rows = reference.sinkhorn_router(alone, **options)
+    found = run(backend, ROUTER, precision, values, traced={"mask": mask}, **options)
+    for name in ("expert", "gate", "plan"):
+        assert_same(getattr(wanted, name)[mask], getattr(rows, name), what=f"{what}: {name} of the reference")
+    for routing in (wanted, found):
+        empty = np.asarray(routing.expert)[~mask]
+        assert_same(empty, np.tile(np.arange(k), (len(empty), 1)), what=f"{what}: expert of padded tokens")
+        for name in ("gate", "plan"):
+            empty = np.asarray(getattr(routing, name))[~mask]
+            assert_same(empty, np.zeros(empty.shape), what=f"{what}: {name} of padded tokens")
+    kept = found._replace(**{name: np.asarray(getattr(found, name))[mask] for name in ("expert", "gate", "plan")})
+    check_selection(kept, rows, Logits(alone, "padded", k), precision, training, what)
+    scale = swept_unit(alone, precision, 30) * rows.plan + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.plan", kept.plan, rows.plan, scale, what=f"{what}: plan")
+    load = np.bincount(kept.expert.ravel(), minlength=values.shape[1]) / kept.expert.size
+    scale = UNIT[precision] * len(alone) * load
+    assert_close_bounded("sinkhorn.load", found.load, load, scale, what=f"{what}: load")
+    held = run(backend, ROUTER, precision, values, k=k, jit=False,
+               traced={"mask": mask, "held": backend.notation.Routing(*wanted)})  # fmt: skip
+    spread = 2 + np.ptp(alone, axis=1, keepdims=True) + np.abs(alone).max()
+    gates = reference.sinkhorn_router(values, k, mask=mask, held=wanted).gate
+    scale = np.zeros(gates.shape)
+    scale[mask] = UNIT[precision] * spread * gates[mask] + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.gate", held.gate, gates, scale, what=f"{what}: gate")
+
+
+@given(drawn=logits(shapes=((13, 3),)), seed=st.integers(0, 2**32 - 1), training=st.booleans())
+def test_mask(backend, drawn, seed, training):
+    check_mask(backend, drawn, seed, "float32", training)
+
+
+def test_mask_of_a_hard_plan(backend):
+    """Newton's method counts real tokens too: the plan is that of the real rows, the rest of it 0."""
+    drawn = Logits(draw_scores("random", (13, 3), 1e3, 5).values, "random", 1)
+    mask, values = padded(drawn, 1)
+    wanted = reference.sinkhorn_plan(drawn.values[mask], tolerance=TIGHT)
+    assert wanted.converged and wanted.newton_steps > 0
+    ours = reference.sinkhorn_plan(values, tolerance=TIGHT, mask=mask)
+    assert_same(ours.plan[mask], wanted.plan, what="sinkhorn_plan of the reference with a mask")
+    found = run(backend, PLAN, "float64", values, traced={"mask": mask}, tolerance=TIGHT)
+    scale = TIGHT + plan_unit(drawn.values, "float64")
+    for plan in (ours.plan, np.asarray(found.plan)):
+        assert_same(plan[~mask], np.zeros((sum(~mask), 3)), what="sinkhorn_plan of padded tokens")
+        assert_close_bounded("sinkhorn.tight", 13 * plan[mask], 13 * wanted.plan, scale, what="sinkhorn_plan, mask")
+    assert bool(found.converged)
+
+
+def test_mask_where_a_mass_underflows(backend):
+    """As without padding, whatever the padded rows hold: the mass of an expert is 0 in floats and not in logarithms."""
+    values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
+    mask = np.arange(16) % 3 != 1
+    alone = reference.sinkhorn_plan(values[mask], num_sweeps=1)
+    found = run(backend, PLAN, "float64", np.where(mask[:, None], values, 1e4), traced={"mask": mask}, num_sweeps=1)
+    scale = swept_unit(values, "float64", 1)
+    ours, tiny = np.asarray(found.plan)[mask], np.finfo("float64").tiny
+    assert_close_bounded("sinkhorn.plan", ours, alone.plan, scale * alone.plan + tiny,
+                         what="sinkhorn_plan, mask, a mass that underflows: plan")  # fmt: skip
+    assert_close_bounded("sinkhorn.plan", found.column_potential, alone.column_potential,
+                         scale * np.abs(alone.column_potential).max(),
+                         what="sinkhorn_plan, mask, a mass that underflows: potential")  # fmt: skip
+
+
+def masked_gate_sum(point, weights, mask, router):
+    """Return Σ weights · gate with padding."""
+    return (router(point["logits"], 1, mask=mask, num_sweeps=3).gate * weights).sum()
+
+
+def check_no_gradient_into_padding(backend) -> None:
+    drawn = Logits(draw_scores("random", (13, 3), 1.0, 5).values, "random", 1)
+    mask, values = padded(drawn, 2)
+    values[~mask] = np.nan
+    found = gradient(masked_gate_sum, {"logits": values}, np.ones((13, 1)), mask,
+                     router=backend.routers.sinkhorn.sinkhorn_router)["logits"]  # fmt: skip
+    assert_same(found[~mask], np.zeros(found[~mask].shape), what="gradient into padded rows")
+    assert np.abs(found[mask]).min() > 0
+
+
+def test_no_gradient_into_padding(backend):
+    check_no_gradient_into_padding(backend)
+
+
+def test_a_mask_needs_a_real_token():
+    for mask in (np.zeros(4, bool), np.ones(3, bool)):
+        for call in (reference.sinkhorn_plan, reference.sinkhorn_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                call(np.zeros((4, 2)), mask=mask)
+
+
+def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision: str, training: bool = True) -> None:
+    """Four devices with a quarter of the tokens each return the routing of the whole group."""
+    shards = values.reshape(4, -1, values.shape[1])
+    masks = None if mask is None else mask.reshape(4, -1)
+    with jax.enable_x64(precision == "float64"):
+        shards = jnp.asarray(shards, precision)
+
+        def route(logits, mask):
+            return backend.routers.sinkhorn.sinkhorn_router(logits, mask=mask, training=training, axis_name="shard")
+
+        axes = 0, None if mask is None else 0
+        found = jax.jit(jax.vmap(route, in_axes=axes, axis_name="shard"))(shards, masks)
+    whole = reference.sinkhorn_router(values, mask=mask, training=training)
+    what = f"sinkhorn_router over 4 shards, {values.shape}, training {training}"
+    unit = plan_unit(values, precision)
+    assert_same(np.asarray(found.expert).reshape(-1, 1), whole.expert, what=f"{what}: expert")
+    joined = len(values) * np.asarray(found.plan).reshape(values.shape)
+    assert_close_bounded("sinkhorn.shards", joined, len(values) * whole.plan, unit, what=f"{what}: plan")
+    for name in ("load", "residual"):
+        same = np.asarray(getattr(found, name))
+        assert_same(same, np.broadcast_to(same[:1], same.shape), what=f"{what}: {name} on all shards")
+        assert_close_bounded("sinkhorn.shards", same[0], getattr(whole, name), unit, what=f"{what}: {name}")
+
+
+@pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
+def test_shards(backend, scale, masked):
+    """By sweeps, and by Newton's method where masses underflow and a shard is all padding."""
+    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+        pytest.skip("axis_name is of JAX")
+    values = draw_scores("random", (64, 8), scale, 2).values
+    mask = (np.random.default_rng(0).random(64) < 0.8) & (np.arange(64) < 48) if masked else None
+    check_shards(backend, values, mask, "float64")
+
+
+MESH = """
+import jax, jax.numpy as jnp, numpy as np
+from routelaws.accelerated.routers.sinkhorn import sinkhorn_plan, sinkhorn_router
+from routelaws.accelerated.routers.quantile import quantile_bias
+random = np.random.default_rng(0)
+mesh, P = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P
+kept = []
+for scale in (1.0, 30.0, 1e3, 1e4):
+    z = jnp.asarray(scale * (random.standard_normal((64, 8)) + random.standard_normal(8)), jnp.float32)
+    out = {"plan": P("data"), "residual": P(), "newton_steps": P(), "expert": P("data"), "load": P(), "bias": P()}
+
+    @jax.jit
+    @jax.shard_map(mesh=mesh, in_specs=(P("data"), P()), out_specs=out)
+    def shards(z, bias):
+        solved = sinkhorn_plan(z, axis_name="data")
+        routed = sinkhorn_router(z, axis_name="data")
+        return dict(plan=solved.plan, residual=solved.residual, newton_steps=solved.newton_steps,
+                    expert=routed.expert, load=routed.load, bias=quantile_bias(z, bias, axis_name="data"))
+
+    found, whole, routed = shards(z, jnp.zeros(8)), sinkhorn_plan(z), sinkhorn_router(z)
+    own = np.mean([quantile_bias(part, jnp.zeros(8)) for part in z.reshape(4, 16, 8)], axis=0)
+    kept.append([float(found["residual"]), float(64 * abs(found["plan"] - whole.plan).max()),
+                 int((found["expert"] != routed.expert).sum()), int(found["newton_steps"]), int(whole.newton_steps),
+                 float(abs(found["load"] - routed.load).max()), float(abs(found["bias"] - own).max() / scale)])
+import json
+print(json.dumps([len(jax.devices()), kept]))
+"""
+
+
+@pytest.mark.slow
+def test_devices():
+    """The same with shard_map, on four devices of the CPU."""
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", MESH], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    devices, kept = json.loads(done.stdout)
+    assert devices == 4
+    for scale, (residual, plan, moved, steps, alone, load, bias) in zip((1.0, 30.0, 1e3, 1e4), kept, strict=True):
+        assert residual <= 1e-3 and (steps > 0) == (alone > 0) == (scale > 1) and moved <= 1, (scale, kept)
+        check("sinkhorn.devices", plan, 1e-3 + UNIT["float32"] * scale, message=f"plan at scale {scale}")
+        check("sinkhorn.shards", load, moved + UNIT["float32"], message=f"load at scale {scale}")
+        check("quantile.bias", bias, UNIT["float32"] * 16, message=f"bias at scale {scale}")
+
+
+def test_gates_of_extreme_logits_without_a_warning():
+    """exp(-z) overflows below -709; the gate is 0 there, and no warning is due."""
+    z = np.array([[-1e4, -800.0, 0.0, 800.0]])
+    with np.errstate(all="raise", under="ignore"):
+        found = reference.gate_values(z, np.array([[0, 1, 2, 3]]), "sigmoid")
+    assert_same(found, np.array([[0.0, 0.0, 0.5, 1.0]]), what="gate_values")
+
+
+@given(drawn=logits(), precision=precisions, gate=st.sampled_from(reference.GATES), training=st.booleans())
+def test_router(backend, drawn, precision, gate, training):
+    check_router(backend, drawn, precision, gate, training)
+
+
+@pytest.mark.slow
+@given(drawn=logits(families=("tied", "lattice"), shapes=((13, 3),)), k=st.integers(1, 2))
+def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
+    """A plan with all entries equal is what both twins compute exactly, so the tie rule decides."""
+    shape = drawn.values.shape
+    k = min(k, shape[1])
+    for value, training in ((0.0, True), (-0.0, True), (0.25, True), (0.25, False), (-0.0, False)):
+        found = run(backend, ROUTER, "float32", np.full(shape, value), k=k, training=training)
+        assert_same(found.expert, np.tile(np.arange(k), (shape[0], 1)), what=f"sinkhorn_router of {value}, k {k}")
+
+
+@given(drawn=logits(families=("lattice", "free", "skewed")), seed=st.integers(0, 2**32 - 1), precision=precisions)
+def test_symmetries(backend, drawn, seed, precision):
+    """Shifted rows change nothing; permuted tokens and experts permute the plan."""
+    random = np.random.default_rng(seed)
+    z = np.round(drawn.values * 64) / 64  # so that z + shift is exact
+    num_tokens, num_experts = z.shape
+    shift = random.integers(-8, 8, (num_tokens, 1)) / 4
+    rows, columns = random.permutation(num_tokens), random.permutation(num_experts)
+    plan = np.asarray(run(backend, PLAN, precision, z, num_sweeps=30).plan)
+    unit = swept_unit(np.abs(z) + 2, precision, 30)
+    for name, moved, wanted in (
+        ("shifted rows", z + shift, plan),
+        ("permuted tokens", z[rows], plan[rows]),
+        ("permuted experts", z[:, columns], plan[:, columns]),
+    ):
+        found = run(backend, PLAN, precision, moved, num_sweeps=30).plan
+        scale = 2 * unit * wanted + np.finfo(precision).tiny  # both sides are rounded
+        assert_close_bounded("sinkhorn.plan", found, wanted, scale, what=f"sinkhorn_plan, {name}")
+
+
+def gate_sum(point, weights, router, k, gate, training):
+    """Return Σ weights · gate, with the router's own selection."""
+    return (router(point["logits"], k, gate=gate, training=training, num_sweeps=7).gate * weights).sum()
+
+
+def plan_sum(point, weights, plan, num_sweeps):
+    """Return Σ weights · plan, of which no gradient may be left."""
+    return (plan(point["logits"], num_sweeps=num_sweeps).plan * weights).sum()
+
+
+def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed: int) -> None:
+    """Gradient of the gates through autodiff = central difference of the reference with its selection held."""
+    z, k = drawn.values, drawn.k
+    random = np.random.default_rng(seed)
+    weights, direction = random.standard_normal((len(z), k)), {"logits": random.standard_normal(z.shape)}
+    held = reference.sinkhorn_router(z, k, training=training, num_sweeps=7)
+
+    def value(point):
+        routing = reference.sinkhorn_router(point["logits"], k, gate=gate, training=training, held=held)
+        return float((routing.gate * weights).sum())
+
+    options = dict(router=backend.routers.sinkhorn.sinkhorn_router, k=k, gate=gate, training=training)
+    found = gradient(gate_sum, {"logits": z}, weights, **options)["logits"]
+    wanted = central_difference(value, {"logits": z}, direction)
+    scale = np.abs(weights).sum()
+    found = float((found * direction["logits"]).sum())
+    assert_close_bounded("sinkhorn.gradient", found, wanted, scale, what=f"gradient of gates, {z.shape}, {gate}")
+
+
+@given(
+    # Few shapes, and logits far apart: no plan entry of a row is near another, so both twins select the same.
+    drawn=logits(families=("skewed",), shapes=((13, 3), (6, 8))),
+    gate=st.sampled_from(reference.GATES),
+    training=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_gate_gradient(backend, drawn, gate, training, seed):
+    check_gate_gradient(backend, drawn, gate, training, seed)
+
+
+def check_no_gradient_through_the_plan(backend) -> None:
+    """The plan depends on the logits, and autodiff must not know it."""
+    z = np.array([[3.0, 0.0, 0.5], [2.0, 0.0, 1.0], [1.0, 0.0, -1.0]])
+    weights = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -1.0], [-0.7, 0.2, 2.0]])
+    value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]
+    assert abs(value[0] - value[1]) > 0.1  # so that a gradient of 0 says something
+    for num_sweeps in (4, None):
+        found = gradient(plan_sum, {"logits": z}, weights, plan=backend.routers.sinkhorn.sinkhorn_plan,
+                         num_sweeps=num_sweeps)  # fmt: skip
+        assert_same(found["logits"], np.zeros((3, 3)), what="gradient through sinkhorn_plan")
+
+
+def test_no_gradient_through_the_plan(backend):
+    check_no_gradient_through_the_plan(backend)
+
+
+@pytest.mark.slow
+def test_jit_changes_nothing(backend):
+    drawn = Logits(np.random.default_rng(3).standard_normal((12, 3)), "free", 2)
+    for training in (True, False):
+        ours, theirs = (run(backend, ROUTER, "float32", drawn.values, k=2, training=training, jit=jit)
+                        for jit in (True, False))  # fmt: skip
+        assert_same(ours.expert, theirs.expert, what="sinkhorn_router with and without jit")
+        unit = plan_unit(drawn.values, "float32")
+        for name in ("gate", "load", "plan"):
+            pair = getattr(ours, name), np.asarray(getattr(theirs, name))
+            assert_close_bounded("sinkhorn.plan", *pair, unit * np.abs(pair[1]), what=f"jit and no jit: {name}")
+
+
+@pytest.mark.twin
+def test_what_a_row_has_in_common_costs_no_digits(backend):
+    """Rows far apart from each other: taken off row by row, exactly for these logits, so the same to the last bit."""
+    values = np.round(draw_scores("random", (16, 4), 1.0, 5).values * 64) / 64
+    shift = 2.0**12 * np.arange(16)[:, None]
+    near, far = (run(backend, PLAN, "float32", z, num_sweeps=1) for z in (values, values + shift))
+    for field in ("plan", "column_potential", "residual"):
+        assert_same(getattr(far, field), getattr(near, field), what=f"sinkhorn_plan, shifted rows: {field}")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    z = np.zeros((5, 3))
+    found = run(backend, ROUTER, "float32", z, k=2)
+    assert all(isinstance(field, jax.Array) for field in found)
+    assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+    assert [field.shape for field in found] == [(5, 2), (5, 2), (3,), (5, 3), ()]
+    plan = run(backend, PLAN, "float32", z)
+    assert plan.converged.dtype == jnp.bool_ and plan.sweeps.dtype == jnp.int32 and plan.plan.dtype == jnp.float32
+    raised = backend.routers.sinkhorn.sinkhorn_plan(jnp.zeros((5, 3), jnp.bfloat16), num_sweeps=1)
+    assert raised.plan.dtype == jnp.float32
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("training", [True, False])
+def test_a_logit_that_is_not_a_number_is_not_lost(backend, training):
+    z = np.zeros((4, 2))
+    z[1, 0] = np.nan
+    found = run(backend, ROUTER, "float32", z, training=training)
+    assert np.isnan(found.gate[1, 0]) and (np.isnan(found.residual) or not training)
+    with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
+        reference.sinkhorn_router(z, training=training)
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.sinkhorn, jnp.asarray), (reference, np.asarray)):
+        for k in (0, 3):
+            with pytest.raises(ValueError, match=f"k is {k}"):
+                module.sinkhorn_router(array(np.zeros((4, 2))), k)
+        with pytest.raises(ValueError, match="gate is 'tanh'; allowed: softmax, sigmoid"):
+            module.sinkhorn_router(array(np.zeros((4, 2))), gate="tanh")
+        assert module.GATES == ("softmax", "sigmoid")

@@ -1,0 +1,480 @@
+"""Top-k: choices exactly where both twins compare the same floats, gates by their formula, gradients with `held`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
+from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.reference.notation import Routing
+from routelaws.reference.routers import top_k as reference
+
+TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
+SHAPES = ((7, 4),)
+"""A number of tokens that the experts do not divide."""
+
+FORMS = [(score, normalisation) for score in reference.SCORES for normalisation in reference.NORMALISATIONS]
+
+eager = functools.partial(run, jit=False)
+"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
+
+precisions = st.sampled_from(PRECISIONS)
+forms = st.sampled_from(FORMS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
+    """Return [T, 1], the relative error of the scores of each token: u per unit of what stands in the exponent."""
+    spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True)
+    return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1, keepdims=True))
+
+
+def check_mass(found, expert, kept, num_experts: int, precision: str, what: str) -> None:
+    """Plan, load and residual of a selection: equal mass for each assignment that is kept."""
+    plan = np.zeros((len(expert), num_experts))
+    for t, e in np.argwhere(kept):
+        plan[t, expert[t, e]] += 1 / np.sum(kept)
+    unit = UNIT[precision] * expert.size
+    residual = np.abs(num_experts * plan.sum(axis=0) - 1).max()
+    assert_close_bounded("top_k.load", found.plan, plan, UNIT[precision] * plan, what=f"{what}: plan")
+    assert_close_bounded("top_k.load", found.load, plan.sum(axis=0), unit * plan.sum(axis=0), what=f"{what}: load")
+    assert_close_bounded("top_k.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
+
+
+def check_held(
+    backend, path, drawn: Logits, wanted: Routing, precision: str, options: dict, what: str, **traced
+) -> None:
+    """With the reference's selection held: that selection back, and its gates."""
+    z = drawn.values
+    traced["held"] = backend.notation.Routing(*wanted)
+    found = eager(backend, path, precision, z, traced=traced, **options)
+    assert_same(found.expert, wanted.expert, what=f"{what}: held expert")
+    for name in ("load", "plan", "residual"):
+        kept = np.asarray(getattr(wanted, name)).astype(precision)
+        assert_same(getattr(found, name), kept, what=f"{what}: held {name}")
+    scale = unit_of(z, precision) * wanted.gate + np.finfo(precision).tiny * (wanted.gate > 0)
+    assert_close_bounded("top_k.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+
+
+def check_top_k(
+    backend, drawn: Logits, precision: str, k: int, score: str, normalisation: str, jit: bool = False
+) -> None:
+    """Without a bias both twins order the same floats: ties, -0.0 and scores that saturate included."""
+    z = drawn.values
+    options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=True)
+    what = f"top_k_router, {drawn.family} {z.shape}, {options}, {precision}"
+    found, wanted = run(backend, TOP_K, precision, z, jit=jit, **options), reference.top_k_router(z, **options)
+    assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+    scale = unit_of(z, precision) * wanted.gate + np.finfo(precision).tiny
+    assert_close_bounded("top_k.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+    check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, form=forms)
+def test_top_k(backend, drawn, precision, form):
+    check_top_k(backend, drawn, precision, drawn.k, *form)
+
+
+@pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1), (2, 8)])
+def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
+    """One token, one expert, more experts than tokens; all experts chosen."""
+    z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
+    check_top_k(backend, Logits(z.astype(float), "free", 1), "float32", num_experts, "softmax", "none", True)
+
+
+def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normalisation: str) -> None:
+    """Choose by score + bias, as far as rounding leaves it open; gates without the bias."""
+    z, k = drawn.values, drawn.k
+    options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=True)
+    what = f"top_k_router with a bias, {drawn.family} {z.shape}, {options}, {precision}"
+    found = eager(backend, TOP_K, precision, z, traced={"bias": bias}, **options)
+    plain = reference.top_k_router(z, z.shape[1], score=score)  # gates of all experts are the scores
+    scores = np.take_along_axis(plain.gate, np.argsort(plain.expert, axis=1), axis=1)
+    error = unit_of(z, precision) * scores + UNIT[precision] * np.abs(scores + bias) + np.finfo(precision).tiny
+    margin = BOUNDS["top_k.score"].limit * error.max(axis=1)
+    assert_admissible_top_k(found.expert, scores + bias, margin, what=what)
+    wanted = reference.top_k_router(z, bias=bias, **options)
+    check_held(backend, TOP_K, drawn, wanted, precision, options, what, bias=bias)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, form=forms, seed=seeds)
+def test_bias(backend, drawn, precision, form, seed):
+    bias = np.random.default_rng(seed).standard_normal(drawn.values.shape[1])
+    check_bias(backend, drawn, bias.astype(np.float32).astype(float), precision, *form)
+
+
+def check_bias_ties(backend) -> None:
+    """Scores 1/2 plus equal biases, zeros of both signs: exact in every precision, so the lower index wins."""
+    z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
+    for bias, wanted in (([0, 0, 0, 0], [0, 1]), ([-0.0, 0, 0, 0], [0, 1]), ([-0.5, -0.5, -0.5, -0.5], [0, 1]),
+                         ([0, 0.25, 0, 0.25], [1, 3]), ([-0.25, 0, 0.5, 0], [2, 1])):  # fmt: skip
+        for precision in precisions_of(backend):
+            found = eager(backend, TOP_K, precision, z, k=2, score="sigmoid", traced={"bias": np.array(bias, float)})
+            assert_same(found.expert, [wanted] * 7, what=f"top_k_router of ties, bias {bias}, {precision}")
+            assert_same(found.gate, np.full((7, 2), 0.5), what=f"gates of ties, bias {bias}, {precision}")
+        assert reference.top_k_router(z, 2, score="sigmoid", bias=np.array(bias, float)).expert.tolist() == [wanted] * 7
+
+
+def test_bias_ties(backend):
+    check_bias_ties(backend)
+
+
+def check_switch(backend, drawn: Logits, precision: str) -> None:
+    """Switch, and top-k with its defaults, by one definition: the most probable expert and that probability.
+
+    Each is judged by itself, so that the one that is off is blamed; how it comes by a softmax is its own business.
+    """
+    z = drawn.values
+    wanted, same = reference.switch_router(z), reference.top_k_router(z)
+    for name, field in wanted._asdict().items():
+        assert_same(field, getattr(same, name), what=f"reference, switch_router and top_k_router: {name}")
+    probability = np.exp(z - z.max(axis=1, keepdims=True))
+    probability = probability.max(axis=1) / probability.sum(axis=1)
+    scale = unit_of(z, precision) * probability[:, None]
+    for path in (SWITCH, TOP_K):
+        found, what = eager(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
+        dtype = np.asarray(found.gate).dtype
+        assert dtype.itemsize >= np.dtype(precision).itemsize, f"{what}: gates are {dtype}"
+        assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+        assert_close_bounded("top_k.gate", found.gate, probability[:, None], scale, what=f"{what}: gate")
+        check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
+    check_held(backend, SWITCH, drawn, wanted, precision, {}, "switch_router")
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_switch(backend, drawn, precision):
+    check_switch(backend, drawn, precision)
+
+
+@given(drawn=logits(shapes=SHAPES))
+def test_normalisations_agree(backend, drawn):
+    """Softmax, then top-k, then division by the sum = top-k, then softmax; with k = E also plain softmax."""
+    z, unit, tiny = drawn.values, unit_of(drawn.values, "float32"), np.finfo("float32").tiny
+    for k in (2, 4):
+        gates = {
+            form: np.asarray(eager(backend, TOP_K, "float32", z, k=k, score=form[0], normalisation=form[1]).gate, float)
+            for form in (("softmax", "none"), ("softmax", "sum"), ("softmax", "softmax"), ("sigmoid", "sum"))
+        }
+        after = gates["softmax", "softmax"]
+        scale = 2 * unit * after + tiny  # both sides are rounded
+        assert_close_bounded("top_k.gate", gates["softmax", "sum"], after, scale, what=f"sum and softmax, k {k}")
+        if k == 4:
+            assert_close_bounded("top_k.gate", gates["softmax", "none"], after, scale, what="none and softmax, k = E")
+        for form in (("softmax", "sum"), ("sigmoid", "sum")):
+            total = gates[form].sum(axis=1)
+            assert_close_bounded("top_k.gate", total, np.ones(len(z)), unit[:, 0], what=f"sum of the gates, {form}")
+
+
+def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
+    """Both experts, gates over the two, and who is kept: below twice the gate of the second."""
+    z = drawn.values
+    what = f"gshard_router, {drawn.family} {z.shape}, {precision}"
+    everyone = reference.gshard_router(z)
+    kept = np.ones((len(z), 2), bool)
+    if uniforms is None:
+        found = eager(backend, GSHARD, precision, z)
+    else:
+        threshold = 2 * everyone.gate[:, 1]
+        error = BOUNDS["top_k.gate"].limit * unit_of(z, precision)[:, 0] * threshold
+        near = np.abs(uniforms - threshold) <= 2 * error  # either may be right: take a clear case
+        uniforms = np.where(near, np.where(threshold > 0.5, 0.0, 0.75), uniforms)
+        found = eager(backend, GSHARD, precision, z, uniforms)
+        kept[:, 1] = uniforms < threshold
+    wanted = reference.gshard_router(z, uniforms)
+    assert_same(wanted.gate > 0, kept & (wanted.gate > 0), what=f"reference, {what}: who is kept")
+    assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+    scale = unit_of(z, precision) * wanted.gate + np.finfo(precision).tiny * kept
+    assert_close_bounded("top_k.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+    check_mass(found, wanted.expert, kept, z.shape[1], precision, what)
+    check_held(backend, GSHARD, drawn, wanted, precision, {}, what)
+
+
+@given(drawn=logits(shapes=SHAPES), precision=precisions, seed=seeds, evaluation=st.booleans())
+def test_gshard(backend, drawn, precision, seed, evaluation):
+    uniforms = np.random.default_rng(seed).random(len(drawn.values)).astype(np.float32).astype(float)
+    check_gshard(backend, drawn, None if evaluation else uniforms, precision)
+
+
+def test_how_often_gshard_keeps_the_second(backend):
+    """Gates 4/5 and 1/5 over seven evenly spread uniforms: three are below 2/5; equal gates are always kept."""
+    uniforms = (np.arange(7) + 0.5) / 7
+    for weight, wanted in ((4.0, 3), (1.0, 7)):
+        z = np.tile(np.log([[weight, 1.0, 1e-3, 1e-3]]), (7, 1))
+        gate = np.asarray(eager(backend, GSHARD, "float32", z, uniforms).gate)
+        assert (gate[:, 1] > 0).sum() == wanted, f"gshard_router keeps {(gate[:, 1] > 0).sum()} of 7, gate {weight}"
+
+
+def test_gshard_drops_a_second_whose_gate_is_0(backend):
+    """A uniform of 0 is not below 0."""
+    z, uniforms = np.tile([[0.0, -1000.0, -2000.0]], (12, 1)), np.zeros(12)
+    found = eager(backend, GSHARD, "float32", z, uniforms)
+    for name, load in (("backend", found.load), ("reference", reference.gshard_router(z, uniforms).load)):
+        assert np.count_nonzero(np.asarray(load)) == 1, f"gshard_router, the gate of the second underflows: {name}"
+
+
+def gate_sum(point, weights, router, **options):
+    """Return Σ weights · gate of a router's own selection."""
+    return (router(point["logits"], bias=point["bias"], **options).gate * weights).sum()
+
+
+def check_gate_gradient(backend, drawn: Logits, score: str, normalisation: str, seed: int) -> None:
+    """Autodiff of the gates = central difference of the reference with its selection held; none through the bias."""
+    z = drawn.values
+    random = np.random.default_rng(seed)
+    weights, direction = random.standard_normal((len(z), 2)), random.standard_normal(z.shape)
+    bias = np.array([0.25, -0.5, 0.125, 0.0])
+    options = dict(k=2, score=score, normalisation=normalisation)
+    held = reference.top_k_router(z, bias=bias, **options)
+
+    def value(point):
+        return float((reference.top_k_router(point, held=held, **options).gate * weights).sum())
+
+    point = {"logits": z, "bias": bias}
+    found = gradient(gate_sum, point, weights, router=backend.routers.top_k.top_k_router, **options)
+    what = f"gradient of top_k gates, {options}"
+    assert_same(found["bias"], np.zeros(4), what=f"{what}, with respect to the bias")
+    inner, wanted = float((found["logits"] * direction).sum()), central_difference(value, z, direction)
+    assert_close_bounded("top_k.gradient", inner, wanted, np.abs(weights).sum(), what=what)
+
+
+@pytest.mark.parametrize("score, normalisation", [form for form in FORMS if form[1] != "softmax"])
+def test_gate_gradient(backend, score, normalisation):
+    for seed in range(3):
+        z = np.random.default_rng(seed).standard_normal((7, 4)) * 2
+        check_gate_gradient(backend, Logits(z, "free", 2), score, normalisation, seed)
+
+
+def gshard_sum(point, weights, uniforms, router):
+    return (router(point["logits"], uniforms).gate * weights).sum()
+
+
+def test_gshard_gradient(backend):
+    random = np.random.default_rng(1)
+    z, weights, direction = (random.standard_normal(shape) for shape in ((7, 4), (7, 2), (7, 4)))
+    uniforms = np.array([0.0, 0.999, 0.25, 0.0, 0.999, 0.5, 0.0])
+    held = reference.gshard_router(z, uniforms)
+
+    def value(point):
+        return float((reference.gshard_router(point, held=held).gate * weights).sum())
+
+    router = backend.routers.top_k.gshard_router
+    found = gradient(gshard_sum, {"logits": z}, weights, uniforms, router=router)["logits"]
+    wanted, what = central_difference(value, z, direction), "gradient of gshard gates"
+    scale = np.abs(weights).sum()
+    assert_close_bounded("top_k.gradient", float((found * direction).sum()), wanted, scale, what=what)
+
+
+def constant_gate_sum(point, router, normalisation, allow):
+    return router(point["logits"], normalisation=normalisation, allow_constant_gate=allow).gate.sum()
+
+
+def check_constant_gate_is_refused(backend) -> None:
+    """A gate that is 1 whatever the logits gives the router no gradient: nobody gets it without asking for it."""
+    z = np.random.default_rng(0).standard_normal((7, 4))
+    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+        for normalisation in ("sum", "softmax"):
+            try:
+                module.top_k_router(array(z), 1, normalisation=normalisation)
+            except ValueError as error:
+                assert "allow_constant_gate=True" in str(error), error
+            else:
+                raise AssertionError(f"k = 1 with {normalisation!r} was accepted")
+
+
+@pytest.mark.twin
+def test_constant_gate_is_refused(backend):
+    check_constant_gate_is_refused(backend)
+
+
+def check_constant_gate(backend) -> None:
+    """Where a gate that is 1 whatever the logits is asked for, it is 1 and has no gradient."""
+    z = np.random.default_rng(0).standard_normal((7, 4))
+    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+        for normalisation in ("sum", "softmax"):
+            found = module.top_k_router(array(z), 1, normalisation=normalisation, allow_constant_gate=True)
+            assert_same(found.gate, np.ones((7, 1)), what="constant gate")
+    router = backend.routers.top_k.top_k_router
+    for normalisation, allow in (("softmax", True), ("none", False)):
+        found = gradient(constant_gate_sum, {"logits": z}, router=router, normalisation=normalisation, allow=allow)
+        lively = (found["logits"] != 0).all(axis=1)
+        assert_same(lively, np.full(7, not allow), what=f"gradient at k = 1, normalisation {normalisation}")
+
+
+def test_constant_gate(backend):
+    check_constant_gate(backend)
+
+
+def check_independence(backend, drawn: Logits, seed: int) -> None:
+    """Causal and independent of the batch: a token keeps what it has, to the last bit, whatever the others are."""
+    z, random = drawn.values, np.random.default_rng(seed)
+    for bias in ({}, {"bias": random.standard_normal(z.shape[1])}):
+        before = eager(backend, TOP_K, "float32", z, k=2, score="sigmoid", traced=bias)
+        for t in range(len(z)):
+            others = 3 * random.standard_normal(z.shape)
+            others[t] = z[t]
+            after = eager(backend, TOP_K, "float32", others, k=2, score="sigmoid", traced=bias)
+            assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
+            assert_same(after.gate[t], np.asarray(before.gate)[t], what=f"token {t} among others: gate")
+
+
+@given(drawn=logits(shapes=SHAPES), seed=seeds)
+def test_independence(backend, drawn, seed):
+    check_independence(backend, drawn, seed)
+
+
+def check_saturated_scores(backend) -> None:
+    """In 32 bits σ(20) = σ(30) = 1; the logits differ."""
+    z = np.tile([20.0, 30.0, 25.0, 0.0], (7, 1))
+    found = eager(backend, TOP_K, "float32", z, k=2, score="sigmoid")
+    assert_same(found.expert, [[1, 2]] * 7, what="top_k_router of saturated scores")
+
+
+def test_saturated_scores_are_still_told_apart(backend):
+    check_saturated_scores(backend)
+
+
+def check_padded(found, alone: Routing, mask, scale, precision: str, what: str) -> None:
+    """A routing of a padded group is that of its real tokens, with experts 0 … k-1, gate 0 and no mass in the padding.
+
+    Args:
+        found: of the whole group.
+        alone: the reference's, of the real tokens.
+        mask: [T].
+        scale: of the error of a gate of a real token.
+        precision: of `found`.
+        what: the function under test.
+    """
+    expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
+    num_padded, k = np.sum(~mask), expert.shape[1]
+    assert_same(expert[~mask], np.tile(np.arange(k), (num_padded, 1)), what=f"{what}: experts of padding")
+    assert_same(gate[~mask], np.zeros((num_padded, k)), what=f"{what}: gates of padding")
+    assert_same(plan[~mask], np.zeros((num_padded, plan.shape[1])), what=f"{what}: plan of padding")
+    assert_same(expert[mask], alone.expert, what=f"{what}: expert")
+    assert_close_bounded("top_k.gate", gate[mask], alone.gate, scale, what=f"{what}: gate")
+    unit = UNIT[precision] * alone.expert.size
+    assert_close_bounded("top_k.load", plan[mask], alone.plan, UNIT[precision] * alone.plan, what=f"{what}: plan")
+    assert_close_bounded("top_k.load", found.load, alone.load, unit * alone.load, what=f"{what}: load")
+    scale = unit * (1 + alone.residual)
+    assert_close_bounded("top_k.load", found.residual, alone.residual, scale, what=f"{what}: residual")
+
+
+def check_padding(backend, drawn: Logits, precision: str, seed: int) -> None:
+    """Each router on seven tokens of which five are real, its own selection and the reference's that is held."""
+    random = np.random.default_rng(seed)
+    mask, z = random.permutation(7) < 5, drawn.values
+    padded, unit = np.where(mask[:, None], z, np.nan), unit_of(z, precision)[mask]
+    first, second = np.sort(z, axis=1)[:, ::-1][:, :2].T
+    # A second gate that float32 rounds to 0 is never below it: there the coin is the other one.
+    coins = np.where(first - second < 80, random.choice([0.0, 0.999], 7), 0.999)
+    bias = np.array([4.0, -2.0, -4.0, 2.0])  # decides alone, since scores are below 1
+    for path, router, arrays, options in (
+        (TOP_K, reference.top_k_router, (), dict(k=drawn.k, score="sigmoid")),
+        (TOP_K, reference.top_k_router, (), dict(k=2, normalisation="sum", bias=bias)),
+        (SWITCH, reference.switch_router, (), {}),
+        (GSHARD, reference.gshard_router, (np.where(mask, coins, 7.0),), {}),
+    ):
+        alone = router(z[mask], *(values[mask] for values in arrays), **options)
+        ours = router(padded, *arrays, mask=mask, **options)
+        scale = unit * alone.gate + np.finfo(precision).tiny * (alone.gate > 0)
+        traced = {"mask": mask} | ({"bias": options.pop("bias")} if "bias" in options else {})
+        what = f"{path} with 5 of 7 real, {drawn.family}, {options}, {precision}"
+        check_padded(ours, alone, mask, 0, "float64", f"reference, {what}")
+        for held in ({}, {"held": backend.notation.Routing(*ours)}):
+            found = eager(backend, path, precision, padded, *arrays, traced=traced | held, **options)
+            check_padded(found, alone, mask, scale, precision, f"{what}, held {bool(held)}")
+        again = router(padded, *arrays, mask=mask, held=ours, **options)
+        check_padded(again, alone, mask, 0, "float64", f"reference, {what}, held")
+
+
+@given(drawn=logits(families=("lattice", "tied", "extreme"), shapes=SHAPES), precision=precisions, seed=seeds)
+def test_padding(backend, drawn, precision, seed):
+    """Without the coins that rounding could turn: GShard's uniforms are 0 and nearly 1."""
+    check_padding(backend, drawn, precision, seed)
+
+
+def padded_sum(point, mask, router, **options):
+    return (router(point["logits"], mask=mask, **options).gate * (1 + jnp.arange(14).reshape(7, 2))).sum()
+
+
+def check_padding_gradient(backend) -> None:
+    """What is in the padding gets no gradient and changes none, even where it is no number."""
+    z, mask = np.random.default_rng(1).standard_normal((7, 4)), np.array([1, 0, 1, 1, 0, 1, 1])
+    module = backend.routers.top_k
+    for router, options in ((module.top_k_router, dict(k=2, normalisation="sum")), (module.gshard_router, {})):
+        pair = [
+            gradient(padded_sum, {"logits": np.where(mask[:, None] > 0, z, fill)}, mask, router=router, **options)
+            for fill in (0.5, np.nan)
+        ]
+        assert_same(pair[1]["logits"], pair[0]["logits"], what=f"gradient of {router.__name__} beside padding")
+        lively = (pair[0]["logits"] != 0).any(axis=1)
+        assert_same(lively, mask > 0, what=f"gradient of {router.__name__}: rows")
+
+
+def test_padding_gradient(backend):
+    check_padding_gradient(backend)
+
+
+def test_jit_changes_nothing(backend):
+    random = np.random.default_rng(3)
+    z, bias, uniforms = random.standard_normal((7, 4)), random.standard_normal(4), random.random(7)
+    for path, arrays, options in (
+        (TOP_K, (z,), dict(k=2, score="sigmoid", normalisation="sum", traced={"bias": bias})),
+        (GSHARD, (z, uniforms), {}),
+    ):
+        ours, theirs = (run(backend, path, "float32", *arrays, jit=jit, **options) for jit in (True, False))
+        assert_same(ours.expert, theirs.expert, what=f"{path} with and without jit")
+        for name in ("gate", "load", "plan"):
+            pair = getattr(ours, name), np.asarray(getattr(theirs, name))
+            scale = unit_of(z, "float32").max() * pair[1]
+            assert_close_bounded("top_k.gate", *pair, scale, what=f"{path}, jit and no jit: {name}")
+
+
+@pytest.mark.twin
+def test_types(backend):
+    z = np.zeros((7, 4))
+    for found in (eager(backend, TOP_K, "float32", z, k=2), eager(backend, GSHARD, "float32", z)):
+        assert all(isinstance(field, jax.Array) for field in found)
+        assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
+        assert [field.shape for field in found] == [(7, 2), (7, 2), (4,), (7, 4), ()]
+    raised = jax.eval_shape(backend.routers.top_k.top_k_router, jax.ShapeDtypeStruct((7, 4), jnp.bfloat16))
+    assert raised.gate.dtype == raised.plan.dtype == jnp.float32
+
+
+@pytest.mark.twin
+def test_a_logit_that_is_not_a_number_is_not_lost(backend):
+    z = np.zeros((7, 4))
+    z[1, 0] = np.nan
+    assert np.isnan(eager(backend, TOP_K, "float32", z).gate[1, 0])
+    assert np.isnan(eager(backend, GSHARD, "float32", z).gate[1, 0])
+    for router in (reference.top_k_router, reference.switch_router, reference.gshard_router):
+        with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
+            router(z)
+
+
+@pytest.mark.twin
+def test_what_is_not_allowed_is_named(backend):
+    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+        z = array(np.zeros((4, 2)))
+        for k in (0, 3):
+            with pytest.raises(ValueError, match=f"k is {k}"):
+                module.top_k_router(z, k)
+        with pytest.raises(ValueError, match="score is 'tanh'; allowed: softmax, sigmoid"):
+            module.top_k_router(z, score="tanh")
+        with pytest.raises(ValueError, match="normalisation is 'mean'; allowed: none, sum, softmax"):
+            module.top_k_router(z, normalisation="mean")
+        with pytest.raises(ValueError, match="num_experts is 1"):
+            module.gshard_router(z[:, :1])
+        for router in (module.top_k_router, module.switch_router, module.gshard_router):
+            with pytest.raises(ValueError, match="mask has shape"):
+                router(z, mask=array(np.ones((4, 1), bool)))
+    with pytest.raises(ValueError, match="bias: entry"):
+        reference.top_k_router(np.zeros((4, 2)), bias=np.array([0.0, np.inf]))
+    with pytest.raises(ValueError, match="below 1"):
+        reference.gshard_router(np.zeros((4, 2)), np.array([0.0, 0.5, 1.0, 0.0]))

@@ -1,0 +1,591 @@
+"""The whole model: values against the reference, gradients against its differences, and what must not matter.
+
+Values are compared with the reference's routing handed to the backend as `held`, so that a choice on an edge cannot
+turn rounding into a different model. In float64 the backend's own routing is used as well.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import BOUNDS, bound_in
+from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
+from routelaws.conformance.engine.harness import (
+    PRECISIONS,
+    UNIT,
+    cast,
+    central_difference,
+    gradient,
+    inner,
+    precisions_of,
+    random_direction,
+    rounded,
+    run,
+)
+from routelaws.conformance.suite.strategies import LENGTH, MODELS, Case, case, cases
+from routelaws.reference import transformer as reference
+from routelaws.reference.notation import Routing
+
+ROUTED = tuple(name for name in MODELS if name != "dense")
+DROPPING = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops", "top_k", "top_k, k = 2, sigmoid, drops")
+
+seeds = st.integers(0, 2**32 - 1)
+precisions = st.sampled_from(PRECISIONS)
+LIKE_ANOTHER = ("hash", "sinkhorn, k = 2, no limit", "top_k", "sinkhorn, one expert")
+"""Models whose router another model of the menu has with more to it; they wait for `make test-all`."""
+
+QUICK = tuple(name for name in MODELS if name not in LIKE_ANOTHER)
+
+
+def each_of(few):
+    """Return a mark that runs a test for every model, those outside `few` in `make test-all` alone."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in few]
+    return pytest.mark.parametrize("name", [*few, *slow])
+
+
+names = each_of(QUICK)
+
+
+def config_for(backend, drawn: Case):
+    """Return the backend's own configuration."""
+    return backend.transformer.ModelConfig(**MODELS[drawn.name])
+
+
+def routing_for(backend, routing):
+    """Return a routing of the reference as the backend's type; None stays None."""
+    return None if routing is None else backend.notation.Routing(*routing)
+
+
+def run_apply(backend, drawn: Case, precision="float64", *, tokens=None, training=False, held=None, jit=True, **more):
+    """Call the backend's `apply` on a case."""
+    tokens = drawn.tokens[:, :-1] if tokens is None else tokens
+    traced = {"held": routing_for(backend, held)} if held is not None else {}
+    return run(backend, "transformer.apply", precision, drawn.params, tokens, traced=traced, jit=jit,
+               config=config_for(backend, drawn), training=training, **more)  # fmt: skip
+
+
+def logit_scale(wanted) -> float:
+    """Return the largest logit: final norms make every position of a model of one size."""
+    return float(np.abs(wanted.logits).max())
+
+
+def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
+    """Logits, gates and dropped fractions with the reference's routing held; loss as well."""
+    drawn = drawn._replace(params=rounded(drawn.params, precision))
+    wanted = reference.loss(drawn.params, drawn.tokens, drawn.config, training=training)
+    output = wanted.output
+    what = f"loss of {drawn.name}, training {training}, {precision}"
+    traced = {"held": routing_for(backend, output.routing)} if output.routing else {}
+    found = run(backend, "transformer.loss", precision, drawn.params, drawn.tokens, traced=traced,
+                config=config_for(backend, drawn), training=training)  # fmt: skip
+    scale = UNIT[precision] * logit_scale(output)
+    assert_close_bounded("transformer.logits", found.output.logits, output.logits, scale, what=f"{what}: logits")
+    for name in ("total", "cross_entropy"):
+        assert_close_bounded("transformer.loss", getattr(found, name), getattr(wanted, name), scale, what=what)
+    assert_close_bounded("transformer.loss", found.output.auxiliary, output.auxiliary,
+                         UNIT[precision] * (1 + output.auxiliary), what=f"{what}: auxiliary")  # fmt: skip
+    fractions = output.dropped_fraction
+    assert_close_bounded("experts.dropped", found.output.dropped_fraction, fractions,
+                         UNIT[precision] * fractions, what=f"{what}: dropped")  # fmt: skip
+    if output.routing:
+        scale = UNIT[precision] * np.ones_like(output.routing.gate)
+        assert_close_bounded("transformer.gate", found.output.routing.gate, output.routing.gate, scale, what=what)
+        assert_same(found.output.routing.expert, output.routing.expert, what=f"{what}: held experts")
+
+
+@given(drawn=cases(QUICK))
+def test_forward_in_float32(backend, drawn):
+    check_forward(backend, drawn, "float32", training=True)
+
+
+@each_of(())
+@given(seed=seeds, precision=precisions, training=st.booleans())
+def test_forward_of_each_model(backend, name, seed, precision, training):
+    check_forward(backend, case(name, seed), precision, training)
+
+
+def check_own_routing(backend, drawn: Case, training: bool) -> None:
+    """In float64 the backend selects for itself: admissible in every routed block, and then the same model."""
+    wanted = reference.apply(drawn.params, drawn.tokens[:, :-1], drawn.config, training=training)
+    found = run_apply(backend, drawn, training=training)
+    what = f"apply of {drawn.name}, training {training}"
+    edge = False
+    for block in range(drawn.config.num_routed):
+        plan, expert = wanted.routing.plan[block], wanted.routing.expert[block]
+        if training and drawn.config.router == "sinkhorn":
+            scores, margin = np.log(plan), UNIT["float64"] * BOUNDS["transformer.logits"].limit
+            picked = np.asarray(found.routing.expert)[block]
+            edge |= assert_admissible_top_k(picked, scores, margin, what=f"{what}, block {block}") > 0
+        if not edge:
+            assert_same(np.asarray(found.routing.expert)[block], expert, what=f"{what}, block {block}")
+    assert not edge, f"{what}: the seed put a token on an edge; float64 weights at random do not"
+    scale = UNIT["float64"] * logit_scale(wanted)
+    assert_close_bounded("transformer.logits", found.logits, wanted.logits, scale, what=what)
+    if wanted.routing:
+        for field in ("gate", "load", "plan", "residual"):
+            pair = getattr(found.routing, field), getattr(wanted.routing, field)
+            assert_close_bounded("transformer.routing", *pair, UNIT["float64"], what=f"{what}: {field}")
+
+
+@names
+@pytest.mark.parametrize("training", [True, False])
+@given(seed=seeds)
+def test_own_routing(backend, name, training, seed):
+    check_own_routing(backend, case(name, seed), training)
+
+
+def test_the_menu_drops_and_keeps(backend):
+    """What the other tests rely on: some models drop assignments, the others none; evaluation drops nothing."""
+    for name in ROUTED:
+        drawn = case(name, 0)
+        for training in (True, False):
+            tokens = drawn.tokens[:, :-1]
+            share = reference.apply(drawn.params, tokens, drawn.config, training=training).dropped_fraction
+            assert (share.max() > 0) == (training and name in DROPPING), (name, training, share)
+            assert len(share) == drawn.config.num_routed
+
+
+def training_loss(params, held, tokens, loss, config, held_type):
+    """Return the total loss, with a routing held or (None) with the backend's own."""
+    return loss(params, tokens, config, training=True, held=None if held is None else held_type(*held)).total
+
+
+def moved_routing(held: Routing, num_experts: int) -> Routing:
+    """Return the routing with every token sent to the next expert and every float changed."""
+    experts = (held.expert + 1) % num_experts
+    return Routing(experts, held.gate + 0.25, held.load + 0.5, held.plan * 3, held.residual + 1)
+
+
+def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
+    """Return the gradient of the backend's whole training loss in the parameters."""
+    options = dict(precision=precision, loss=backend.transformer.loss, config=config_for(backend, drawn),
+                   held_type=backend.notation.Routing)  # fmt: skip
+    held = None if held is None else tuple(held)
+    return gradient(training_loss, drawn.params, held, drawn.tokens, **options)
+
+
+def check_loss_gradient(backend, drawn: Case) -> None:
+    """Autodiff through the backend's own routing = differences of the reference's loss with its routing held."""
+    at_point = reference.loss(drawn.params, drawn.tokens, drawn.config)
+
+    def value(params):
+        return reference.loss(params, drawn.tokens, drawn.config, held=at_point.output.routing).total
+
+    assert value(drawn.params) == at_point.total
+    own = loss_gradient(backend, drawn, None)
+    scale = math.sqrt(inner(own, own))  # the standard deviation of the derivative in a random direction
+    for i in range(3):
+        direction = random_direction(drawn.params, drawn.seed + i)
+        wanted = central_difference(value, drawn.params, direction, 2.0**-16)
+        assert_close_bounded("transformer.gradient", inner(own, direction), wanted, scale,
+                             what=f"gradient of the training loss of {drawn.name}, seed {drawn.seed}")  # fmt: skip
+
+
+GRADIENT_MODELS = ("dense", "sinkhorn, k = 3, sigmoid, drops")
+
+
+@given(drawn=cases(GRADIENT_MODELS))
+def test_loss_gradient(backend, drawn):
+    check_loss_gradient(backend, drawn)
+
+
+@each_of(())
+@given(seed=seeds)
+def test_loss_gradient_of_each_model(backend, name, seed):
+    check_loss_gradient(backend, case(name, seed))
+
+
+def held_loss(floats, params, expert, tokens, loss, config, held_type):
+    """Return the total loss as a function of what is held."""
+    held = held_type(expert, floats["gate"], floats["load"], floats["plan"], floats["residual"])
+    return loss(params, tokens, config, training=True, held=held).total
+
+
+def check_held(backend, drawn: Case) -> None:
+    """Moving what is held moves the loss, and no gradient knows it."""
+    held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
+    moved = moved_routing(held, drawn.config.num_experts)
+    here, there = (reference.loss(drawn.params, drawn.tokens, drawn.config, held=h).total for h in (held, moved))
+    if drawn.config.num_experts > drawn.config.k:  # else every selection is the same
+        assert abs(here - there) > 1e-4, f"{drawn.name}: the loss does not depend on what is held, so nothing is tested"
+    config = config_for(backend, drawn)
+    for routing, wanted in ((held, here), (moved, there)):
+        found = run(backend, "transformer.loss", "float64", drawn.params, drawn.tokens, config=config,
+                    traced={"held": routing_for(backend, routing)}).total  # fmt: skip
+        assert_close_bounded("transformer.loss", found, wanted, UNIT["float64"] * 10, what=f"held loss, {drawn.name}")
+    floats = {name: getattr(held, name) for name in ("gate", "load", "plan", "residual")}
+    options = dict(loss=backend.transformer.loss, config=config, held_type=backend.notation.Routing)
+    found = gradient(held_loss, floats, drawn.params, held.expert, drawn.tokens, **options)
+    for name, value in found.items():
+        assert_same(value, np.zeros_like(value), what=f"gradient of the loss of {drawn.name} in held {name}")
+
+
+HELD_MODELS = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in HELD_MODELS else pytest.param(name, marks=pytest.mark.slow) for name in ROUTED]
+)
+def test_held_carries_no_gradient(backend, name):
+    check_held(backend, case(name, 3))
+
+
+def check_gradient_ignores_moving_selections(backend, drawn: Case) -> None:
+    """A step along which only the held routing moves: the gradient stays that of the loss with it held at the point."""
+    held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
+    moved = moved_routing(held, drawn.config.num_experts)
+    same, other = (loss_gradient(backend, drawn, h) for h in (held, moved))
+    own = loss_gradient(backend, drawn, None)
+    scale = math.sqrt(inner(own, own))
+    difference = jax.tree.map(np.subtract, own, same)
+    error = math.sqrt(inner(difference, difference))
+    assert_close_bounded("transformer.gradient", error, 0.0, scale, what=f"gradient, own and held, {drawn.name}")
+    difference = jax.tree.map(np.subtract, own, other)
+    assert math.sqrt(inner(difference, difference)) > 1e-3 * scale, "another selection has to give another gradient"
+
+
+@pytest.mark.slow
+def test_gradient_ignores_moving_selections(backend):
+    check_gradient_ignores_moving_selections(backend, case("sinkhorn", 5))
+
+
+def changed_after(tokens: np.ndarray, t: int, vocab_size: int) -> np.ndarray:
+    """Return tokens [b, S] with every token after position t another one."""
+    tokens = tokens.copy()
+    tokens[:, t + 1 :] = (tokens[:, t + 1 :] + 1 + np.arange(tokens.shape[1] - t - 1)) % vocab_size
+    return tokens
+
+
+def check_causality(backend, drawn: Case, t: int) -> None:
+    """Tokens after t change no evaluation output up to t, and do change a later one."""
+    tokens = drawn.tokens[:, :-1]
+    changed = changed_after(tokens, t, drawn.config.vocab_size)
+    before, after = (np.asarray(run_apply(backend, drawn, tokens=batch).logits) for batch in (tokens, changed))
+    scale = 2 * UNIT["float64"] * np.abs(before).max()
+    what = f"evaluation of {drawn.name} up to token {t}, later tokens changed"
+    assert_close_bounded("transformer.logits", after[:, : t + 1], before[:, : t + 1], scale, what=what)
+    assert np.abs(after[:, t + 1 :] - before[:, t + 1 :]).max() > 1e-3 * np.abs(before).max(), "nothing was changed"
+
+
+@names
+@given(seed=seeds, t=st.integers(0, LENGTH - 2))
+def test_evaluation_is_causal(backend, name, seed, t):
+    check_causality(backend, case(name, seed), t)
+
+
+def check_batch_independence(backend, drawn: Case) -> None:
+    """The outputs of a sequence do not depend on the others, in value or in order."""
+    tokens = drawn.tokens[:, :-1]
+    other = np.concatenate([tokens[:1], (tokens[1:] + 3) % drawn.config.vocab_size])
+    whole, changed, turned = (np.asarray(run_apply(backend, drawn, tokens=batch).logits)
+                              for batch in (tokens, other, tokens[::-1]))  # fmt: skip
+    scale = 2 * UNIT["float64"] * np.abs(whole).max()
+    what = f"evaluation of {drawn.name}"
+    assert_close_bounded("transformer.logits", changed[0], whole[0], scale, what=f"{what}, other sequences changed")
+    assert_close_bounded("transformer.logits", turned[::-1], whole, scale, what=f"{what}, sequences turned round")
+    assert np.abs(changed[1:] - whole[1:]).max() > 1e-3 * np.abs(whole).max(), "nothing was changed"
+
+
+@names
+@given(seed=seeds)
+def test_evaluation_does_not_depend_on_the_batch(backend, name, seed):
+    check_batch_independence(backend, case(name, seed))
+
+
+def check_which_blocks_are_routed(backend, drawn: Case) -> None:
+    """Block i is routed iff (i + 1) mod 1/R = 0, seen from outside.
+
+    The gates of routed block r depend on the dense FFNs before it and on those only; so the tree's order and the
+    place of the routed blocks both show.
+    """
+    config, tokens = drawn.config, drawn.tokens[:, :-1]
+    assert config.router == "sinkhorn"
+    gates = np.asarray(run_apply(backend, drawn).routing.gate)  # [n_r, T, k]
+    dense = [i for i in range(config.num_blocks) if (i + 1) * config.routing_frequency % 1 != 0]
+    routed = [i for i in range(config.num_blocks) if i not in dense]
+    for name, blocks in (("dense_ffn", dense), ("routed_ffn", routed)):
+        for index, block in enumerate(blocks):
+            up = drawn.params[name]["up"].copy()
+            up[index] *= 0.5
+            params = drawn.params | {name: drawn.params[name] | {"up": up}}
+            found = np.asarray(run_apply(backend, drawn._replace(params=params), tokens=tokens).routing.gate)
+            moved = [bool(np.any(found[r] != gates[r])) for r in range(len(routed))]
+            wanted = [place > block for place in routed]
+            assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
+
+
+@pytest.mark.parametrize("name", ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops",
+                                  pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)])  # fmt: skip
+def test_which_blocks_are_routed(backend, name):
+    check_which_blocks_are_routed(backend, case(name, 2))
+
+
+def check_parameter_shapes(backend, drawn: Case) -> None:
+    config = config_for(backend, drawn)
+    found, wanted = backend.transformer.parameter_shapes(config), reference.parameter_shapes(drawn.config)
+    assert found == wanted, drawn.name
+    assert [config.is_routed(i) for i in range(config.num_blocks)] == [
+        drawn.config.is_routed(i) for i in range(config.num_blocks)
+    ]
+    assert (config.num_routed, config.period) == (drawn.config.num_routed, drawn.config.period)
+    assert sum(map(config.is_routed, range(config.num_blocks))) == config.num_routed
+
+
+@each_of(tuple(MODELS))
+def test_parameter_shapes(backend, name):
+    check_parameter_shapes(backend, case(name, 0))
+
+
+def flat(tree: dict, path=()) -> dict:
+    """Return {path: leaf} of nested dicts."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {key: leaf for name, node in tree.items() for key, leaf in flat(node, (*path, name)).items()}
+
+
+def test_initial_weights(backend):
+    """A normal distribution cut at two deviations, whose own deviation is 0.8796 of the uncut one."""
+    fields = MODELS["sinkhorn"] | dict(vocab_size=400, d_model=32)
+    kept = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+    config = backend.transformer.ModelConfig(**fields)
+    init = jax.jit(backend.transformer.init, static_argnums=1)
+    trees = (init(jax.random.key(0), config),
+             reference.init(np.random.default_rng(0), reference.ModelConfig(**fields)))  # fmt: skip
+    shapes = flat(reference.parameter_shapes(reference.ModelConfig(**fields)))
+    for tree in map(flat, trees):
+        assert tree.keys() == shapes.keys()
+        for path, (shape, deviation) in shapes.items():
+            leaf = np.asarray(tree[path], np.float64)
+            assert leaf.shape == shape
+            if deviation == 0:
+                assert np.all(leaf == (path[-1] == "scale")), path
+                continue
+            assert np.abs(leaf).max() <= 2 * deviation * (1 + 2 * UNIT["float32"]), path
+            scale = kept * deviation / math.sqrt(leaf.size)
+            assert_close_bounded("transformer.init_mean", leaf.mean(), 0.0, scale, what=str(path))
+            assert_close_bounded("transformer.init_deviation", leaf.std(), kept * deviation, scale, what=str(path))
+        # No leaf, and no block or expert of one, starts as another does: in units of its deviation, by its first draws.
+        firsts = [tuple(np.round(row[:3] / deviation, 3)) for path, (_, deviation) in shapes.items() if deviation
+                  for row in np.asarray(tree[path], np.float64).reshape(len(tree[path]), -1)[:4]]  # fmt: skip
+        assert len(set(firsts)) == len(firsts), "two parts of the weights were drawn alike"
+    assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 for leaf in flat(trees[0]).values())
+    again = flat(init(jax.random.key(1), config))
+    assert np.any(np.asarray(again["embedding",]) != np.asarray(flat(trees[0])["embedding",]))
+
+
+def test_weights_of_the_backend_run_in_the_reference(backend):
+    """And its configuration, which is the same dataclass."""
+    drawn = case("sinkhorn", 1)
+    params = jax.jit(backend.transformer.init, static_argnums=1)(jax.random.key(3), config_for(backend, drawn))
+    drawn = drawn._replace(params=rounded(params, "float32"))
+    check_forward(backend, drawn, "float32", True)
+    check_own_routing(backend, drawn, False)
+    assert vars(config_for(backend, drawn)) == vars(drawn.config)
+
+
+def norm_scale(params: dict, x: np.ndarray, precision: str) -> np.ndarray:
+    """Return u (|scale| max |x| / deviation + |offset|). In bfloat16 that is of the numbers that are computed in
+    float32, and the result, which is rounded once, adds its own u."""
+    deviation = np.sqrt(((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True) + reference.NORM_EPSILON)
+    inner = np.abs(params["scale"]) * np.abs(x).max(-1, keepdims=True) / deviation + np.abs(params["offset"])
+    if precision == "bfloat16":
+        return UNIT["float32"] * inner + UNIT[precision] * np.abs(reference.layer_norm(params, x))
+    return UNIT[precision] * inner
+
+
+def check_norm_of_far_mean(backend, precision: str) -> None:
+    """Rows of mean 300 and a spread of about 1: the mean is not rounded to what the numbers are stored in."""
+    random = np.random.default_rng(8)
+    x = rounded(300 + 1.5 * random.standard_normal((6, 16)), precision)
+    params = rounded({"scale": random.uniform(0.5, 2, 16), "offset": random.standard_normal(16)}, precision)
+    found, wanted = run(backend, "transformer.layer_norm", precision, params, x), reference.layer_norm(params, x)
+    name, scale = bound_in("transformer.layer_norm", precision), norm_scale(params, x, precision)
+    assert_close_bounded(name, found, wanted, scale, what=f"layer_norm of rows of mean 300, {precision}")
+    assert np.abs(wanted).max() > 1, "there is something to lose"
+
+
+@pytest.mark.parametrize("precision", [*PRECISIONS, "bfloat16"])
+def test_norm_of_far_mean(backend, precision):
+    precisions_of(backend, (precision,))
+    check_norm_of_far_mean(backend, precision)
+
+
+def check_parts(backend, drawn: Case, precision: str) -> None:
+    """Norm and attention alone, so that a fault has an address."""
+    params = rounded(drawn.params, precision)
+    block = reference._at(params["blocks"], 0)
+    x = rounded(np.random.default_rng(drawn.seed).standard_normal((2, LENGTH, drawn.config.d_model)), precision)
+    unit = UNIT[precision]
+    found = run(backend, "transformer.layer_norm", precision, block["ffn_norm"], x)
+    wanted = reference.layer_norm(block["ffn_norm"], x)
+    name = bound_in("transformer.layer_norm", precision)
+    scale = norm_scale(block["ffn_norm"], x, precision)
+    assert_close_bounded(name, found, wanted, scale, what=f"layer_norm {precision}")
+    found = run(backend, "transformer.attention", precision, block["attention"], x)
+    wanted = reference.attention(block["attention"], x)
+    # Values and weights: each is a product over d, and a logit's error is relative in its weight.
+    size = np.abs(x).max() * max(np.abs(w).sum(axis=0).max() for w in block["attention"].values())
+    scale = unit * (1 + size**2) * np.abs(wanted).max()
+    name = bound_in("transformer.attention", precision)
+    assert_close_bounded(name, found, wanted, scale, what=f"attention {precision}")
+
+
+@given(drawn=cases(QUICK), precision=precisions)
+def test_parts(backend, drawn, precision):
+    check_parts(backend, drawn, precision)
+
+
+@pytest.mark.parametrize(("length", "d_model"), [(1, 2), (5, 8), (64, 6)])
+def test_sinusoids(backend, length, d_model):
+    found, wanted = (module.sinusoids(length, d_model) for module in (backend.transformer, reference))
+    assert_same(found, wanted, what=f"sinusoids {length, d_model}")
+    assert np.all(wanted[0] == [0.0] * (d_model // 2) + [1.0] * (d_model // 2))
+    both, wide = (module.sinusoids(length, d_model, 1 - length) for module in (backend.transformer, reference))
+    assert_same(both, wide, what=f"sinusoids {length, d_model}, on both sides")
+    assert_same(wide[length - 1 :], wanted, what="the side of the past")
+
+
+def test_attention_knows_distances_only(backend):
+    """The same tokens further along give the same attention: relative positions; and their order matters."""
+    drawn = case("dense", 4)
+    block = reference._at(drawn.params["blocks"], 0)["attention"]
+    x = np.random.default_rng(0).standard_normal((1, 4, 8))
+    attend = functools.partial(run, backend, "transformer.attention", "float64", block)
+    # A run of one and the same token: only distances could tell two positions apart, and all values are equal.
+    same = np.asarray(attend(np.broadcast_to(x[:, :1], (1, 4, 8))))
+    scale = UNIT["float64"] * np.abs(same).max()
+    assert_close_bounded("transformer.attention", same, np.broadcast_to(same[:, :1], same.shape), 8 * scale,
+                         what="attention to equal tokens")  # fmt: skip
+    last = np.asarray(attend(x))[0, -1]
+    swapped = np.asarray(attend(x[:, [1, 0, 2, 3]]))[0, -1]
+    assert np.abs(last - swapped).max() > 1e-3, "order has to matter to the last token"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 3, sigmoid, drops"])
+def test_jit_changes_nothing(backend, name):
+    drawn = case(name, 9)
+    ours, theirs = (run_apply(backend, drawn, training=True, jit=jit) for jit in (True, False))
+    scale = UNIT["float64"] * logit_scale(theirs)
+    assert_close_bounded("transformer.logits", ours.logits, theirs.logits, scale, what=f"jit and no jit, {name}")
+
+
+@pytest.mark.twin
+@each_of(tuple(MODELS))
+def test_types(backend, name):
+    """By shapes only, which is what jit sees."""
+    drawn = case(name, 0)
+    config, (b, length) = drawn.config, (len(drawn.tokens), drawn.tokens.shape[1] - 1)
+    loss = functools.partial(backend.transformer.loss, config=config_for(backend, drawn))
+    found = jax.eval_shape(loss, cast(drawn.params, "float32"), cast(drawn.tokens, "float32"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} <= {jnp.dtype("float32"), jnp.dtype("int32")}
+    assert found.total.shape == found.cross_entropy.shape == ()
+    assert found.output.logits.shape == (b, length, config.vocab_size)
+    assert found.output.dropped_fraction.shape == (config.num_routed,)
+    if name == "dense":
+        assert found.output.routing is None
+        return
+    head, experts = (config.num_routed, b * length), config.num_experts
+    wanted = [(*head, config.k), (*head, config.k), (config.num_routed, experts), (*head, experts), head[:1]]
+    assert [field.shape for field in found.output.routing] == wanted
+    assert found.output.routing.expert.dtype == jnp.int32
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
+@given(seed=seeds)
+def test_bfloat16(backend, name, seed):
+    """Matrix products in bfloat16, with the reference's routing held; the loss stays in float32."""
+    drawn = case(name, seed)
+    params = rounded(drawn.params, "float32")
+    wanted = reference.loss(params, drawn.tokens, drawn.config)
+    held = wanted.output.routing
+    traced = {} if held is None else {"held": routing_for(backend, held)}
+    found = run(backend, "transformer.loss", "float32", params, drawn.tokens, traced=traced,
+                config=config_for(backend, drawn), compute_dtype=jnp.bfloat16)  # fmt: skip
+    assert found.output.logits.dtype == jnp.bfloat16 and found.total.dtype == jnp.float32
+    scale = UNIT["bfloat16"] * logit_scale(wanted.output)
+    what = f"{drawn.name} in bfloat16"
+    logits = np.asarray(found.output.logits, np.float64)
+    assert_close_bounded("transformer.bfloat16", logits, wanted.output.logits, scale, what=what)
+    assert np.abs(logits - wanted.output.logits).max() > 0.1 * scale, f"{what}: nothing was rounded to bfloat16"
+    check_loss_of_logits(found, drawn, logits, what)
+    if drawn.name == "sinkhorn":
+        check_router_is_not_rounded(backend, drawn, params, traced, what)
+
+
+def check_loss_of_logits(found, drawn: Case, logits: np.ndarray, what: str) -> None:
+    """The loss is that of the logits, which alone are in 16 bits: it is computed in float32 from there on."""
+    log_z = reference.log_sum_exp(logits, axis=-1)
+    cross_entropy = np.mean(log_z - np.take_along_axis(logits, drawn.tokens[:, 1:, None], axis=-1)[..., 0])
+    scale = UNIT["float32"] * np.abs(logits).max()
+    assert_close_bounded("transformer.loss", found.cross_entropy, cross_entropy, scale, what=f"{what}: loss of logits")
+    total = cross_entropy + np.sum(np.asarray(found.output.auxiliary, np.float64))
+    assert_close_bounded("transformer.loss", found.total, total, scale, what=f"{what}: total")
+
+
+def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict, what: str) -> None:
+    """A change of the router by 2^-12 of its weights, which bfloat16 does not see, moves its gates, and as if along a
+    straight line: at the second step twice as far as at the first."""
+    gates = []
+    for step in range(3):
+        routed = params["routed_ffn"] | {"router": params["routed_ffn"]["router"] * (1 + step * 2.0**-12)}
+        found = run(backend, "transformer.loss", "float32", params | {"routed_ffn": routed}, drawn.tokens,
+                    traced=traced, config=config_for(backend, drawn), compute_dtype=jnp.bfloat16)  # fmt: skip
+        gates.append(np.asarray(found.output.routing.gate, np.float64)[0])  # of the first routed block alone x stays
+    once, twice = gates[1] - gates[0], gates[2] - gates[0]
+    moved = np.abs(once).max()
+    assert moved > 2.0**-16, f"{what}: the gates do not move"
+    assert_close_bounded("transformer.router_step", twice, 2 * once, moved, what=f"{what}: gates, router moved")
+
+
+@pytest.mark.slow
+def test_gradient_in_float32(backend):
+    """The gradient that training uses, against the same in float64 at the same weights."""
+    drawn = case("sinkhorn", 6)
+    drawn = drawn._replace(params=rounded(drawn.params, "float32"))
+    held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
+    exact = loss_gradient(backend, drawn, held)
+    found = loss_gradient(backend, drawn, held, "float32")
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(found))
+    difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - b, found, exact)
+    error, scale = (math.sqrt(inner(tree, tree)) for tree in (difference, exact))
+    assert_close_bounded("transformer.gradient_float32", error, 0.0, UNIT["float32"] * scale, what="float32 gradient")
+
+
+BAD = {
+    "router": (dict(router="top"), "router is 'top'"),
+    "V of 0": (dict(vocab_size=0), "vocab_size is 0"),
+    "L not whole": (dict(num_blocks=1.5), "num_blocks is 1.5"),
+    "heads": (dict(d_model=10, num_heads=4), "num_heads 4 does not divide d_model 10"),
+    "odd d": (dict(d_model=9, num_heads=3), "d_model 9 even"),
+    "capacity": (dict(router="hash", capacity_factor=0.0), "capacity_factor is 0.0; it has to be above 0"),
+    "gate": (dict(router="sinkhorn", gate="tanh"), "gate is 'tanh'; allowed: softmax, sigmoid"),
+    "k above E": (dict(router="sinkhorn", num_experts=2, k=3), "k is 3"),
+    "dense with experts": (dict(num_experts=2), "num_experts is 2"),
+    "balance weight": (dict(router="top_k", num_experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
+    "z weight": (dict(router="top_k", num_experts=2, z_weight=math.nan), "z_weight is nan"),
+    "R L not whole": (dict(router="hash", num_experts=2, num_blocks=3), "whole number"),
+    "1/R not whole": (dict(router="hash", num_experts=2, num_blocks=3, routing_frequency=2 / 3), "whole number"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_not_allowed_is_named(backend, bad):
+    change, message = BAD[bad]
+    for module in (backend.transformer, reference):
+        with pytest.raises(ValueError, match=message):
+            module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
+
+
+def test_a_token_out_of_range_is_an_error_in_the_reference():
+    drawn = case("dense", 0)
+    with pytest.raises(ValueError, match="tokens reach from 0 to 13; allowed: 0 to 12"):
+        reference.apply(drawn.params, np.array([[0, 13]]), drawn.config)

@@ -1,0 +1,11 @@
+"""Inputs and right answers as JSON files, for implementations in any language. The files stand in this folder."""
+
+import importlib
+
+__all__ = ["FOLDER", "check_vectors", "read_vectors", "write_vectors"]
+
+
+def __getattr__(name):
+    if name in __all__:
+        return getattr(importlib.import_module("routelaws.conformance.vectors.files"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

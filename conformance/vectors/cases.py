@@ -1,0 +1,335 @@
+"""The cases of the vectors: inputs, and what the reference answers, as checks of `files.RULES`.
+
+Here are those for tables, experts, losses, sizes and laws; `router_cases` has those for the routers.
+"""
+
+import inspect
+import math
+import operator
+from collections.abc import Iterator
+
+import numpy as np
+
+from routelaws import reference
+from routelaws.conformance.vectors import router_cases
+from routelaws.conformance.vectors.checks import (
+    CROWDED,
+    DOUBLE,
+    LOGITS,
+    MASK,
+    SEVEN,
+    Answer,
+    Case,
+    call,
+    choices,
+    close,
+    equal,
+    exact,
+    free,
+    routing_checks,
+    spread,
+    title,
+)
+from routelaws.conformance.vectors.files import FORMAT, PRECISIONS, encode
+from routelaws.reference.laws.routed import RoutedCoefficients
+
+
+def documents() -> Iterator[dict]:
+    """Yield the contents of the files, in the order of their names."""
+    for answer in sorted(make() for make in ANSWERS):
+        function = operator.attrgetter(answer.function)(reference)
+        kinds = inspect.signature(function).parameters.values()
+        result = function.__annotations__.get("return")
+        yield {
+            "format": FORMAT,
+            "function": answer.function,
+            "passes": answer.passes,
+            "parameters": [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD],
+            "options": [p.name for p in kinds if p.kind is p.KEYWORD_ONLY],
+            "fields": list(getattr(result, "_fields", ())),
+            "precisions": list(answer.precisions),
+            "cases": [
+                {
+                    "name": case.name,
+                    "inputs": {name: encode(value) for name, value in case.inputs.items()},
+                    "checks": [{key: _entry(value) for key, value in check.items()} for check in case.checks],
+                }
+                for case in answer.cases
+            ],
+        }
+
+
+def _entry(value):
+    return [encode(v) for v in value] if isinstance(value, list) else encode(value)
+
+
+# Notation and hashes.
+
+
+def top_k_indices() -> Answer:
+    cases = []
+    for name, z in LOGITS.items():
+        for k in sorted({1, min(2, z.shape[1]), z.shape[1]}):
+            found = call("notation.top_k_indices", dict(scores=z, k=k))
+            cases.append(Case(f"{name}, k {k}", dict(scores=z, k=k), choices(z, found, "", "scores")))
+    return Answer(
+        "notation.top_k_indices",
+        "The k largest entries of each row, largest first; equal ones in any order, or, as ours, the lower index first "
+        "with -0.0 equal to +0.0.",
+        cases,
+    )
+
+
+def softmax() -> Answer:
+    cases = []
+    for name, z in LOGITS.items():
+        found = call("notation.softmax", dict(logits=z))
+        scale = (1 + np.abs(z - z.max(axis=1, keepdims=True))) * found
+        cases.append(Case(name, dict(logits=z), [close("", found, "notation.softmax", scale)]))
+    return Answer("notation.softmax", "exp(z) over its sum in each row, each entry within its bound.", cases)
+
+
+def hash_layer() -> Answer:
+    cases = []
+    for name, ids, num_experts, mask in (
+        ("7 ids, 4 experts", [0, 1, 5, 7, 31_999, 4, 4], 4, None), ("one token", [11], 3, None),
+        ("one expert", [3, 9], 1, None), ("padding", [0, 1, 5, 7, 31_999, 4, 4], 4, MASK),
+    ):  # fmt: skip
+        inputs = dict(token_ids=np.array(ids), num_experts=num_experts) | ({} if mask is None else {"mask": mask})
+        found = call("routers.hash_layer.hash_layer", inputs)
+        checks = routing_checks(found, None, "hash.plan", [equal("expert", found.expert)])
+        cases.append(Case(name, inputs, checks))
+    return Answer("routers.hash_layer.hash_layer", "Expert = id mod E, gate 1; 0 for padding.", cases)
+
+
+def modulo_table() -> Answer:
+    menu = ((7, 3, 1), (13, 4, 2), (9, 3, 3), (5, 1, 1), (1, 8, 2), (60, 12, 4))
+    inputs = [dict(vocab_size=V, num_experts=E, k=k) for V, E, k in menu]
+    cases = [Case(title(i), i, [equal("", call("routers.hash_layer.modulo_table", i))]) for i in inputs]
+    return Answer(
+        "routers.hash_layer.modulo_table",
+        "Choice j of token t is (t + j s) mod E, exactly. s is entry (t div E) mod n of a list of n steps: the numbers "
+        "s of 0 to E - 1 for which 0, s, ..., (k - 1) s differ modulo E, those from (E - 1) div k on first, then the "
+        "others, both rising.",
+        cases,
+    )
+
+
+def balanced_table() -> Answer:
+    menu = (([1, 5, 3, 3, 0, 0], 2, 1), ([4, 4, 4, 4, 4], 3, 1), ([9, 1, 7, 7, 2, 0, 3], 4, 2), ([3], 2, 1),
+            ([2, 2, 1], 1, 1), ([0, 9, 6, 5, 4], 4, 2))  # fmt: skip
+    cases = []
+    for counts, num_experts, k in menu:
+        inputs = dict(counts=np.array(counts), num_experts=num_experts, k=k)
+        checks = [equal("", call("routers.hash_layer.balanced_table", inputs))]
+        cases.append(Case(f"counts {counts}, E {num_experts}, k {k}", inputs, checks))
+    return Answer(
+        "routers.hash_layer.balanced_table",
+        "The most frequent token first (equal ones by id), token i of that order (from 0) into the first k of the "
+        "experts e, e + s, e + 2 s, ... modulo E that are fuller than e by less than its count, exactly. e is the "
+        "emptiest (equal ones by the number of their tokens, then by index), s entry i mod n of the n numbers below E "
+        "that are prime to E, rising. If fewer than k are so near, it goes into the k emptiest.",
+        cases,
+    )
+
+
+# Experts.
+
+
+def expert_capacity() -> Answer:
+    menu = ((10, 4, 1, 1.25), (10, 4, 2, 1.25), (10, 1, 1, 1.1), (200, 2, 1, 1.1), (9, 2, 1, 1.0), (1, 8, 1, 1.0),
+            (10, 4, 1, 8.0), (10, 4, 1, math.inf), (12, 4, 2, 0.5), (7, 3, 3, 0.7))  # fmt: skip
+    cases = []
+    for T, E, k, c in menu:
+        inputs = dict(num_tokens=T, num_experts=E, k=k, capacity_factor=c)
+        cases.append(Case(title(inputs), inputs, [equal("", call("experts.expert_capacity", inputs))]))
+    return Answer(
+        "experts.expert_capacity",
+        "min(T, ceil(c k T / E)) exactly, c being the decimal that it prints as; T where c is infinite.",
+        cases,
+    )
+
+
+def dispatch() -> Answer:
+    priority = exact(np.random.default_rng(4).permutation(14).reshape(7, 2) / 16)
+    equal_ones = np.array([[0.5, 0.5], [0.75, 0.5], [0.5, 0.5], [0.5, 0.0], [-0.0, 0.5], [0.25, 0.5], [0.5, 0.25]])
+    menu = {
+        "choice": dict(capacity=2), "token": dict(capacity=2, order="token"),
+        "priority": dict(capacity=2, order="priority", priority=priority),
+        "priority, equal ones": dict(capacity=2, order="priority", priority=equal_ones),
+        "no slots": dict(capacity=0), "slots for all": dict(capacity=7), "padding": dict(capacity=2, mask=MASK),
+        "single choices": dict(capacity=1, order="token", mask=CROWDED != 1),
+    }  # fmt: skip
+    cases = []
+    for name, more in menu.items():
+        inputs = dict(expert=CROWDED, num_experts=3) | more
+        found = call("experts.dispatch", inputs)
+        cases.append(Case(name, inputs, [equal(field, getattr(found, field)) for field in found._fields]))
+    one = dict(expert=np.array([[2]]), num_experts=4, capacity=1)
+    found = call("experts.dispatch", one)
+    cases.append(Case("one token", one, [equal(field, getattr(found, field)) for field in found._fields]))
+    return Answer("experts.dispatch", "Slot, kept and token are the same in every entry.", cases)
+
+
+def routed_ffn() -> Answer:
+    T, E, d, f = 7, 3, 2, 3
+    params = {"up": free(5, E, d, f, scale=1.0), "down": free(6, E, f, d, scale=1.0)}
+    x, gate = free(7, T, d), np.abs(free(8, T, 2, scale=0.5)) + 1 / 64
+    size = np.einsum("tk,td,tkdf,tkfe->tke", gate, np.abs(x), np.abs(params["up"])[CROWDED],
+                     np.abs(params["down"])[CROWDED])  # fmt: skip
+    menu = {"nothing dropped": {}, "drops": dict(capacity_factor=0.6),
+            "drops by gate": dict(capacity_factor=0.6, order="priority"),
+            "padding": dict(capacity_factor=0.75, mask=MASK)}  # fmt: skip
+    cases = []
+    for name, more in menu.items():
+        inputs = dict(params=params, x=x, expert=CROWDED, gate=gate) | more
+        found = call("experts.routed_ffn", inputs)
+        scale = size.sum(axis=1) * (found.output != 0)  # what nobody computed is exactly 0
+        dropped = found.dropped_fraction
+        checks = [close("output", found.output, "experts.routed_ffn", scale),
+                  close("dropped_fraction", dropped, "experts.dropped", dropped)]  # fmt: skip
+        cases.append(Case(name, inputs, checks))
+    return Answer(
+        "experts.routed_ffn",
+        "The gated sum of GELU(x U) D over the experts that kept the token, GELU in its tanh form, each entry within "
+        "its bound.",
+        cases,
+    )
+
+
+# Losses.
+
+
+def auxiliary_loss() -> Answer:
+    cases = []
+    for name, z in LOGITS.items():
+        expert = call("notation.top_k_indices", dict(scores=z, k=min(2, z.shape[1])))
+        for dialect in reference.balance.DIALECTS if name.startswith(("7", "ties")) else ("assignments",):
+            cases.append(_auxiliary(f"{name}, {dialect}", dict(logits=z, expert=expert, dialect=dialect)))
+    z, expert = SEVEN, CROWDED
+    cases.append(_auxiliary("sigmoid", dict(logits=z, expert=expert, score="sigmoid")))
+    cases.append(_auxiliary("padding", dict(logits=z, expert=expert, dialect="tokens", mask=MASK)))
+    return Answer(
+        "balance.auxiliary_loss",
+        "The loss of the dialect, the shares and the mean probabilities, each within its bound.",
+        cases,
+    )
+
+
+def _auxiliary(name: str, inputs: dict) -> Case:
+    found, size = call("balance.auxiliary_loss", inputs), spread(inputs["logits"]).max()
+    checks = [close("loss", found.loss, "balance.loss", size * found.loss),
+              close("share", found.share, "balance.share", found.share),
+              close("probability", found.probability, "balance.probability", size * found.probability)]  # fmt: skip
+    return Case(name, inputs, checks)
+
+
+def z_loss() -> Answer:
+    menu = [(name, dict(logits=z)) for name, z in LOGITS.items()] + [("padding", dict(logits=SEVEN, mask=MASK))]
+    cases = []
+    for name, inputs in menu:
+        found = call("balance.z_loss", inputs)
+        checks = [close("", found, "balance.z_loss", (1 + np.abs(inputs["logits"]).max()) ** 2)]
+        cases.append(Case(name, inputs, checks))
+    return Answer("balance.z_loss", "The mean of the squared log-sum-exp of the rows, within its bound.", cases)
+
+
+def update_bias() -> Answer:
+    menu = (("plain", [5, 3, 0, 4], "none"), ("step", [5, 3, 0, 4], "step"), ("bias", [5, 3, 0, 4], "bias"),
+            ("balance", [2, 2, 2], "none"), ("one expert", [7], "none"),
+            ("large counts", [333_333_333, 333_333_334, 333_333_333], "none"))  # fmt: skip
+    cases = []
+    for name, counts, recentre in menu:
+        bias = free(15, len(counts), scale=0.25)
+        inputs = dict(bias=bias, counts=np.array(counts), rate=0.125, recentre=recentre)
+        found = call("balance.update_bias", inputs)
+        cases.append(Case(name, inputs, [close("", found, "balance.bias", np.abs(bias).max() + 0.125)]))
+    return Answer(
+        "balance.update_bias",
+        "Up by the rate where E count < sum, down where it is more, compared in whole numbers; each entry within its "
+        "bound.",
+        cases,
+    )
+
+
+# Sizes and laws.
+
+
+def count() -> Answer:
+    size = dict(d_model=512, num_blocks=6, num_heads=8, kqv_size=32)
+    menu = ({}, dict(router_type="S-Base", num_experts=64), dict(router_type="RL-R", num_experts=8),
+            dict(router_type="Hash", num_experts=512, routing_frequency=1.0),
+            dict(router_type="S-Base", num_experts=8, k=4, routing_frequency=1 / 6), dict(flop_increase=4),
+            dict(router_type="Top-K", num_experts=16, k=2, granularity=8),
+            dict(router_type="MoT", num_experts=16, group_size=24),
+            dict(vocab_size=1000, sequence_length=128))  # fmt: skip
+    cases = []
+    for more in menu:
+        found = call("accounting.count", size | more)
+        whole = ["dense_parameters", "total_parameters", "flops_per_token"]
+        checks = [equal(field, getattr(found, field)) for field in whole if isinstance(getattr(found, field), int)]
+        checks.append(close("utilisation", found.utilisation, "vectors.ratio", found.utilisation))
+        cases.append(Case(title(more) or "dense", size | more, checks))
+    return Answer("accounting.count", "The whole numbers exactly, the ratio within its bound.", cases, DOUBLE)
+
+
+LAWS = {
+    "S-BASE as printed": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
+    "no limit": RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, math.inf),
+}
+TABLE_N, TABLE_E = (v.ravel() for v in np.meshgrid([1.5e7, 5.5e7, 3.7e8, 1.3e9], [1.0, 2.0, 8.0, 64.0, 512.0]))
+
+
+def predict_loss() -> Answer:
+    return _of_law(
+        "laws.routed.predict_loss", "laws.routed.value", "The loss that the law gives, each entry within its bound."
+    )
+
+
+def effective_parameter_count() -> Answer:
+    return _of_law(
+        "laws.routed.effective_parameter_count",
+        "laws.routed.parameter_count",
+        "The size of the dense model with the same loss, each entry within its bound.",
+    )
+
+
+def _of_law(function: str, bound: str, passes: str) -> Answer:
+    cases = []
+    for name, law in LAWS.items():
+        inputs = dict(dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law)
+        found = call(function, inputs)
+        cases.append(Case(name, inputs, [close("", found, bound, np.abs(found) / PRECISIONS["float64"])]))
+    return Answer(function, passes, cases, DOUBLE)
+
+
+def fit_routed() -> Answer:
+    noise = np.round(np.random.default_rng(19).standard_normal(20) * 64) / 16_384
+    cases = []
+    for name, law in LAWS.items():
+        loss = np.round(call("laws.routed.predict_loss", dict(
+            dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law)) * (1 + noise), 4)  # fmt: skip
+        inputs = dict(dense_parameters=TABLE_N, num_experts=TABLE_E, loss=loss)
+        found = call("laws.fitting.fit_routed", inputs)
+        scale = 1 / PRECISIONS["float64"]
+        checks = [
+            close("objective", found.objective, "laws.fitting.objective", found.objective * scale),
+            close("rmsle", found.rmsle, "laws.fitting.objective", found.rmsle * scale),
+            equal("status", found.status), equal("rows", found.rows),
+        ]  # fmt: skip
+        cases.append(Case(name, inputs, checks))
+    return Answer(
+        "laws.fitting.fit_routed",
+        "The least mean squared difference of log10 losses over the whole domain, within its bound; the coefficients "
+        "are not compared, since they follow less sharply.",
+        cases,
+        DOUBLE,
+    )
+
+
+ANSWERS = (
+    top_k_indices, softmax, hash_layer, modulo_table, balanced_table, expert_capacity, dispatch, routed_ffn,
+    auxiliary_loss, z_loss, update_bias, count, predict_loss, effective_parameter_count, fit_routed,
+    *router_cases.ANSWERS,
+)  # fmt: skip
+"""One for each file."""

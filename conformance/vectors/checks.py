@@ -1,0 +1,140 @@
+"""What the cases of the vectors are made of: checks, inputs, and the condition of what is computed.
+
+Inputs are exact in float32, so that a backend in single precision is asked the same question. Bounds are those of
+`bounds`, for the values at hand, in units of u; they are rounded up a little, so that the last bit of an exp does not
+change the files.
+"""
+
+import math
+import operator
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws import reference
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.vectors.files import PRECISIONS
+
+BOTH, DOUBLE = tuple(PRECISIONS), ("float64",)
+
+
+class Case(NamedTuple):
+    """One call of the reference and what is asked of the answer."""
+
+    name: str
+    inputs: dict  # by the names of the parameters
+    checks: list  # made by the functions below
+
+
+class Answer(NamedTuple):
+    """A file before it is written."""
+
+    function: str
+    passes: str  # the condition in one sentence
+    cases: list[Case]
+    precisions: tuple[str, ...] = BOTH
+
+
+# Checks.
+
+
+def equal(output: str, value) -> dict:
+    """Every entry is the same."""
+    return {"output": output, "rule": "equal", "value": value}
+
+
+def close(output: str, value, bound: str, scale) -> dict:
+    """Every entry is within u times the bound."""
+    return {"output": output, "rule": "close", "value": value, "bound": coarse(BOUNDS[bound].limit, scale, value)}
+
+
+def top_k(output: str, of: np.ndarray | str) -> dict:
+    """The choices are the largest of an array, or of the input of that name, whichever of equal ones."""
+    return {"output": output, "rule": "top k", "of": of}
+
+
+def by_tie_rule(checks: list[dict]) -> list[dict]:
+    """Mark checks that only hold with our rule for ties."""
+    return [check | {"tie_rule": True} for check in checks]
+
+
+def coarse(limit: float, scale, like=0.0) -> np.ndarray:
+    """Return limit times scale, rounded up to five bits, in the shape of a value."""
+    size = limit * np.broadcast_to(np.asarray(scale, dtype=np.float64), np.shape(like))
+    fraction, exponent = np.frexp(np.where(np.isfinite(size), size, 0))
+    return np.ldexp(np.ceil(fraction * 32) / 32, exponent)
+
+
+# Inputs.
+
+
+def exact(values) -> np.ndarray:
+    """Return the nearest numbers that float32 can hold."""
+    return np.asarray(values, dtype=np.float64).astype(np.float32).astype(np.float64)
+
+
+def free(seed: int, *shape: int, scale: float = 2.0) -> np.ndarray:
+    """Return numbers like logits, with few digits."""
+    return np.round(np.random.default_rng(seed).standard_normal(shape) * scale * 64) / 64
+
+
+TIED = np.array([[0.5, 0.5, -0.5, 0.5], [0.0, -0.0, 0.0, -0.0], [-0.0, -1.0, 0.0, -1.0], [2.0, 2.0, 2.0, 2.0]])
+EXTREME = np.array([[100.0, -100.0, 0.0, 99.0], [-30.0, 60.0, 30.0, -60.0], [-80.0, -81.0, -83.0, -90.0]])
+ONE = np.array([[0.25, -1.5, 0.75]])
+SEVEN, FIVE, PADDED = free(9, 7, 4), free(5, 5, 3), free(5, 7, 4)
+MASK = np.array([True, False, True, True, False, True, True])
+CROWDED = np.array([[0, 1], [0, 2], [1, 0], [0, 1], [2, 1], [0, 1], [1, 2]])
+
+LOGITS = {
+    "ties and zeros of both signs": TIED,
+    "extreme": EXTREME,
+    "one token": ONE,
+    "7 tokens, 4 experts": SEVEN,
+    "5 tokens, 3 experts": FIVE,
+    "one expert": free(3, 4, 1),
+}
+
+
+def spread(z: np.ndarray, axis: int = 1) -> np.ndarray:
+    """Return 4 + |z - max z| + max |z|, the condition of a softmax."""
+    return 4 + np.abs(z - z.max(axis=axis, keepdims=True)) + np.abs(z).max(axis=axis, keepdims=True)
+
+
+def at(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(values, expert, axis=1)
+
+
+def gap(values: np.ndarray, k: int) -> float:
+    """Return how far a choice is from a jump: the least distance between two of the k + 1 largest of a row."""
+    ordered = -np.sort(-values, axis=1)[:, : k + 1]
+    return float(np.abs(np.diff(ordered, axis=1)).min(initial=math.inf))
+
+
+def call(path: str, inputs: dict):
+    return operator.attrgetter(path)(reference)(**inputs)
+
+
+def routing_checks(found, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:
+    """Return the checks of a `Routing` whose plan says no more than its choices."""
+    num_tokens, k = found.expert.shape
+    num_experts = found.load.size
+    size = spread(z) if z is not None else np.ones((num_tokens, num_experts))
+    gates = [close("gate", found.gate, gate, at(size, found.expert) * np.abs(found.gate))]
+    loads = [
+        close("load", found.load, "top_k.load", num_tokens * k * found.load),
+        close("plan", found.plan, "top_k.load", found.plan),
+        close("residual", found.residual, "hash.residual", num_tokens * num_experts * found.load.max() * k + 1),
+    ]
+    tied = any(check.get("tie_rule") for check in selected)
+    return selected + gates + (by_tie_rule(loads) if tied else loads)
+
+
+def choices(z: np.ndarray, expert: np.ndarray, output: str = "expert", of: str = "logits") -> list[dict]:
+    """Return the checks of the k largest entries of each row of an input."""
+    same = [equal(output, expert)]
+    return same if gap(z, expert.shape[1]) > 0 else [top_k(output, of), *by_tie_rule(same)]
+
+
+def title(inputs: dict) -> str:
+    """Return a name for a case that is told by its inputs."""
+    return ", ".join(f"{name} {value}" for name, value in inputs.items())

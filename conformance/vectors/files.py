@@ -1,0 +1,349 @@
+"""Vectors: inputs and right answers as JSON files, written by the reference for implementations in any language.
+
+    python -m routelaws.conformance.vectors --out DIR
+
+writes one file for each function. The files in `vectors/` beside this module were written so, and a test writes them
+again and compares. docs/vectors.md explains the format to somebody who reads it in another language; in Python:
+
+    read_vectors(folder)              the files, with arrays for arrays
+    check_vectors(folder, namespace)  a list of what a backend gets wrong; empty if it is right
+
+What a check asks for is one of `RULES`. Where several answers are right (equal scores, equally good assignments) the
+check lists them or states a condition. Where the reference has a rule for ties, a second check of that rule is marked,
+so that a library with another rule fails that one alone and knows why.
+
+The cases themselves are in `cases.py`.
+"""
+
+import argparse
+import collections
+import json
+import operator
+import pathlib
+import re
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORMAT = 1
+"""Version of the format. It rises when a reader written for the one before would misread a file."""
+
+FOLDER = pathlib.Path(__file__).parent
+"""The files that come with the package."""
+
+PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
+"""Half the distance from 1 to the next number: the u in which bounds are stated."""
+
+
+class Failure(NamedTuple):
+    """One thing that a backend gets wrong, or does not have."""
+
+    function: str  # such as "routers.sinkhorn.sinkhorn_plan"
+    case: str  # name of the case; "" where the function is missing
+    kind: str  # "missing", "raises", "tie rule" (another rule than ours, which may be meant) or "wrong"
+    message: str  # what was expected and what was found
+
+
+def encode(value) -> Any:
+    """Return what stands in the file for a value; the inverse of `decode`.
+
+    Example:
+        >>> encode(np.array([[0.5, -0.0]]))
+        {'dtype': 'float', 'shape': [1, 2], 'values': ['0x1p-1', '-0x0p+0']}
+        >>> encode(3), encode(1.5), encode({"up": True})
+        (3, {'float': '0x1.8p+0'}, {'tree': {'up': True}})
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float) and not isinstance(value, np.floating):
+        return {"float": _hexadecimal(value)}
+    if isinstance(value, dict):
+        return {"tree": {name: encode(child) for name, child in value.items()}}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"record": {name: encode(child) for name, child in zip(value._fields, value, strict=True)}}
+    value = np.asarray(value)
+    flat = value.ravel().tolist()
+    kind = {"b": "bool", "i": "int", "f": "float"}[value.dtype.kind]
+    values = [_hexadecimal(v) for v in flat] if kind == "float" else flat
+    return {"dtype": kind, "shape": list(value.shape), "values": values}
+
+
+def _hexadecimal(value: float) -> str:
+    """Return the number as C's %a prints it, without the zeros at the end."""
+    return re.sub(r"\.?0+p", "p", value.hex())
+
+
+def decode(value) -> Any:
+    """Return the value that stands in a file: arrays in float64, int64 and bool, records as named tuples.
+
+    Example:
+        >>> decode({"dtype": "float", "shape": [2, 1], "values": ["0x1.8p+0", "-inf"]}).tolist()
+        [[1.5], [-inf]]
+    """
+    if isinstance(value, list):
+        return [decode(child) for child in value]
+    if not isinstance(value, dict):
+        return value
+    if "float" in value:
+        return float.fromhex(value["float"])
+    if "tree" in value:
+        return {name: decode(child) for name, child in value["tree"].items()}
+    if "record" in value:
+        fields = {name: decode(child) for name, child in value["record"].items()}
+        return collections.namedtuple("Record", fields)(**fields)
+    if "values" not in value:
+        return {name: decode(child) for name, child in value.items()}
+    kind = value["dtype"]
+    flat = [float.fromhex(v) for v in value["values"]] if kind == "float" else value["values"]
+    return np.array(flat, dtype={"float": np.float64, "int": np.int64, "bool": bool}[kind]).reshape(value["shape"])
+
+
+def write_vectors(folder: pathlib.Path) -> None:
+    """Write all files, the same bytes each time."""
+    from routelaws.conformance.vectors import cases
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for document in cases.documents():
+        (folder / f"{document['function']}.json").write_text(_text(document), encoding="utf-8", newline="\n")
+
+
+def _text(document: dict) -> str:
+    """Return the JSON of a file: a line for each of its entries, and for each input and check of a case."""
+
+    def block(items):
+        if isinstance(items, dict):
+            return "{" + ",\n    ".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in items.items()) + "}"
+        return "[" + ",\n    ".join(json.dumps(item) for item in items) + "]"
+
+    cases = [
+        f'  {{"name": {json.dumps(case["name"])},\n   "inputs": {block(case["inputs"])},\n   '
+        f'"checks": {block(case["checks"])}}}'
+        for case in document["cases"]
+    ]
+    head = [f' "{name}": {json.dumps(value)}' for name, value in document.items() if name != "cases"]
+    return "{\n" + ",\n".join(head) + ',\n "cases": [\n' + ",\n".join(cases) + "\n ]\n}\n"
+
+
+def read_vectors(folder: pathlib.Path | str = FOLDER, only: Collection[str] | None = None) -> dict[str, dict]:
+    """Return the documents of a folder by the name of their function, decoded; those of some functions, or all.
+
+    Raises:
+        ValueError: a file is of another version of the format, or there is none.
+    """
+    found = {}
+    for path in sorted(pathlib.Path(folder).glob("*.json")):
+        if only is not None and path.stem not in only:
+            continue
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("format") != FORMAT:
+            raise ValueError(f"{path.name}: format is {document.get('format')!r}; this reader knows {FORMAT}")
+        document["cases"] = decode(document["cases"])
+        found[document["function"]] = document
+    if not found:
+        raise ValueError(f"{folder}: no vectors (*.json) there" + (f" of {', '.join(only)}" if only else ""))
+    return found
+
+
+def check_vectors(
+    folder: pathlib.Path | str,
+    namespace: Any,
+    *,
+    precision: str = "float64",
+    only: Collection[str] | None = None,
+    convert: Callable[[np.ndarray], Any] = np.copy,
+) -> list[Failure]:
+    """Return what a backend gets wrong.
+
+    Args:
+        folder: of the files; `FOLDER` for those that come with the package.
+        namespace: the backend: a module or any object with the reference's public names, such as
+            `routers.sinkhorn.sinkhorn_plan`. Records may be returned as objects with the fields as attributes, as
+            dicts, or as tuples in the order of the fields.
+        precision: "float64", or "float32" for a backend that computes in it: arrays of floats go in as that, bounds
+            are in units of it, and files that ask for more are left out.
+        only: names of functions; None for all.
+        convert: makes the backend's own array of one of NumPy's.
+
+    Returns:
+        The failures; none if all is right.
+
+    Raises:
+        ValueError: the precision is unknown, or see `read_vectors`.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    failures = []
+    for name, document in read_vectors(folder, only).items():
+        if precision not in document["precisions"]:
+            continue
+        try:
+            function = operator.attrgetter(name)(namespace)
+        except AttributeError:
+            failures.append(Failure(name, "", "missing", f"{name} is not there"))
+            continue
+        for case in document["cases"]:
+            failures += _check_case(function, document, case, precision, convert)
+    return failures
+
+
+def _check_case(function, document, case, precision, convert) -> list[Failure]:
+    """Return the failures of one case."""
+    name = document["function"]
+    try:
+        result = _call(function, document["parameters"], case["inputs"], precision, convert)
+    except Exception as problem:  # whatever a stranger's function does, the next case has its turn
+        return [Failure(name, case["name"], "raises", f"{type(problem).__name__}: {problem}")]
+    failures = []
+    for check in case["checks"]:
+        if isinstance(check.get("of"), str):
+            check = check | {"of": case["inputs"][check["of"]]}
+        try:
+            message = RULES[check["rule"]](check, _field(result, document["fields"]), PRECISIONS[precision], precision)
+        except Exception as problem:  # a missing field, another shape or kind
+            message = f"{type(problem).__name__}: {problem}"
+        if message:
+            kind = "tie rule" if check.get("tie_rule") else "wrong"
+            failures.append(Failure(name, case["name"], kind, f"{check['output'] or 'result'}: {message}"))
+    return failures
+
+
+def _call(function, parameters, inputs, precision, convert):
+    """Return function(...): the leading parameters by position, the others by name."""
+
+    def prepared(value):
+        if isinstance(value, np.ndarray):
+            return convert(value.astype(precision) if value.dtype.kind == "f" else value)
+        if isinstance(value, dict):
+            return {name: prepared(child) for name, child in value.items()}
+        return value
+
+    values = {name: prepared(value) for name, value in inputs.items()}
+    leading = []
+    for name in parameters:
+        if name not in values:
+            break
+        leading.append(values.pop(name))
+    return function(*leading, **values)
+
+
+def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
+    """Return a function from the name of a field to what was returned in it, as an array."""
+
+    def get(name: str) -> np.ndarray:
+        if not name:
+            return np.asarray(result)
+        if isinstance(result, dict):
+            return np.asarray(result[name])
+        if hasattr(result, name):
+            return np.asarray(getattr(result, name))
+        return np.asarray(result[fields.index(name)])
+
+    return get
+
+
+# Rules: (check, get, u, precision) -> what is wrong in words, or "".
+
+
+def _equal(check, get, u, precision) -> str:
+    return _compare(get(check["output"]), check["value"], 0.0)
+
+
+def _close(check, get, u, precision) -> str:
+    allowed = u * np.asarray(check["bound"]) + np.finfo(precision).tiny
+    return _compare(get(check["output"]), check["value"], allowed)
+
+
+def _compare(found, wanted, allowed) -> str:
+    """Return where two arrays are further apart than allowed, in words; "" if nowhere."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    if found.shape != wanted.shape:
+        return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
+    if wanted.dtype.kind in "US" or found.dtype.kind in "US":
+        return "" if found == wanted else f"found {found}, expected {wanted}"
+    with np.errstate(invalid="ignore"):  # inf - inf; equal infinities are equal
+        error = np.where(found == wanted, 0.0, np.abs(found.astype(np.float64) - wanted))
+    bad = np.argwhere(~(error <= allowed))
+    if not len(bad):
+        return ""
+    where = tuple(int(i) for i in bad[0])
+    return f"{len(bad)} of {wanted.size} entries are off, first {list(where)}: {found[where]}, expected {wanted[where]}"
+
+
+def _one_of(check, get, u, precision) -> str:
+    found = get(check["output"])
+    if any(not _compare(found, value, 0.0) for value in check["answers"]):
+        return ""
+    return f"found {found.tolist()}, which is none of the {len(check['answers'])} right answers"
+
+
+def _top_k(check, get, u, precision) -> str:
+    found, scores = get(check["output"]), check["of"]
+    if found.shape[0] != len(scores) or any(len(set(row)) < len(row) for row in found.tolist()):
+        return f"found {found.tolist()}; each row needs distinct indices"
+    chosen = np.take_along_axis(scores, found.astype(np.int64), axis=1)
+    return _compare(chosen, -np.sort(-scores, axis=1)[:, : found.shape[1]], 0.0) and "not the largest, largest first"
+
+
+def _balanced(check, get, u, precision) -> str:
+    found, num_experts = get(check["output"]), check["num_experts"]
+    if any(len(set(row)) < len(row) for row in found.tolist()):
+        return f"found {found.tolist()}; each row needs distinct experts"
+    load = np.bincount(found.ravel(), minlength=num_experts)
+    least, more = divmod(found.size, num_experts)
+    fair = len(load) == num_experts and np.all((load == least) | (load == least + (more > 0)))
+    return "" if fair else f"loads {load.tolist()}; expected {least}, or {least + (more > 0)} where not divisible"
+
+
+def _objective(check, get, u, precision) -> str:
+    total = np.take_along_axis(check["of"], get(check["output"]).astype(np.int64), axis=1).sum()
+    return _compare(total, check["value"], u * check["bound"] + np.finfo(precision).tiny)
+
+
+def _certificate(check, get, u, precision) -> str:
+    scores, prices, k = check["of"], get(check["output"]).astype(np.float64), check["k"]
+    least, more = divmod(len(scores) * k, len(prices))
+    best = -np.sort(prices - scores, axis=1)[:, :k]
+    dual = best.sum() + least * prices.sum() + np.sort(prices)[::-1][:more].sum()
+    return _compare(dual, check["value"], u * check["bound"] + np.finfo(precision).tiny)
+
+
+def _marginals(check, get, u, precision) -> str:
+    plan, slack = get(check["output"]).astype(np.float64), u * check["bound"] + np.finfo(precision).tiny
+    if not np.all(plan >= 0):
+        return "an entry is negative or NaN"
+    rows = _compare(plan.sum(axis=1) * len(plan), np.ones(len(plan)), slack)
+    columns = _compare(plan.sum(axis=0) * plan.shape[1], np.ones(plan.shape[1]), check["tolerance"] + slack)
+    return (rows and f"rows, times T: {rows}") or (columns and f"columns, times E: {columns}")
+
+
+def _potentials(check, get, u, precision) -> str:
+    z = check["of"] + get(check["potentials"]).astype(np.float64)
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    wanted = z / z.sum(axis=1, keepdims=True) / len(z)
+    return _compare(get(check["output"]), wanted, u * check["bound"] * wanted + np.finfo(precision).tiny)
+
+
+RULES = {
+    "equal": _equal,
+    "close": _close,
+    "one of": _one_of,
+    "top k": _top_k,
+    "balanced": _balanced,
+    "objective": _objective,
+    "certificate": _certificate,
+    "marginals": _marginals,
+    "potentials": _potentials,
+}
+"""What a check can ask for; docs/vectors.md says what each means."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the files to a folder."""
+    parser = argparse.ArgumentParser(prog="python -m routelaws.conformance.vectors", description=write_vectors.__doc__)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder, made where it is not there")
+    write_vectors(parser.parse_args(arguments).out)
+
+
+if __name__ == "__main__":
+    main()
