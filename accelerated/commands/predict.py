@@ -13,6 +13,7 @@ from ..findings.law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS
 from ..laws.resampling import jackknife
 from ..laws.uncertainty import Quantity, profile_intervals
+from ..tables.released import released_table
 from ..tables.table import read_table, select_rows
 from . import flags
 from .fit import plain

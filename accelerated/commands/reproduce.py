@@ -8,6 +8,7 @@ import matplotlib  # noqa: F401
 import tyro
 
 from ..report.reproduce.write import write_reproduction
+from ..tables.released import released_table
 from . import flags
 
 

@@ -4,10 +4,10 @@ The rules are our choice and stand beside every verdict. Words: "supported", "su
 neither way with their interval), "not supported", "cannot be said" (the runs for it are not there).
 """
 
-from .words import count, listed
-from .words import router_name as _name
 from . import paper
 from .ablations import LEAST_FREQUENCY
+from .words import count, listed
+from .words import router_name as _name
 
 LARGEST = 1.35e9
 """Parameters; "about 1.3B" with a little room."""
@@ -22,7 +22,7 @@ def advice(results: dict) -> list[dict]:
     """Return, for each recommendation, {"key", "words", "checked", "rule", "verdict", "because", "evidence"}.
 
     Args:
-        results: of `results.gather`, as far as it is filled: laws, pairs, doublings and the ablations.
+        results: of `reproduction.gather`, as far as it is filled: laws, pairs, doublings and the ablations.
     """
     return [entry._asdict() | _JUDGES[entry.key](results) for entry in paper.ADVICE]
 

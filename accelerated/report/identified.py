@@ -20,7 +20,7 @@ def open_questions(law: RouterLaw, scatter: float | None) -> list[str]:
 
     Args:
         law: of a router that has one.
-        scatter: standard deviation of log10 L over seeds, see `findings.seed_scatter`; None if not measured.
+        scatter: standard deviation of log10 L over seeds, see `sweep_findings.seed_scatter`; None if not measured.
     """
     coefficients = law.fit.coefficients
     sentences = [_rows(law), _misfit(law, scatter), *_slopes(law)]

@@ -1,6 +1,6 @@
 """The sections of a sweep's report after its summary, each as Markdown.
 
-Every number is one of `findings.py` or of the runs themselves; every judgement is made from the numbers at hand.
+Every number is one of `sweep_findings.py` or of the runs themselves; every judgement is made from the numbers at hand.
 """
 
 import math

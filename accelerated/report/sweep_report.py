@@ -1,7 +1,7 @@
 """The report of a sweep: report.md for people, figures/*.png, and report.json with every number.
 
     1. READ    `sweep_data.read_sweep`    the folder
-    2. FIND    `findings.find`            spreads, comparisons, laws, loads
+    2. FIND    `sweep_findings.find`      spreads, comparisons, laws, loads
     3. DRAW    `figures.draw_all`         figures/NAME.png and .svg
     4. SAY     `summary` here, `sections.py` for the rest
 

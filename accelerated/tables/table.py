@@ -115,7 +115,7 @@ def select_rows(
     * None: every seed; k 1; of the routed runs those with the commonest routing_frequency among them (the larger one
       of a tie) and the commonest granularity (the smaller one). Runs that this drops are listed as left out. A column
       that the table lacks is not asked about.
-    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `table_rows`); it applies
+    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`); it applies
       to the evaluations before the last one is taken, and nothing else is dropped.
 
     Losses of the causal and of the masked objective are never mixed, unless a condition names that column: the commoner

@@ -12,11 +12,10 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import ablations, advice, estimates, pairs, rows
+from routelaws.accelerated.findings import ablations, advice, estimates, pairs, rows, words
 from routelaws.accelerated.findings.reproduction import gather, used_rows
 from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
-from routelaws.accelerated.findings import words
 from routelaws.accelerated.report.reproduce import figures
 from routelaws.accelerated.report.reproduce import write as command
 from routelaws.accelerated.report.reproduce.html import page

@@ -10,7 +10,7 @@ from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
 ROOMS = ("tables", "training", "findings", "report", "commands")
-"""From the lowest to the highest. Below them are the files that have a twin, and kernels; above them cli and benchmarks."""
+"""From the lowest to the highest. Below are the files that have a twin, and kernels; above are cli and benchmarks."""
 
 
 def imports(path: Path) -> set[str]:

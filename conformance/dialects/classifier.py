@@ -39,7 +39,7 @@ is called a bug; `classify_backend` does so for the functions of a backend:
 Some dialects have no one right answer: who is dropped at random, or which of equal scores `torch.topk` takes. They are
 conditions on the answer, and are named only where no definite dialect fits.
 
-The formulas are in `dialect_table`.
+The formulas are in `table.py`.
 """
 
 import inspect

@@ -70,7 +70,7 @@ class Slack(NamedTuple):
 class Ledger:
     """What one process has seen: calls, shares of bounds and troubles.
 
-    Where `keeps` is true, it holds the calls of the example that runs, for `replay_write.export`.
+    Where `keeps` is true, it holds the calls of the example that runs, for `replay.write.export`.
     """
 
     def __init__(self):

@@ -3,10 +3,10 @@
 import numpy as np
 
 from ...findings.rows import Run, usual
+from ...findings.words import loss_name
 from ...laws.fitting import LossCurve
 from ...tables.table import DENSE
 from ..style import COLOURS, MORE_COLOURS, loss_scale, panel_grid
-from ...findings.words import loss_name
 
 INK = COLOURS[DENSE]
 DASHED = (0, (4, 3))

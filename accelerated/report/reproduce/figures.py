@@ -40,7 +40,7 @@ def draw_all(folder: Path, results: dict, runs: list[Run], say=lambda line: None
     Args:
         folder: where to put NAME.png and NAME.svg; made if missing. Figures of an earlier report that these results
             have no data for are removed.
-        results: of `results.gather`.
+        results: of `reproduction.gather`.
         runs: the trusted ones.
         say: takes a line of progress.
 

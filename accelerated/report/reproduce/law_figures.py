@@ -3,9 +3,9 @@
 import numpy as np
 
 from ...findings.rows import Run
+from ...findings.words import router_name
 from ...laws.fitting import LossCurve, predict_curve
 from ..style import label_ends, log_ticks, panel_grid, size_shade
-from ...findings.words import router_name
 from .drawing import (
     DASHED,
     INK,

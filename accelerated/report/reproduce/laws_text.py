@@ -2,8 +2,20 @@
 
 import math
 
+from ...findings.words import (
+    count,
+    counts_span,
+    experts,
+    figure,
+    joined,
+    plural,
+    router_name,
+    shown,
+    span,
+    status,
+    table,
+)
 from ...laws.routed import RoutedCoefficients
-from ...findings.words import count, counts_span, experts, figure, joined, plural, router_name, shown, span, status, table
 
 FORMULA = (
     "```\nlog10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d\n"

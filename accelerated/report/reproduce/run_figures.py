@@ -3,8 +3,8 @@
 import numpy as np
 
 from ...findings.rows import Run
-from ..style import log_ticks, panel_grid, size_shade
 from ...findings.words import loss_name, router_name, share
+from ..style import log_ticks, panel_grid, size_shade
 from .drawing import (
     DASHED,
     INK,

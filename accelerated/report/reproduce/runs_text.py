@@ -1,8 +1,8 @@
 """The sections on runs held against runs: routers, experts per token, routing frequency, compute, other texts."""
 
 from ...findings.utilisation import MAIN
-from ...laws.routed import RoutedCoefficients
 from ...findings.words import figure, joined, listed, loss_name, plural, router_name, share, shown, span, status, table
+from ...laws.routed import RoutedCoefficients
 
 
 def routers(results: dict, drawn: list[str]) -> str:

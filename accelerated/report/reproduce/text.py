@@ -5,7 +5,19 @@ Every number is taken from the results; every judgement is made from them, so th
 
 import math
 
-from ...findings.words import count, counts_span, experts, figure, joined, listed, loss_name, plural, router_name, span, table
+from ...findings.words import (
+    count,
+    counts_span,
+    experts,
+    figure,
+    joined,
+    listed,
+    loss_name,
+    plural,
+    router_name,
+    span,
+    table,
+)
 from . import laws_text, rows_text, runs_text
 
 BAD, EXACT = 5.0, 1e-6
@@ -23,7 +35,7 @@ def markdown(results: dict, drawn: list[str]) -> str:
     """Return the report.
 
     Args:
-        results: of `results.gather`.
+        results: of `reproduction.gather`.
         drawn: names of the figures that are there.
     """
     sections = [
