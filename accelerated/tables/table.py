@@ -115,8 +115,8 @@ def select_rows(
     * None: every seed; k 1; of the routed runs those with the commonest routing_frequency among them (the larger one
       of a tie) and the commonest granularity (the smaller one). Runs that this drops are listed as left out. A column
       that the table lacks is not asked about.
-    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`); it applies
-      to the evaluations before the last one is taken, and nothing else is dropped.
+    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`); it
+      applies to the evaluations before the last one is taken, and nothing else is dropped.
 
     Losses of the causal and of the masked objective are never mixed, unless a condition names that column: the commoner
     one of what is left is kept (causal of a tie, and where the column is blank).

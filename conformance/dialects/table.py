@@ -1,4 +1,4 @@
-"""The table of dialects: formulas, who computes them, and inputs that tell them apart. `classifier.py` asks the questions.
+"""The table of dialects: formulas, who computes them, and inputs that tell them apart. `classifier.py` asks.
 
 No library is imported: the formulas are restated, as they were read in public code in 2026. Where a dialect has a
 parameter that is not in the signature (a least capacity, an alignment, a number of devices) it has the library's usual
