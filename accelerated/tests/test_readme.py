@@ -1,4 +1,4 @@
-"""What the README says is true: its examples run, its links lead somewhere, its commands exist."""
+"""What the README and the pages beside it say is true: examples run, links lead somewhere, commands exist."""
 
 import contextlib
 import io
@@ -12,8 +12,18 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.training.grid import presets
 
 ROOT = Path(accelerated.__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = {
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "docs/routers.md", "docs/training.md", "docs/laws.md", "reference/README.md")
+}
+COMMANDS = [
+    line for text in PAGES.values() for line in re.findall(r"^    (routelaws .*?)(?:  +#.*)?$", text, re.MULTILINE)
+]
+
+
+def example(page: str) -> str:
+    """Return the first Python example of a page."""
+    return re.search(r"```python\n(.*?)```", PAGES[page], re.DOTALL)[1]
 
 
 def said(code: str) -> str:
@@ -24,22 +34,23 @@ def said(code: str) -> str:
 
 
 def test_the_reading_example_prints_what_its_comments_say():
-    promised = re.findall(r"# (?:training|evaluation): (\[[\d ]+\])", EXAMPLES[0])
-    assert len(promised) == 2 and said(EXAMPLES[0]).split("\n")[:2] == promised
+    promised = re.findall(r"# (?:training|evaluation): (\[[\d ]+\])", example("README.md"))
+    assert len(promised) == 2 and said(example("README.md")).split("\n")[:2] == promised
 
 
 def test_the_training_example_learns():
-    first, last = map(float, re.search(r"([\d.]+) -> ([\d.]+) nats", said(EXAMPLES[1])).groups())
+    first, last = map(float, re.search(r"([\d.]+) -> ([\d.]+) nats", said(example("docs/training.md"))).groups())
     assert last < first
 
 
-def test_every_link_leads_to_a_file():
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert len(links) > 8
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page):
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", PAGES[page]) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
-@pytest.mark.parametrize("line", re.findall(r"^    (routelaws .*?)(?:  +#.*)?$", README, re.MULTILINE))
+@pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_exists(line, capsys):
     words = line.split()
     assert words[1] in cli.COMMANDS
@@ -52,4 +63,4 @@ def test_every_command_exists(line, capsys):
 
 
 def test_nothing_is_left_to_fill_in():
-    assert "@@" not in README
+    assert not [page for page, text in PAGES.items() if "@@" in text]

@@ -22,7 +22,7 @@ from routelaws.conformance.suite import test_bfloat16
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k
 
-README = Path(runner.__file__).with_name("README.md")
+README = Path(runner.__file__).parents[1] / "README.md"
 
 STRANGERS = """
 import sys, time
