@@ -11,6 +11,7 @@ import tyro
 from ..errors import InputError
 from ..findings.law_fits import AXES, LawFit, Range, fit_law
 from ..laws.catalogue import LAWS
+from ..report.cautions import NO_FLOOR, misfit_lines, warnings
 from ..tables.table import read_table, select_rows
 from . import flags
 
@@ -34,6 +35,14 @@ class FitReport(NamedTuple):
     loss_column: str
     fits: list[LawFit]
     remarks: list[str]  # of `read_table`: what of the table was left out before rows were chosen
+
+    def warnings(self) -> dict[str, list[str]]:
+        """Return what can make a fit wrong without showing, each with the routers that it concerns."""
+        said: dict[str, list[str]] = {}
+        for entry in self.fits:
+            for warning in warnings_of(entry):
+                said.setdefault(warning, []).append(entry.selection.router)
+        return said
 
 
 def fit_report(
@@ -80,7 +89,10 @@ def fit_table(
         {"law", "loss_column", "remarks": [text], "fits": [{"router", "rows", "left_out": [{"hyper_id", "reason"}],
         "coefficients": {name: number}, "rmsle", "criterion", "objective", "status", "determined", "derived":
         {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}]},
-        "leave_one_out_rmsle", "leave_one_size_out_rmsle"}]}. Strict JSON: what is infinite or was not found is None,
+        "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
+        {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
+        "law", "times"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss less
+        that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None,
         and `status` says which (a coefficient at the edge of its domain was not found). Where the rows do not
         determine the law (`determined` is false) no coefficient is given. Intervals are at 95 %; an end that is None
         is unbounded. "derived" is there for laws with a cut-off.
@@ -122,12 +134,36 @@ def print_fit(report: FitReport, console=None) -> None:
             console.print(f"{entry.selection.router}: {NOT_DETERMINED}.", markup=False)
         if entry.slopes:
             console.print(_slopes_table(entry))
+        for line in misfit_lines(entry.misfit):
+            console.print(f"  {line}", markup=False)
         for run in entry.selection.left_out:
             console.print(f"  left out: hyper_id {run['hyper_id']}: {run['reason']}", markup=False)
+    for warning, routers in report.warnings().items():
+        console.print(f"warning ({', '.join(routers)}): {warning}", markup=False)
     if any(item.words for entry in report.fits for item in entry.ranges):
         console.print(WORDS, markup=False)
     if report.law == "routed-bounded":
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
+    console.print(NO_FLOOR, markup=False)
+
+
+def warnings_of(entry: LawFit) -> list[str]:
+    """Return what can make one fit wrong without showing, in sentences."""
+    return warnings(entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle)
+
+
+def _misfit(entry: LawFit) -> dict:
+    """Return how a law misses its rows, as JSON holds it."""
+    found, largest = entry.misfit, entry.misfit.largest
+    bend = None if found.bend is None else {"value": plain(found.bend.value), "p": plain(found.bend.test.p)}
+    return {
+        "sizes": [{"N": size, "rows": rows, "log10": plain(miss)} for size, rows, miss in found.sizes],
+        "bend": bend,
+        "beyond_seeds": None if found.seeds is None else {"F": plain(found.seeds.statistic), "p": plain(found.seeds.p)},
+        "largest_size": None if largest is None else {"N": largest.size, "log10": plain(largest.miss)},
+        "outliers": [run._asdict() | {"times": plain(run.times)} for run in found.outliers],
+        "rmsle_without_outliers": found.without,
+    }
 
 
 def _as_dict(entry: LawFit) -> dict:
@@ -150,7 +186,7 @@ def _as_dict(entry: LawFit) -> dict:
     found["intervals"] = _intervals(entry)
     for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
         found[name] = None if held_out is None else plain(held_out.rmsle)
-    return found
+    return found | {"misfit": _misfit(entry), "warnings": warnings_of(entry)}
 
 
 def _found(entry: LawFit, name: str) -> bool:

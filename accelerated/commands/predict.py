@@ -9,14 +9,16 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
+from ..findings.estimates import percent
 from ..findings.law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS
 from ..laws.resampling import jackknife
 from ..laws.uncertainty import Quantity, profile_intervals
+from ..report.cautions import CLEAR, NO_FLOOR
 from ..tables.released import released_table
 from ..tables.table import read_table, select_rows
 from . import flags
-from .fit import plain
+from .fit import plain, warnings_of
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -135,9 +137,24 @@ def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
     if not warnings and not inside_hull(fitted.columns, tuple(point.values())):
         warnings.append("no runs surround this point, although each of its numbers is within the range of the data: "
                         "an extrapolation")  # fmt: skip
+    warnings += warnings_of(fitted) + _bends(fitted, point)
     if not fitted.determined:
         warnings.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
     return warnings
+
+
+def _bends(fitted: LawFit, point: dict[str, float]) -> list[str]:
+    """Return a warning where the misses of the law bend with N and the point lies outside the sizes of the rows."""
+    found, sizes = fitted.misfit, [entry.size for entry in fitted.misfit.sizes]
+    size = point.get("dense_parameters")
+    if found.bend is None or found.bend.test.p >= CLEAR or size is None or sizes[0] <= size <= sizes[-1]:
+        return []
+    said = "the misses of the law bend with log N"
+    if found.largest is not None:
+        off = percent(found.largest.miss)
+        said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
+        said += f" {abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+    return [f"{said}: the intervals, which take the law as right, are too narrow here"]
 
 
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
@@ -214,6 +231,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
         if p.dense:
             value, low, high = (f"{size:.3g}" for size in p.dense)
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
+    console.print(NO_FLOOR, markup=False)
     for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
         routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
         console.print(f"warning ({routers}): {warning}", markup=False)

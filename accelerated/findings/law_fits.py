@@ -2,7 +2,8 @@
 
     1. ROWS       `law_columns`     a choice of rows as the columns of a law
     2. FIT        `fit_law`         the law, its intervals, and its errors on rows that were left out
-    3. PREDICT    `predict_law`     a loss with two intervals: of the law, and of one more run
+    3. DOUBT      `misfit_of`       where the law misses its own rows, and what these differ in beside N and E
+    4. PREDICT    `predict_law`     a loss with two intervals: of the law, and of one more run
 
 Where intervals come from: of the bounded laws from the profile likelihood (`laws/uncertainty.py`), of the linear ones
 from Student's t, which is exact for them. A fit with Huber's criterion has none here, since it assumes no distribution.
@@ -18,6 +19,8 @@ from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, UtilisationCurve, compute_columns
 from ..tables.table import RouterRows
+from .alike import Difference, Shorter, differences, shorter_runs
+from .misfit import Misfit, bend_in_size, beyond_seeds, by_size, largest_size, outliers
 
 LEVEL = 0.95
 """Confidence level of every interval, unless another is asked for."""
@@ -56,6 +59,9 @@ class LawFit(NamedTuple):
     held_out: HeldOut | None  # leave one out; None with Huber's criterion, or where the fit fails
     held_out_size: HeldOut | None  # leave one size out
     determined: bool  # see `is_determined`
+    misfit: Misfit
+    differences: list[Difference]  # what the rows differ in that the law does not know of
+    shorter: list[Shorter]  # runs that end before most others of their size
 
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -113,8 +119,42 @@ def fit_law(
         held_out = leave_one_out(law, columns, loss)
         sizes = selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
         held_out_size = leave_one_group_out(law, columns, loss, sizes)
-    return LawFit(selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size,
-                  is_determined(steepness))  # fmt: skip
+    return LawFit(
+        selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, is_determined(steepness),
+        misfit_of(selection, law, columns, loss, fit, held_out_size, huber), differences(selection.frame, AXES.get(name)
+        == "compute"), shorter_runs(selection.frame),
+    )  # fmt: skip
+
+
+def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
+    """Return how a law misses its own rows; the F tests are those of least squares and are None with Huber's sum."""
+    frame, found = selection.frame, np.asarray(law.predict(fit, *columns))
+    size = frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    miss = np.log10(loss) - np.log10(found)
+    bend = seeds = None
+    if huber is None:
+        coefficients = _count(law, columns)
+        bend = bend_in_size(size, miss, _design(law, columns, fit), coefficients)
+        seeds = beyond_seeds(columns, miss, coefficients)
+    far = outliers(frame["hyper_id"].to_numpy(), loss, found)
+    near = ~np.isin(frame["hyper_id"].to_numpy(), [run.hyper_id for run in far])
+    return Misfit(
+        by_size(size, miss), bend, seeds, largest_size(size, None if held_out_size is None else held_out_size.errors),
+        far, _rmsle_of(law, [column[near] for column in columns], loss[near], huber) if far else None,
+    )  # fmt: skip
+
+
+def _rmsle_of(law: Law, columns, loss, huber: float | None) -> float | None:
+    """Return the RMSLE of a fit to some rows; None where they do not determine the law."""
+    try:
+        return (law.fit(*columns, loss) if huber is None else law.fit(*columns, loss, huber=huber)).rmsle
+    except ValueError:
+        return None
+
+
+def _count(law: Law, columns) -> int:
+    """Return how many coefficients a law has on these rows: the per-size law has two for each size."""
+    return 2 * np.unique(columns[0]).size if law.name == "per-size" else len(law.parameters)
 
 
 def _steepness(law: Law, columns, loss, fit) -> list[Range]:
@@ -189,12 +229,22 @@ def _in_units(curve: UtilisationCurve, columns) -> tuple:
     return columns[0], 1.0 + (columns[1] - curve.B_min) / curve.unit
 
 
-def _design(law: Law, columns) -> np.ndarray:
-    """Return the design of a linear law, [n, p]: what multiplies its intercept and slopes."""
+def _design(law: Law, columns, fit=None) -> np.ndarray:
+    """Return the columns, [n, p], in which the logarithm of a law is linear; of a bounded law given its shape in E."""
+    if law.name == "routed-utilisation":
+        columns, curve = _in_units(fit.curve, columns), fit.curve.curve
+    elif law.name == "routed-bounded":
+        curve = fit.curve
     logs = [np.log10(np.asarray(column, dtype=np.float64)) for column in columns]
     if law.name == "dense":
         return np.stack([logs[0], np.ones_like(logs[0])], axis=-1)
-    both = [logs[0] * logs[1]] if law.name == "bilinear" else []
+    if law.name == "per-size":
+        lines = (columns[0][:, None] == np.unique(columns[0])).astype(np.float64)
+        return np.concatenate([lines, lines * logs[1][:, None]], axis=-1)
+    if law.name.startswith("routed-"):
+        extra = np.asarray(columns[1], dtype=np.float64) - 1
+        logs[1] = extra if curve.rise == 0 else np.log1p(curve.rise * extra / (1 + curve.bend * extra))
+    both = [logs[0] * logs[1]] if law.name != "separable" else []
     return np.stack([*logs, *both, np.ones_like(logs[0])], axis=-1)
 
 

@@ -18,6 +18,7 @@ from ..laws.routed import cutoff
 from ..laws.uncertainty import GainInterval, SlopeInterval, gain_interval, slope_interval, student_quantile
 from ..tables.table import DENSE, RouterRows
 from ..training.window_losses import loss_difference, standard_error
+from .estimates import percent
 from .sweep_data import Sweep, SweepRun, same_but_seed
 
 
@@ -205,11 +206,6 @@ def effective_size(fit: RoutedFit, size: np.ndarray, experts: np.ndarray) -> np.
         span = math.log1p(curve.rise * curve.top / (1 + curve.bend * curve.top))
         psi = np.log1p(curve.rise * extra / (1 + curve.bend * extra)) / span
     return 10 ** (log_size + (curve.gain + curve.interaction * log_size) / curve.size * psi)
-
-
-def percent(log_change):
-    """Return what a change of log10 L means in percent of L."""
-    return 100 * (10.0**log_change - 1)
 
 
 def seed_scatter(spreads: list[SeedSpread]) -> float | None:

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from ..findings.sweep_findings import RouterLaw, percent
+from ..findings.estimates import percent
+from ..findings.sweep_findings import RouterLaw
 from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
 from ..training.result_rows import size_label
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..configuration import GROUPED
 from ..errors import InputError
+from ..findings.estimates import percent
 from ..findings.sweep_data import Sweep, SweepRun
-from ..findings.sweep_findings import Findings, RouterLaw, percent, seed_scatter
+from ..findings.sweep_findings import Findings, RouterLaw, seed_scatter
 from ..laws.routed import RoutedCoefficients, cutoff
 from ..tables.table import DENSE
 from ..training.config import TrainConfig

@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 from ..files import write_atomically
+from ..findings.estimates import percent
 from ..findings.sweep_data import Sweep, read_sweep
-from ..findings.sweep_findings import Findings, RouterLaw, as_json, find, finite, percent
+from ..findings.sweep_findings import Findings, RouterLaw, as_json, find, finite
 from ..tables.table import DENSE
 from . import sections
 from .figures import draw_all

@@ -1,0 +1,151 @@
+"""What the rows of one fit differ in, although the law takes them as alike.
+
+A law in N and E has no term for the number of training tokens, for the text, for the vocabulary or for the objective.
+It puts whatever these change into N, E or chance, and its own residuals need not show that. So the rows are asked:
+
+    TOKENS    runs of one size differ in their training tokens; or, from size to size, neither the tokens nor the tokens
+              per parameter stay the same
+    COLUMNS   a column that changes what a loss means, or what a model is, has several values
+    NAMES     a column of text that this project does not know, such as `training_set`, tells runs of one N and E apart
+    SHORTER   a run ends before most others of its size: `shorter_runs`
+
+What counts as different is our choice and stands beside each number below.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..tables.schema import BLANK, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, range_of, to_numbers
+
+SAME = 1.02
+"""Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
+
+SAME_RATIO = 1.2
+"""Largest over smallest number of tokens per parameter up to which sizes have the same ratio."""
+
+COMMON = ("objective", "vocab_size", "sequence_length")
+"""Columns that change what a loss per token means."""
+
+ROUTED = ("k", "routing_frequency", "granularity")
+"""Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
+
+SHOWN = 6
+"""Groups that are listed; of more, the commonest."""
+
+
+class Difference(NamedTuple):
+    """Something that rows differ in and the law does not know of."""
+
+    column: str  # "tokens", or the column
+    groups: list[tuple[str, int]]  # value in words, and number of rows, commonest first (tokens: by size)
+    where: str  # "runs of one size", "sizes", "rows"
+
+
+class Shorter(NamedTuple):
+    """A run that ended before most others of its size."""
+
+    hyper_id: int
+    step: int
+    commonest: int  # last step of most others
+
+
+def differences(frame, compute: bool = False) -> list[Difference]:
+    """Return what the rows of one fit differ in beside what the law knows of.
+
+    Args:
+        frame: the rows of one `RouterRows`, one for each run.
+        compute: the law is one in compute and parameters per FLOP, which every k, routing frequency and granularity
+            enters.
+    """
+    found = [_tokens(frame)] + [_values(frame, name) for name in COMMON]
+    if not compute:
+        found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED]
+    unknown = [name for name in frame.columns if name not in (*RELEASED_COLUMNS, *OWN_COLUMNS) and not range_of(name)]
+    return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
+
+
+def shorter_runs(frame) -> list[Shorter]:
+    """Return the runs whose last evaluation is before that of most other runs of their size.
+
+    Most means more than half of at least three runs of the size, or else of all runs.
+
+    Args:
+        frame: the rows of one `RouterRows`, one for each run.
+    """
+    steps, sizes = frame["step"].to_numpy(), frame["dense_parameter_count"].to_numpy()
+    overall, found = _majority(steps), []
+    for i, run in enumerate(frame["hyper_id"].to_numpy()):
+        usual = _majority(steps[sizes == sizes[i]]) or overall
+        if usual is not None and SAME * steps[i] < usual:
+            found.append(Shorter(int(run), int(steps[i]), usual))
+    return found
+
+
+def _majority(steps: np.ndarray) -> int | None:
+    """Return the step that more than half of at least three runs end with; None without one."""
+    values, counts = np.unique(steps, return_counts=True)
+    most = counts.argmax() if counts.size else 0
+    return int(values[most]) if steps.size >= 3 and 2 * counts[most] > steps.size else None
+
+
+def training_tokens(frame) -> np.ndarray:
+    """Return the training tokens of each row, NaN where unknown: [n] float64."""
+    tokens = np.full(len(frame), math.nan)
+    if "tokens" in frame:
+        tokens = frame["tokens"].to_numpy(dtype=np.float64)
+    if {"batch_size", "sequence_length"} <= set(frame.columns):
+        counted = (frame["step"] * frame["batch_size"] * frame["sequence_length"]).to_numpy(dtype=np.float64)
+        tokens = np.where(np.isnan(tokens), counted, tokens)
+    return tokens
+
+
+def _tokens(frame) -> Difference | None:
+    tokens, size = training_tokens(frame), frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    known = tokens > 0
+    tokens, size = tokens[known], size[known]
+    if tokens.size < 2:
+        return None
+    within = [(n, tokens[size == n]) for n in np.unique(size)]
+    mixed = [(n, own) for n, own in within if own.max() > SAME * own.min()]
+    if mixed:
+        groups = [(f"N = {n:,.0f}: {own.min():.3g} to {own.max():.3g} tokens", own.size) for n, own in mixed]
+        return Difference("tokens", groups, "runs of one size")
+    ratio = tokens / size
+    if tokens.max() <= SAME * tokens.min() or ratio.max() <= SAME_RATIO * ratio.min():
+        return None
+    groups = [(f"N = {n:,.0f}: {own[0]:.3g} tokens, {own[0] / n:.3g} per parameter", own.size) for n, own in within]
+    return Difference("tokens", groups, "sizes")
+
+
+def _values(frame, name: str) -> Difference | None:
+    """Return a column of the table that has several values, blanks left out."""
+    if name not in frame:
+        return None
+    values = frame[name]
+    values = values[~values.isin(BLANK)] if values.dtype.kind not in "fi" else values.dropna()
+    counts = values.value_counts()
+    if len(counts) < 2:
+        return None
+    groups = [(f"{value:g}" if isinstance(value, float) else str(value), int(n)) for value, n in counts.items()]
+    return Difference(name, groups, "rows")
+
+
+def _names(frame, name: str) -> Difference | None:
+    """Return an unknown column that tells runs of one router, N and E apart; none that measures or names each run."""
+    cells = frame[name].astype(str).str.strip()
+    known = ~cells.isin(BLANK)
+    counts = cells[known].value_counts()
+    if not 2 <= len(counts) <= max(2, int(known.sum()) // 3) or _measured(list(counts.index)):
+        return None
+    alike = [frame.loc[known, column] for column in ("router_type", "dense_parameter_count", "num_experts")]
+    if cells[known].groupby(alike).nunique().max() < 2:
+        return None
+    return Difference(name, [(value, int(n)) for value, n in counts.items()], "runs of one N and E")
+
+
+def _measured(values: list[str]) -> bool:
+    """Return whether the values of a column are numbers of which some have decimals: a measurement, and no group."""
+    numbers, wrong = to_numbers(values)
+    return not wrong.any() and bool((numbers % 1 != 0).any())

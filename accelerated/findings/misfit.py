@@ -1,0 +1,139 @@
+"""Where a fitted law misses its own rows, and by how much more than chance.
+
+    SIZES      `by_size`       the mean miss at each size: a law that is no law here misses by a pattern in N
+    BEND       `bend_in_size`  whether the misses bend with log N: a test of one more term, (log N)²
+    SEEDS      `beyond_seeds`  whether runs of one point, which differ in their seed alone, scatter less than the misses
+    LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
+    OUTLIERS   `outliers`      single runs that are far from the law
+
+A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
+tests of BEND and SEEDS are the usual F tests of nested least-squares fits.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+FAR = 6.0
+"""Beyond how many robust standard deviations of the misses a run is named."""
+
+LEAST = 0.01
+"""And how far it has to be from the law at least, as a share of the loss."""
+
+
+class SizeMiss(NamedTuple):
+    """The runs of one size against the law."""
+
+    size: float  # N
+    rows: int
+    miss: float  # mean, log10
+
+
+class Test(NamedTuple):
+    """An F test."""
+
+    statistic: float
+    freedom: tuple[int, int]
+    p: float  # how often chance alone would do this, at least as clearly
+
+
+class Bend(NamedTuple):
+    """One more term in the law, (log10 N)²."""
+
+    value: float  # its coefficient: above 0 the losses of the smallest and the largest sizes lie above the law
+    test: Test
+
+
+class Outlier(NamedTuple):
+    """One run far from the law."""
+
+    hyper_id: int
+    loss: float
+    law: float  # the loss by the law
+    times: float  # its miss in robust standard deviations of all misses
+
+
+class Misfit(NamedTuple):
+    """How a law misses its rows."""
+
+    sizes: list[SizeMiss]
+    bend: Bend | None  # None with fewer than three sizes, or no row to spare
+    seeds: Test | None  # None without two runs at one point
+    largest: SizeMiss | None  # None where the smaller sizes give no law
+    outliers: list[Outlier]
+    without: float | None  # RMSLE of the same law fitted without the outliers; None without any, or without a fit
+
+
+def by_size(size: np.ndarray, miss: np.ndarray) -> list[SizeMiss]:
+    """Return the mean miss of each size, smallest first."""
+    return [SizeMiss(float(n), int((size == n).sum()), float(miss[size == n].mean())) for n in np.unique(size)]
+
+
+def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coefficients: int) -> Bend | None:
+    """Return the coefficient of (log10 N)² in what the law leaves over, and whether it is more than chance.
+
+    Args:
+        size, miss: [n].
+        design: [n, p] columns in which the law is linear.
+        coefficients: of the law, those included that are not linear.
+
+    Returns:
+        None with fewer than three sizes, with no row to spare, or where the design follows such a bend itself.
+    """
+    freedom = miss.size - coefficients - 1
+    if np.unique(size).size < 3 or freedom < 1:
+        return None
+    offset = np.log10(size) - np.log10(size).mean()
+    unit, _ = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300))
+    term = offset**2 - unit @ (unit.T @ offset**2)
+    if term @ term <= 1e-12 * (offset**4).sum():
+        return None
+    rest = miss - unit @ (unit.T @ miss)
+    value = float(term @ rest / (term @ term))
+    explained, left = value**2 * float(term @ term), float(((rest - value * term) ** 2).sum())
+    return Bend(value, _test(explained, 1, left, freedom))
+
+
+def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
+    """Return whether the means of points miss the law by more than runs of one point scatter (lack of fit)."""
+    _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    point = np.ravel(point)
+    points = int(point.max()) + 1
+    within, between = miss.size - points, points - coefficients
+    if within < 1 or between < 1:
+        return None
+    mean = np.bincount(point, miss) / np.bincount(point)
+    scatter = float(((miss - mean[point]) ** 2).sum())
+    return _test(float((mean[point] ** 2).sum()), between, scatter, within)
+
+
+def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
+    """Return how far the largest size lies from the law of all the others; errors [n] are those of `held_out`."""
+    if errors is None or np.unique(size).size < 3:
+        return None
+    own = -np.asarray(errors)[size == size.max()]  # errors are those of the law: predicted less measured
+    return SizeMiss(float(size.max()), own.size, float(own.mean())) if np.isfinite(own).all() else None
+
+
+def outliers(hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray) -> list[Outlier]:
+    """Return the runs that are far from the law, farthest first.
+
+    Far is more than FAR times 1.4826 times the median of |miss|, which is a standard deviation for normal misses and
+    which a few wrong rows hardly change, and more than LEAST of the loss.
+    """
+    miss = np.abs(np.log10(loss) - np.log10(law))
+    scale = 1.4826 * float(np.median(miss))
+    far = np.flatnonzero((miss > FAR * scale) & (miss > math.log10(1 + LEAST)))
+    ranked = sorted(far, key=lambda i: -miss[i])
+    return [Outlier(int(hyper_id[i]), float(loss[i]), float(law[i]), float(miss[i] / scale) if scale else math.inf)
+            for i in ranked]  # fmt: skip
+
+
+def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
+    """Return the F test of sums of squares against each other."""
+    from scipy.stats import f
+
+    statistic = explained / terms / (left / freedom) if left > 0 else math.inf
+    return Test(statistic, (terms, freedom), float(f.sf(statistic, terms, freedom)))

@@ -1,0 +1,83 @@
+"""What a reader has to be told of a fit, in words: what its rows differ in, and where the law misses them."""
+
+from collections.abc import Sequence
+
+from ..findings.alike import SHOWN, Difference, Shorter
+from ..findings.estimates import percent
+from ..findings.misfit import Misfit, Outlier
+
+CLEAR = 0.05
+"""Below this chance of a test a bend or a misfit is said to be there."""
+
+NO_FLOOR = (
+    "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
+    " does, and so it predicts too little there."
+)
+"""True of every law in logarithms: Clark et al. 2022 say so of theirs in section 5.1; our words."""
+
+
+def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit, rmsle: float) -> list[str]:
+    """Return one sentence for each thing that can make the fit wrong without showing."""
+    said = [difference_words(entry) for entry in differences]
+    if shorter:
+        runs = ", ".join(f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter[:SHOWN])
+        said.append(f"{_runs(len(shorter))} before most others of the same size: hyper_id {runs}"
+                    f"{', ...' if len(shorter) > SHOWN else ''}; are these unfinished?")  # fmt: skip
+    if misfit.outliers:
+        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
+    return said
+
+
+def difference_words(entry: Difference) -> str:
+    """Return what rows differ in, the groups, and how to choose."""
+    groups = "; ".join(value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in
+                       entry.groups[:SHOWN]) + ("; ..." if len(entry.groups) > SHOWN else "")  # fmt: skip
+    if entry.column == "tokens" and entry.where == "sizes":
+        return (
+            f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
+            " the law takes what they do for an effect of N"
+        )
+    what = "training tokens" if entry.column == "tokens" else entry.column
+    return f"{entry.where} differ in {what}, of which the law knows nothing ({groups}); choose some by --rows"
+
+
+def misfit_lines(misfit: Misfit) -> list[str]:
+    """Return how a law misses its own rows: by size, bent or not, against seeds, and at the largest size."""
+    sizes = ", ".join(f"{entry.size:,.0f}: {percent(entry.miss):+.1f} %" for entry in misfit.sizes)
+    lines = [f"measured loss against the law, mean at each N: {sizes}"]
+    if misfit.bend is not None:
+        test = misfit.bend.test
+        way = "above" if misfit.bend.value > 0 else "below"
+        lines.append(
+            f"the misses bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, and"
+            " beyond them it goes on missing" if test.p < CLEAR else f"no bend of the misses with log N shows (p ="
+            f" {test.p:.2g})"
+        )  # fmt: skip
+    if misfit.seeds is not None:
+        chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
+        lines.append(
+            f"points miss the law by more than runs of one point scatter {chance}: part of the miss is the law"
+            if misfit.seeds.p < CLEAR else f"points miss the law by no more than runs of one point scatter {chance}"
+        )  # fmt: skip
+    if misfit.largest is not None:
+        entry, off = misfit.largest, percent(misfit.largest.miss)
+        word = "low" if off > 0 else "high"
+        without = f"fitted without the largest size, N = {entry.size:,.0f}, the law predicts it"
+        lines.append(f"{without} {abs(off):.1f} % too {word}")
+    return lines
+
+
+def _runs(count: int) -> str:
+    return "1 run ends" if count == 1 else f"{count} runs end"
+
+
+def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float) -> str:
+    runs = "; ".join(
+        f"hyper_id {run.hyper_id}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far[:SHOWN]
+    ) + ("; ..." if len(far) > SHOWN else "")  # fmt: skip
+    text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
+    if without is not None:
+        text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
+        if without < rmsle / 2:
+            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: see --huber"
+    return text
