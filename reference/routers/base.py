@@ -125,9 +125,10 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
     holds = _first_of_the_best(values, holds, places)
     cost, _ = _cheapest_chains(_cheapest_moves(values, holds), range(num_experts), num_experts)
     prices = np.array([max(cost) - each for each in cost]) * unit
-    chosen = np.array([[e in own for e in range(num_experts)] for own in holds[:-1]])  # [T, E] bool
-    expert = top_k_indices(np.where(chosen, scores, -np.inf), k)
-    objective = float(scores[chosen].sum())
+    expert = np.zeros((num_tokens, k), dtype=np.int64)
+    for t in range(num_tokens):
+        expert[t] = sorted(holds[t], key=lambda e: (-scores[t, e], e))  # noqa: B023 (sorted at once)
+    objective = float(np.take_along_axis(scores, expert, axis=1).sum())
     return Assignment(expert, objective, prices, dual_bound(scores, prices, k) - objective)
 
 
