@@ -52,15 +52,25 @@ class ExpertChoice(NamedTuple):
     experts_per_token: np.ndarray  # [T] integers, how many experts took each token; sums to E C
 
 
-def _restore_padding(routing: Routing, mask: np.ndarray) -> Routing:
-    """Return the routing of a group from that of its real tokens.
+def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
+    """Return the routing of a group with padding: the router is asked about the real tokens alone.
 
     Padded tokens get experts 0 … k−1 with gate 0 and nothing of the plan, and count in no load.
 
     Args:
-        routing: of the real tokens alone, in their order.
+        router: a function that returns a `Routing`; it is called without a mask.
         mask: [T] bool, True for a real token.
+        values: [T, ...], the first argument of the router, which gets the rows of the real tokens.
+        held: a `Routing` of the group or None; the router gets the rows of the real tokens.
+        per_token: {name: [T, ...] or None}, more arguments with a row for each token.
+        options: all other arguments of the router, passed on as they are.
     """
+    mask = _real_tokens(mask, len(values))
+    for name, rows in (per_token or {}).items():
+        options[name] = None if rows is None else np.asarray(rows)[mask]
+    if held is not None:
+        options["held"] = held._replace(expert=held.expert[mask], plan=held.plan[mask])
+    routing = router(np.asarray(values)[mask], **options)
     num_tokens, k = len(mask), routing.expert.shape[1]
     expert = np.tile(np.arange(k), (num_tokens, 1))
     gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
@@ -78,6 +88,12 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     if mask.shape != (num_tokens,) or not mask.any():
         raise ValueError(f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one")
     return mask
+
+
+def _check_k(k: int, num_experts: int) -> None:
+    """Raise ValueError unless a token can have k of E experts."""
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:

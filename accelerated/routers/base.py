@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, _check_k
 from ..kernels.assignment import assign
 from ..notation import Routing, _at_least_float32, one_hot, top_k_indices
 from .sinkhorn import gate_values
@@ -146,11 +146,6 @@ def base_router(
     values = gate_values(logits, held.expert, gate)
     values = jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan)
     return held._replace(gate=jnp.where(_column(mask), values, 0))
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _checked_mask(mask, num_tokens: int) -> jax.Array | None:

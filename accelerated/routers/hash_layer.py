@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..balance import _masked_rows, _real_tokens
-from ..errors import InputError
+from ..errors import InputError, _check_k
 from ..notation import Routing, check_finite, one_hot
 
 HASH_GATES = ("mean", "sum")
@@ -78,11 +78,6 @@ def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mas
     return Routing(expert, _masked_rows(gates, mask), load, plan, jnp.abs(load * num_experts - 1).max())
 
 
-def _check_choices(num_experts, k):
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
-
-
 def _without_repeats(picks):
     """See reference: step over the experts that are taken, in rising order, column by column."""
     table = picks.copy()
@@ -102,7 +97,7 @@ def _steps(num_experts, k):
 
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """See reference."""
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     ids, steps = np.arange(vocab_size), _steps(num_experts, k)
     step = steps[ids // num_experts % len(steps)]
     return ((ids[:, None] + step[:, None] * np.arange(k)) % num_experts).astype(np.int32)
@@ -111,7 +106,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     """See reference."""
     uniforms = check_finite("uniforms", np.asarray(uniforms, np.float64))
-    _check_choices(num_experts, uniforms.shape[1])
+    _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
         raise InputError("uniforms have to be at least 0 and below 1")
     radix = num_experts - np.arange(uniforms.shape[1])
@@ -121,7 +116,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
     """See reference. The experts are sorted for a token only if fewer than k are near the emptiest: about V E steps."""
     counts = np.asarray(counts)
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
     # Ascending order of the complement: negating an unsigned or the most negative count would wrap.
@@ -174,7 +169,7 @@ def _nearest(embeddings, centres):
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
     """See reference."""
-    _check_choices(len(clusters.centres), k)
+    _check_k(k, len(clusters.centres))
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     table = np.zeros((len(embeddings), k), np.int32)
     for piece, distances in _pieces(embeddings, np.asarray(clusters.centres)):

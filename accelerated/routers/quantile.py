@@ -14,7 +14,7 @@ devices, load and residual are theirs, and each device returns its own rows.
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError
+from ..errors import _check_k
 from ..notation import Routing, one_hot, top_k_indices
 from .sinkhorn import _count_real, _total, gate_values
 
@@ -98,11 +98,6 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
     candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
     new = _middle_of_sorted(candidates, everyone + (more > 0))
     return jnp.where(num_real > 0, new - new.mean(), bias)
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:

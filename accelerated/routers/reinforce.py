@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..balance import auxiliary_loss
-from ..errors import InputError
+from ..errors import InputError, _check_k
 from ..notation import Routing, _at_least_float32, canonical_zero, one_hot, softmax, top_k_indices
 
 
@@ -66,8 +66,7 @@ def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array
 def _nucleus(logits, k, nucleus):
     """Return [T, E] bool, which experts belong to the nucleus; all of them in a row of NaN."""
     num_experts = logits.shape[1]
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if not 0 < nucleus <= 1:
         raise InputError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
     if nucleus == 1:

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError
+from ..errors import InputError, _check_k
 from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
 
 GATES = ("softmax", "sigmoid")
 """See reference."""
 
-_WARM = 16.0  # these three: see reference
+_WARM = 16.0  # these three: see `_newton` in the reference
 _CLOSE = 1.0
 _GROUND = 16.0
 
@@ -107,8 +107,7 @@ def sinkhorn_router(
 ) -> Routing:
     """See reference; with `axis_name`, load and residual are those of the tokens of all devices."""
     num_experts = logits.shape[1]
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if mask is not None:
         logits = jnp.where(mask[:, None], logits, 0)
     # SELECT
@@ -195,7 +194,7 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):
-    """Return potentials, plan, residual and number of steps: Newton's method, warm to cold. See reference."""
+    """Return potentials, plan, residual and number of steps: Newton's method, warm to cold. See the reference's `_newton`."""
     values = group.logits + g
     values = values if group.real is None else jnp.where(group.real[:, None], values, 0)
     spread = (values.max(axis=1) - values.min(axis=1)).max()
@@ -225,7 +224,7 @@ def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int)
 
 
 def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
-    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See reference."""
+    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See `_newton` in the reference."""
     index = jnp.arange(len(excess))
 
     def links(weights, e):

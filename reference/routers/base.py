@@ -64,7 +64,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _real_tokens, _route_real_tokens, check_finite, one_hot, top_k_indices
 from .sinkhorn import gate_values
 
 
@@ -195,10 +195,7 @@ def base_router(
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
     if mask is not None:
-        real = _real_tokens(mask, len(logits))
-        if held is not None:
-            held = held._replace(expert=held.expert[real], plan=held.plan[real])
-        return _restore_padding(base_router(logits[real], k, training=training, gate=gate, held=held), real)
+        return _route_real_tokens(base_router, mask, logits, held=held, k=k, training=training, gate=gate)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
@@ -210,11 +207,6 @@ def base_router(
         held = Routing(expert, None, load, plan, np.abs(load * num_experts - 1).max())
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:

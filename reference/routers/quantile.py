@@ -42,7 +42,7 @@ are the raw logits (our choice). No gradient flows through β or the choice.
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _real_tokens, _route_real_tokens, check_finite, one_hot, top_k_indices
 from .sinkhorn import gate_values
 
 
@@ -140,10 +140,7 @@ def quantile_router(
         [0, 0, 1, 1]
     """
     if mask is not None:
-        real = _real_tokens(mask, len(logits))
-        if held is not None:
-            held = held._replace(expert=held.expert[real], plan=held.plan[real])
-        return _restore_padding(quantile_router(np.asarray(logits)[real], bias, k, gate=gate, held=held), real)
+        return _route_real_tokens(quantile_router, mask, logits, held=held, bias=bias, k=k, gate=gate)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
@@ -155,11 +152,6 @@ def quantile_router(
         held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:

@@ -36,7 +36,7 @@ the model does here instead is our choice, see `gshard_router`.
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, softmax, top_k_indices
+from ..notation import Routing, _check_k, _route_real_tokens, check_finite, one_hot, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -88,9 +88,8 @@ def top_k_router(
         [[0, 2]]
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
         options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
-        return _restore_padding(top_k_router(logits[mask], k, held=_rows(held, mask), **options), mask)
+        return _route_real_tokens(top_k_router, mask, logits, held=held, k=k, **options)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_options(k, num_experts, score, normalisation, allow_constant_gate)
@@ -105,14 +104,8 @@ def top_k_router(
     return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
 
 
-def _rows(held, mask):
-    """Return what is held of the real tokens; nothing of nothing."""
-    return None if held is None else held._replace(expert=held.expert[mask], plan=held.plan[mask])
-
-
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if normalisation not in NORMALISATIONS:
@@ -184,8 +177,7 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.n
         ([[1], [0]], [[0.75], [0.5]])
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
-        return _restore_padding(switch_router(logits[mask], held=_rows(held, mask)), mask)
+        return _route_real_tokens(switch_router, mask, logits, held=held)
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     # SELECT
@@ -237,9 +229,7 @@ def gshard_router(
         [[0.75, 0.25], [0.75, 0.0]]
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
-        draws = None if uniforms is None else np.asarray(uniforms)[mask]
-        return _restore_padding(gshard_router(logits[mask], draws, held=_rows(held, mask)), mask)
+        return _route_real_tokens(gshard_router, mask, logits, held=held, per_token={"uniforms": uniforms})
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
