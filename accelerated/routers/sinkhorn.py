@@ -194,7 +194,7 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):
-    """Return potentials, plan, residual and number of steps: Newton's method, warm to cold. See the reference's `_newton`."""
+    """Return potentials, plan, residual and number of steps of Newton's method. See the reference's `_newton`."""
     values = group.logits + g
     values = values if group.real is None else jnp.where(group.real[:, None], values, 0)
     spread = (values.max(axis=1) - values.min(axis=1)).max()
