@@ -155,7 +155,7 @@ def count(
     attention_flops = 10 * d * a + 6 * sequence_length * a + 3 * sequence_length * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
     if router_type == "Dense":
-        num_experts = k = flop_increase
+        num_experts = k = flop_increase  # the table counts a wide FFN as so many experts that are all used
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)

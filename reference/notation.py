@@ -9,10 +9,9 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Three conventions beside these. The residual stream of a token, and what a token has on its way through a block, is h, a
-vector; in einsums h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the
-names that papers give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence
-of 2048 tokens (`laws/utilisation.py`).
+Three conventions beside these. The vector of a token in the residual stream is h; in einsums h runs over heads, c over
+the width of one head and m over distances. Coefficients of laws keep the names that papers give them (a, b, c, d,
+E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
 calls them decides what the group is.

@@ -219,7 +219,10 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
             raise ValueError(f"expert: row {t} is {expert[t].tolist()}; its entries have to be distinct")
         left = inside[t].copy()
         for e in expert[t]:
-            total[t] += row[e] - log_sum_exp(row[left], axis=0) if left[e] else -np.inf
+            if left[e]:
+                total[t] += row[e] - log_sum_exp(row[left], axis=0)
+            else:
+                total[t] = -np.inf
             left[e] = False
     return total
 

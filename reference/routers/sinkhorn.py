@@ -78,6 +78,7 @@ from ._newton import newton
 GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
+
 class SinkhornPlan(NamedTuple):
     """The plan and how good it is."""
 

@@ -4,6 +4,7 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
 
     1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
     2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters here alone       `top_k_router`
+                at k = 1, without a bias, written out                                       `switch_router`
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
                        sₜₑ / (sum of s over the chosen)                          "sum"
                        softmax of zₜ over the chosen                             "softmax"
@@ -43,6 +44,41 @@ SCORES = ("softmax", "sigmoid")
 
 NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
+
+
+def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
+    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
+
+    The router to read first. It is `top_k_router` with its defaults, written out.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing` with k = 1.
+
+    Raises:
+        ValueError: a logit is not finite, or the mask has another shape or no real token.
+
+    Example:
+        >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
+        >>> found.expert.tolist(), found.gate.tolist()
+        ([[1], [0]], [[0.75], [0.5]])
+    """
+    if mask is not None:
+        return _route_real_tokens(switch_router, mask, logits, held=held)
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    # SELECT
+    if held is None:
+        expert = np.array([[int(np.argmax(row))] for row in logits])  # [T, 1]; the first of equals
+        plan = one_hot(expert[:, 0], num_experts) / num_tokens  # [T, E], 1/T at each token's expert
+        load = plan.sum(axis=0)  # [E], the share of the tokens that each expert received
+        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+    # COMBINE
+    return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
 
 
 def top_k_router(
@@ -153,41 +189,6 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
         return np.take_along_axis(_scores(logits, score), expert, axis=1)
     log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
     return softmax(np.take_along_axis(log_scores, expert, axis=1))
-
-
-def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
-    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
-
-    The same as `top_k_router` with its defaults, written out.
-
-    Args:
-        logits: [T, E], finite.
-        held: see `top_k_router`.
-        mask: see `top_k_router`.
-
-    Returns:
-        `Routing` with k = 1.
-
-    Raises:
-        ValueError: a logit is not finite, or the mask has another shape or no real token.
-
-    Example:
-        >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
-        >>> found.expert.tolist(), found.gate.tolist()
-        ([[1], [0]], [[0.75], [0.5]])
-    """
-    if mask is not None:
-        return _route_real_tokens(switch_router, mask, logits, held=held)
-    logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
-    # SELECT
-    if held is None:
-        expert = np.array([[int(np.argmax(row))] for row in logits])  # the first of equals
-        plan = one_hot(expert[:, 0], num_experts) / num_tokens
-        load = plan.sum(axis=0)
-        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
-    # COMBINE
-    return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
 
 
 def gshard_router(
