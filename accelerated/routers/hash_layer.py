@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError, _check_k
-from ..notation import Routing, check_finite, one_hot
+from ..notation import Routing, _masked_rows, _padded_experts, _real_tokens, check_finite, one_hot
 
 HASH_GATES = ("mean", "sum")
 """See reference."""
@@ -65,11 +64,9 @@ def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mas
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     expert = jnp.asarray(expert, jnp.int32)
     num_tokens, k = expert.shape
-    if mask is not None:
-        mask = _real_tokens(mask, num_tokens)
-        expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=jnp.int32))
+    expert = _padded_experts(expert, mask)
     # SELECT
-    num_real = num_tokens if mask is None else mask.sum()
+    num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
     plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask) / (num_real * k)  # [T, E]
     load = plan.sum(axis=0)  # [E]
     # COMBINE

@@ -7,9 +7,8 @@ the gates. Selections pass through `stop_gradient`. With a mask that has no real
 import jax
 import jax.numpy as jnp
 
-from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError, _check_k
-from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
+from ..notation import Routing, _at_least_float32, _masked_rows, _real_tokens, one_hot, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
