@@ -147,6 +147,20 @@ def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
     return np.squeeze(top, axis) + np.log(np.exp(logits - top).sum(axis=axis))
 
 
+def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None = None) -> Routing:
+    """Return the routing, still without gates, in which every assignment has the same share of the plan.
+
+    Args:
+        expert: [T, k] integers, distinct within a row.
+        num_experts: E.
+        kept: [T, k] bool, the assignments that count; all of them if None.
+    """
+    kept = np.ones(expert.shape, dtype=bool) if kept is None else kept
+    plan = (one_hot(expert, num_experts) * kept[:, :, None]).sum(axis=1) / kept.sum()  # [T, E]
+    load = plan.sum(axis=0)  # [E]
+    return Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+
+
 def one_hot(indices: np.ndarray, size: int) -> np.ndarray:
     """Return [..., size] float64 with a 1 at each index."""
     return np.eye(size)[indices]

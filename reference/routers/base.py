@@ -32,8 +32,10 @@ same. To make "the same" a matter of fact, scores are rounded to whole multiples
 
 for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side knows
 nothing of the assignment: it is a bound on all of them (`dual_bound`). An assignment that reaches the bound is
-therefore a best one, and the prices prove it: each token sits where score minus price is largest for it. Such prices
-are what the cheapest chains cost in the end. They are a whole region, and one point of it is returned.
+therefore a best one, and the prices prove it: each token sits where score minus price is largest for it. The cheapest
+chains give such prices. Let cₑ be what the cheapest chain from anywhere to e costs, 0 or less. A token t at i could
+lengthen a chain to i by its own move to j, so that cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this says sₜᵢ − pᵢ ≥ sₜⱼ − pⱼ.
+There is a whole region of such prices, and one point of it is returned, with the least price moved to 0.
 
 **Everything else** (our choice) is the same problem with two additions.
 
@@ -64,7 +66,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _real_tokens, _route_real_tokens, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
 from .sinkhorn import gate_values
 
 
@@ -197,14 +199,12 @@ def base_router(
     if mask is not None:
         return _route_real_tokens(base_router, mask, logits, held=held, k=k, training=training, gate=gate)
     logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_k(k, num_experts)
     # SELECT
     if held is None:
         expert = balanced_assignment(logits, k).expert if training else top_k_indices(logits, k)  # [T, k]
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
-        held = Routing(expert, None, load, plan, np.abs(load * num_experts - 1).max())
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
 

@@ -47,7 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _route_real_tokens, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _route_real_tokens, check_finite, one_hot, top_k_indices
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k, or 1 (for MultiHash)."""
@@ -163,10 +163,8 @@ def fixed_router(
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
             raise ValueError(f"token {t} has experts {row.tolist()}; they have to be distinct")
-    plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-    load = plan.sum(axis=0)  # [E]
     gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
-    return Routing(expert, gates, load, plan, np.abs(load * num_experts - 1).max())
+    return _equal_shares(expert, num_experts)._replace(gate=gates)
 
 
 def _without_repeats(picks, num_experts):

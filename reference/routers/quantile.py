@@ -42,7 +42,7 @@ are the raw logits (our choice). No gradient flows through β or the choice.
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _real_tokens, _route_real_tokens, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
 from .sinkhorn import gate_values
 
 
@@ -142,14 +142,12 @@ def quantile_router(
     if mask is not None:
         return _route_real_tokens(quantile_router, mask, logits, held=held, bias=bias, k=k, gate=gate)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_k(k, num_experts)
     # SELECT
     if held is None:
         expert = top_k_indices(logits - bias, k)  # [T, k]
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
-        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
 

@@ -37,7 +37,16 @@ the model does here instead is our choice, see `gshard_router`.
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _route_real_tokens, check_finite, one_hot, softmax, top_k_indices
+from ..notation import (
+    Routing,
+    _check_k,
+    _equal_shares,
+    _route_real_tokens,
+    check_finite,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -127,7 +136,7 @@ def top_k_router(
         options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
         return _route_real_tokens(top_k_router, mask, logits, held=held, k=k, **options)
     logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_options(k, num_experts, score, normalisation, allow_constant_gate)
     # SELECT
     if held is None:
@@ -135,7 +144,7 @@ def top_k_router(
             expert = top_k_indices(logits, k)  # [T, k]
         else:
             expert = top_k_indices(_scores(logits, score) + check_finite("bias", bias), k)
-        held = _routing(expert, np.ones(expert.shape, dtype=bool), num_experts)
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
 
@@ -151,13 +160,6 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
             f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
             f"allowed: 'none', or allow_constant_gate=True"
         )
-
-
-def _routing(expert, kept, num_experts):
-    """Return a `Routing` without gates whose mass is shared equally by the assignments that are kept [T, k]."""
-    plan = (one_hot(expert, num_experts) * kept[:, :, None]).sum(axis=1) / kept.sum()  # [T, E]
-    load = plan.sum(axis=0)  # [E]
-    return Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
 
 
 def _log_scores(logits, score):
@@ -244,7 +246,7 @@ def gshard_router(
         kept = np.ones((num_tokens, 2), dtype=bool)
         if uniforms is not None:
             kept[:, 1] = uniforms < 2 * gate[:, 1]
-        held = _routing(expert, kept, num_experts)
+        held = _equal_shares(expert, num_experts, kept)
     # COMBINE
     kept = np.take_along_axis(held.plan, held.expert, axis=1) > 0
     return held._replace(gate=np.where(kept, gate, 0.0))
