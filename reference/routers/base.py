@@ -289,7 +289,9 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
     """Return, of all assignments as good as the given best one, the first in the order of a dictionary.
 
     Token by token, expert by expert: the token gets the expert, for a higher one that it has, if the tokens after it
-    can be balanced anew without a loss. The last of `holds` is no token of the group: it takes what is left.
+    can be balanced anew without a loss. (At k > 1, to give up one higher expert is enough: a best assignment in which
+    the token has this expert can be reached by closed chains that cost nothing, and one of them alone brings it in.)
+    The last of `holds` is no token of the group: it takes what is left.
     """
     num_experts, best = len(values[0]), _total(values, holds)
     for t, e in product(range(len(holds) - 1), range(num_experts)):
