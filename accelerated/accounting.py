@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .errors import InputError
+from .errors import InputError, _check_k
 
 TABLE_VOCAB_SIZE = 32_000
 """Vocabulary of every run in the released table."""
@@ -119,8 +119,8 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if router_type == "Dense" and num_experts != 1:
         raise InputError(f"num_experts is {num_experts}; a dense model has 1")
-    if router_type != "Dense" and not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if router_type != "Dense":
+        _check_k(k, num_experts)
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
         raise InputError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
     if granularity < 1 or (router_type == "Dense" and granularity != 1):

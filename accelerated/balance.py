@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .errors import InputError
-from .notation import _at_least_float32, log_sum_exp, softmax
+from .notation import _at_least_float32, _masked_rows, _real_tokens, _total, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """See reference."""
@@ -40,23 +40,6 @@ class LoadStatistics(NamedTuple):
     max_over_mean: jax.Array  # []
     entropy: jax.Array  # []
     idle: jax.Array  # []
-
-
-def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
-    """Return the mask as [T] bool."""
-    if mask.shape != (num_tokens,):
-        raise InputError(f"mask has shape {mask.shape}; {(num_tokens,)} is needed")
-    return jnp.asarray(mask, bool)
-
-
-def _total(values, axis_name: str | None):
-    """Return the sum over a mapped axis, if there is one."""
-    return values if axis_name is None else jax.lax.psum(values, axis_name)
-
-
-def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Return [T, n] with zeros in the rows of padding, so that nothing that is there can reach a gradient."""
-    return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
 
 
 def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> jax.Array:

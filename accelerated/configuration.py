@@ -5,7 +5,7 @@ import math
 import warnings
 
 from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
-from .errors import InputError
+from .errors import InputError, _check_k
 from .experts import DROP_ORDERS
 from .routers.sinkhorn import GATES
 from .routers.top_k import NORMALISATIONS
@@ -187,8 +187,7 @@ class ModelConfig:
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
-        if self.k > self.num_experts:
-            raise InputError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
+        _check_k(self.k, self.num_experts)
         if self.flop_increase != 1:
             raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
         if 4 * self.d_model % self.granularity:

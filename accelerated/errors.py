@@ -11,3 +11,9 @@ class InputError(ValueError):
 
 class WorkerDiedError(RuntimeError):
     """A process of a sweep was killed from outside; starting the sweep again goes on. Exit code 1."""
+
+
+def _check_k(k: int, num_experts: int) -> None:
+    """Raise InputError unless a token can have k of E experts."""
+    if not 1 <= k <= num_experts:
+        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")

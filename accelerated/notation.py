@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .errors import InputError
+
 
 class Routing(NamedTuple):
     """See reference."""
@@ -31,6 +33,30 @@ class ExpertChoice(NamedTuple):
 def _at_least_float32(values: jax.Array) -> jax.Array:
     """Return values raised to float32 where they are below it: what routers and losses compute in."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
+def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
+    """Return the mask as [T] bool."""
+    if jnp.shape(mask) != (num_tokens,):
+        raise InputError(f"mask has shape {jnp.shape(mask)}; {(num_tokens,)} is needed")
+    return jnp.asarray(mask, bool)
+
+
+def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, n] with zeros in the rows of padding, so that nothing that is there can reach a gradient."""
+    return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
+
+
+def _padded_experts(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, k] with experts 0 … k−1 in the rows of padding."""
+    if mask is None:
+        return expert
+    return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, jnp.arange(expert.shape[1], dtype=expert.dtype))
+
+
+def _total(values, axis_name: str | None):
+    """Return the sum over a mapped axis, if there is one."""
+    return values if axis_name is None else jax.lax.psum(values, axis_name)
 
 
 def canonical_zero(values: jax.Array) -> jax.Array:

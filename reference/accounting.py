@@ -29,6 +29,8 @@ paper may print in its appendix, which was not at hand, have not been compared.
 
 from typing import NamedTuple
 
+from .notation import _check_k
+
 TABLE_VOCAB_SIZE = 32_000
 """Vocabulary of every run in the released table."""
 
@@ -153,7 +155,7 @@ def count(
     attention_flops = 10 * d * a + 6 * sequence_length * a + 3 * sequence_length * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
     if router_type == "Dense":
-        num_experts = k = flop_increase
+        num_experts = k = flop_increase  # the table counts a wide FFN as so many experts that are all used
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)
@@ -180,8 +182,8 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
         raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
     if router_type == "Dense" and num_experts != 1:
         raise ValueError(f"num_experts is {num_experts}; a dense model has 1")
-    if router_type != "Dense" and not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    if router_type != "Dense":
+        _check_k(k, num_experts)
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
         raise ValueError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
     if granularity < 1 or (router_type == "Dense" and granularity != 1):

@@ -16,8 +16,8 @@ bare losses; the weight is the caller's.
 
 The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) probₑ = Σ probₑ), and also when
 the mean probabilities are equal, whatever the shares. Its derivative by probₑ is E shareₑ: the probability of an expert
-goes down in proportion to what it received. The value 1 is not the least there is: it is lower when the experts that
-are chosen often are chosen narrowly (example in `auxiliary_loss`).
+goes down in proportion to what it received. The loss can be below 1: when the experts that are chosen often are chosen
+by a narrow margin, and the others by a wide one (example in `auxiliary_loss`).
 
 Several codes call one thing by this name that differs in a factor. `DIALECTS` names them; `value_at_balance` says
 what each gives when nothing is out of balance:
@@ -171,20 +171,31 @@ def auxiliary_loss(
         >>> round(auxiliary_loss(z, np.array([[0], [0], [1]])).loss, 4)
         0.8956
     """
-    value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
+    _check_dialect(dialect)
     logits, expert = _real_rows(logits, mask), _real_rows(expert, mask)
     probability = mean_probability(logits, score)
     num_experts = len(probability)
     if held is None:
-        num_tokens, k = expert.shape
-        if dialect in ("assignments", "tokens"):
-            share = expert_counts(expert, num_experts) / (num_tokens * (k if dialect == "assignments" else 1))
-        else:
-            share = expert_counts(expert[:, :1], num_experts) / num_tokens
+        share = _share(expert, num_experts, dialect)
     else:
         share = held.share
     scale = 1 / num_experts if dialect == "gshard" else num_experts
     return AuxiliaryLoss(float(scale * (share * probability).sum()), share, probability)
+
+
+def _share(expert, num_experts, dialect):
+    """Return shareₑ of the module docstring, [E]."""
+    num_tokens, k = expert.shape
+    if dialect == "assignments":
+        return expert_counts(expert, num_experts) / (num_tokens * k)
+    if dialect == "tokens":
+        return expert_counts(expert, num_experts) / num_tokens
+    return expert_counts(expert[:, :1], num_experts) / num_tokens
+
+
+def _check_dialect(dialect):
+    if dialect not in DIALECTS:
+        raise ValueError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
@@ -202,8 +213,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
         >>> [value_at_balance(4, 2, dialect) for dialect in DIALECTS]
         [1.0, 2.0, 1.0, 0.0625]
     """
-    if dialect not in DIALECTS:
-        raise ValueError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
+    _check_dialect(dialect)
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 

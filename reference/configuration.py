@@ -25,6 +25,7 @@ import warnings
 
 from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
 from .experts import DROP_ORDERS
+from .notation import _check_k
 from .routers.sinkhorn import GATES
 from .routers.top_k import NORMALISATIONS
 
@@ -162,6 +163,19 @@ class ModelConfig:
     """Of the masked objective: the id in [0, V) that the model reads where a token is hidden."""
 
     def __post_init__(self):
+        self._check_counts_and_names()
+        self._check_options()
+        self._fill_in()
+        self._check_numbers()
+        if self.router == "dense":
+            self._check_dense()
+        else:
+            self._check_routing()
+        if self.router != "dense" or self.flop_increase > 1:
+            self._check_frequency()
+            object.__setattr__(self, "routing_frequency", 1 / self.period)
+
+    def _check_counts_and_names(self):
         for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
                      "flop_increase"):  # fmt: skip
             value = getattr(self, name)
@@ -171,29 +185,25 @@ class ModelConfig:
                               ("drop_order", DROP_ORDERS), ("objective", OBJECTIVES)):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
-        self._check_options()
-        self._fill_in()
-        self._check_numbers()
-        if self.router == "dense":
-            if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
-                raise ValueError(
-                    f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
-                    "a dense model has 1 of each"
-                )
-            if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
-                raise ValueError(
-                    f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
-                    "ones only with flop_increase above 1"
-                )
-        else:
-            self._check_routing()
-        if self.router != "dense" or self.flop_increase > 1:
-            routed_blocks(self.num_blocks, self.routing_frequency)
-            if abs(self.routing_frequency * self.period - 1) > ROUNDING:
-                raise ValueError(
-                    f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
-                )
-            object.__setattr__(self, "routing_frequency", 1 / self.period)
+
+    def _check_dense(self):
+        """Check what a dense model has to satisfy."""
+        if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
+            raise ValueError(
+                f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
+                "a dense model has 1 of each"
+            )
+        if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
+            raise ValueError(
+                f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
+                "ones only with flop_increase above 1"
+            )
+
+    def _check_frequency(self):
+        """Check that R L, the number of routed blocks, and 1/R are whole."""
+        routed_blocks(self.num_blocks, self.routing_frequency)
+        if abs(self.routing_frequency * self.period - 1) > ROUNDING:
+            raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
 
     def _check_options(self):
         """Check that no option of another router is given."""
@@ -256,8 +266,7 @@ class ModelConfig:
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
-        if self.k > self.num_experts:
-            raise ValueError(f"k is {self.k}; it has to be between 1 and num_experts = {self.num_experts}")
+        _check_k(self.k, self.num_experts)
         if self.flop_increase != 1:
             raise ValueError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
         if 4 * self.d_model % self.granularity:

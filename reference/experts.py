@@ -144,7 +144,7 @@ def _asked(mask, shape):
             f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "
             f"is needed, and one"
         )
-    return np.broadcast_to(mask.reshape(len(mask), -1), shape)
+    return np.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, shape)
 
 
 def _queue(asked, order, priority):

@@ -9,10 +9,9 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Three conventions beside these. The residual stream of a token, and what a token has on its way through a block, is h, a
-vector; in einsums h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the
-names that papers give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence
-of 2048 tokens (`laws/utilisation.py`).
+Three conventions beside these. The vector of a token in the residual stream is h; in einsums h runs over heads, c over
+the width of one head and m over distances. Coefficients of laws keep the names that papers give them (a, b, c, d,
+E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
 calls them decides what the group is.
@@ -52,15 +51,25 @@ class ExpertChoice(NamedTuple):
     experts_per_token: np.ndarray  # [T] integers, how many experts took each token; sums to E C
 
 
-def _restore_padding(routing: Routing, mask: np.ndarray) -> Routing:
-    """Return the routing of a group from that of its real tokens.
+def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
+    """Return the routing of a group with padding: the router is asked about the real tokens alone.
 
     Padded tokens get experts 0 … k−1 with gate 0 and nothing of the plan, and count in no load.
 
     Args:
-        routing: of the real tokens alone, in their order.
+        router: a function that returns a `Routing`; it is called without a mask.
         mask: [T] bool, True for a real token.
+        values: [T, ...], the first argument of the router, which gets the rows of the real tokens.
+        held: a `Routing` of the group or None; the router gets the rows of the real tokens.
+        per_token: {name: [T, ...] or None}, more arguments with a row for each token.
+        options: all other arguments of the router, passed on as they are.
     """
+    mask = _real_tokens(mask, len(values))
+    for name, rows in (per_token or {}).items():
+        options[name] = None if rows is None else np.asarray(rows)[mask]
+    if held is not None:
+        options["held"] = held._replace(expert=held.expert[mask], plan=held.plan[mask])
+    routing = router(np.asarray(values)[mask], **options)
     num_tokens, k = len(mask), routing.expert.shape[1]
     expert = np.tile(np.arange(k), (num_tokens, 1))
     gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
@@ -78,6 +87,12 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     if mask.shape != (num_tokens,) or not mask.any():
         raise ValueError(f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one")
     return mask
+
+
+def _check_k(k: int, num_experts: int) -> None:
+    """Raise ValueError unless a token can have k of E experts."""
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:
@@ -130,6 +145,20 @@ def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
     """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
     top = logits.max(axis=axis, keepdims=True)
     return np.squeeze(top, axis) + np.log(np.exp(logits - top).sum(axis=axis))
+
+
+def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None = None) -> Routing:
+    """Return the routing, still without gates, in which every assignment has the same share of the plan.
+
+    Args:
+        expert: [T, k] integers, distinct within a row.
+        num_experts: E.
+        kept: [T, k] bool, the assignments that count; all of them if None.
+    """
+    kept = np.ones(expert.shape, dtype=bool) if kept is None else kept
+    plan = (one_hot(expert, num_experts) * kept[:, :, None]).sum(axis=1) / kept.sum()  # [T, E]
+    load = plan.sum(axis=0)  # [E]
+    return Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
 
 
 def one_hot(indices: np.ndarray, size: int) -> np.ndarray:

@@ -5,12 +5,12 @@
     PLACE, COMBINE                                                              `experts.routed_ffn`
     LOSS     what the router adds to the training loss                          `BlockOutput.auxiliary`
 
-Three kinds of routers share this frame. Where tokens have experts (hash to reinforce), all b·S tokens of the batch are
-one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a Mixture of Tokens
-the experts of a group work on mixtures; there a group is one position of g sequences, so that no token sees a later
-position of any sequence. What it does see is the other sequences of its group: put sequences there that have nothing
-to do with each other, not neighbouring windows of one text. Where the objective is masked, a group can also be a whole
-sequence (expert choice) or g neighbours of one (Mixture of Tokens).
+There are three kinds of routers. In the first kind (hash to reinforce) the tokens have experts, and all b·S tokens of
+the batch are one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a
+Mixture of Tokens the experts of a group work on mixtures. There a group is one position of g sequences, so that no
+token sees a later position of any sequence. What a token does see is the other sequences of its group: they should have
+nothing to do with each other, and not be neighbouring windows of one text. Where the objective is masked, a group can
+also be a whole sequence (expert choice) or g neighbours of one (Mixture of Tokens).
 
 Padding: with a `mask` real tokens get what they would get without the others, which count in no load, capacity or loss.
 
@@ -114,7 +114,8 @@ def routed_block(
     output, dropped = routed_ffn(
         params, group, routing.expert, routing.gate, capacity_factor, order=config.drop_order, mask=asks
     )
-    return BlockOutput(output.reshape(x.shape), routing, dropped, *decided[1:])
+    output = output.reshape(x.shape)
+    return BlockOutput(output, routing, dropped, decided.auxiliary, decided.bias, decided.policy)
 
 
 def _mixture_block(params, x, config, training, mask):

@@ -266,7 +266,7 @@ def apply(
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
-    routed, special = [], 0
+    routed, special = [], 0  # special: how many blocks so far were routed or wide
     for i in range(config.num_blocks):
         block = _at(params["blocks"], i)
         seen = {"causal": config.objective == "causal", "mask": mask}
@@ -276,18 +276,19 @@ def apply(
             here = {"noise": _at(noise, special), "held": _at(held, special), "table": table, "mask": mask}
             done = routed_block(_at(params["routed_ffn"], special), x, tokens, config, training=training, **here)
             routed.append(done)
-            output = done.output
+            output, special = done.output, special + 1
+        elif config.is_wide(i):
+            ffn = _at(params["wide_ffn"], special)
+            output, special = expert_ffn(ffn["up"], ffn["down"], x), special + 1
         else:
-            wide = config.is_wide(i)
-            ffn = _at(params["wide_ffn"], special) if wide else _at(params["dense_ffn"], i - special)
+            ffn = _at(params["dense_ffn"], i - special)
             output = expert_ffn(ffn["up"], ffn["down"], x)
-        special += config.is_routed(i) or config.is_wide(i)
         h = h + output
     logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
     if not routed:
         return Output(logits, None, np.zeros(0), np.zeros(0), None, None)
-    stacked = _stack(routed)
-    return Output(logits, stacked.routing, stacked.dropped_fraction, *stacked[3:])
+    stacked = _stack(routed)  # a `BlockOutput` of arrays [n_r, ...]
+    return Output(logits, stacked.routing, stacked.dropped_fraction, stacked.auxiliary, stacked.bias, stacked.policy)
 
 
 def _at(tree, index: int):

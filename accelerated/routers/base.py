@@ -31,9 +31,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, _check_k
 from ..kernels.assignment import assign
-from ..notation import Routing, _at_least_float32, one_hot, top_k_indices
+from ..notation import Routing, _at_least_float32, _masked_rows, _padded_experts, _real_tokens, one_hot, top_k_indices
 from .sinkhorn import gate_values
 
 METHODS = ("host", "auction")
@@ -81,12 +81,12 @@ def balanced_assignment(
     _check_k(k, scores.shape[1])
     scores = jax.lax.stop_gradient(scores)
     scores = _at_least_float32(scores)
-    mask = _checked_mask(mask, len(scores))
+    mask = mask if mask is None else _real_tokens(mask, len(scores))
     if method == "host":
         return _by_host(scores, k, mask)
     finite = jnp.isfinite(scores).all()
     if mask is not None:
-        scores = jnp.where(mask[:, None], scores, 0)
+        scores = _masked_rows(scores, mask)
         finite = jnp.isfinite(scores).all() & mask.any()
     clean = jnp.where(finite, scores, 0)
     expert, prices = _auction(clean, k, mask, epsilon)
@@ -95,7 +95,7 @@ def balanced_assignment(
         order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
         expert = jnp.take_along_axis(expert, order, axis=1)
     own = jnp.take_along_axis(clean, expert, axis=1)
-    expert = _padded(expert, mask)
+    expert = _padded_experts(expert, mask)
     numbers = own.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
 
@@ -124,9 +124,7 @@ def base_router(
     """See reference; `method` and `epsilon` are those of `balanced_assignment`."""
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    mask = _checked_mask(mask, num_tokens)
-    if mask is not None:
-        logits = jnp.where(mask[:, None], logits, 0)  # what stands there must not get into a gradient either
+    logits = _masked_rows(logits, mask)
     # SELECT
     if held is None:
         valid = True
@@ -135,40 +133,21 @@ def base_router(
             expert, valid = found.expert, jnp.isfinite(found.gap)
         else:
             expert = top_k_indices(jax.lax.stop_gradient(logits), k)  # [T, k]
-        num_real = num_tokens if mask is None else mask.sum()
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_real * k)  # [T, E]
-        plan = jnp.where(_column(mask), plan, 0)
+        num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
+        plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (num_real * k), mask)  # [T, E]
         load = plan.sum(axis=0)  # [E]
         residual = jnp.where(valid, jnp.abs(load * num_experts - 1).max(), jnp.nan)
         held = Routing(expert, expert, load, plan, residual)
-    held = held._replace(expert=_padded(held.expert, mask), plan=jnp.where(_column(mask), held.plan, 0))
+    held = held._replace(expert=_padded_experts(held.expert, mask), plan=_masked_rows(held.plan, mask))
     # COMBINE
     values = gate_values(logits, held.expert, gate)
     values = jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan)
-    return held._replace(gate=jnp.where(_column(mask), values, 0))
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
-
-
-def _checked_mask(mask, num_tokens: int) -> jax.Array | None:
-    if mask is None:
-        return None
-    if jnp.shape(mask) != (num_tokens,):
-        raise InputError(f"mask has shape {jnp.shape(mask)}; it has to be [{num_tokens}], True for a real token")
-    return jnp.asarray(mask, bool)
+    return held._replace(gate=_masked_rows(values, mask))
 
 
 def _column(mask: jax.Array | None):
     """Return the mask as [T, 1], or True."""
     return True if mask is None else mask[:, None]
-
-
-def _padded(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Return [T, k] with experts 0 … k-1 for tokens that are not real."""
-    return jnp.where(_column(mask), expert, jnp.arange(expert.shape[1], dtype=expert.dtype))
 
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:

@@ -7,10 +7,9 @@ as one batched matrix product. A logit that is not finite does not raise: it is 
 import jax
 import jax.numpy as jnp
 
-from ..balance import _masked_rows, _real_tokens
 from ..errors import InputError
 from ..experts import _capacity_of_real, expert_capacity, expert_ffn
-from ..notation import ExpertChoice, _at_least_float32, softmax, top_k_indices
+from ..notation import ExpertChoice, _at_least_float32, _masked_rows, _real_tokens, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""

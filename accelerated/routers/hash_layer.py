@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..balance import _masked_rows, _real_tokens
-from ..errors import InputError
-from ..notation import Routing, check_finite, one_hot
+from ..errors import InputError, _check_k
+from ..notation import Routing, _masked_rows, _padded_experts, _real_tokens, check_finite, one_hot
 
 HASH_GATES = ("mean", "sum")
 """See reference."""
@@ -65,22 +64,15 @@ def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mas
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     expert = jnp.asarray(expert, jnp.int32)
     num_tokens, k = expert.shape
-    if mask is not None:
-        mask = _real_tokens(mask, num_tokens)
-        expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=jnp.int32))
+    expert = _padded_experts(expert, mask)
     # SELECT
-    num_real = num_tokens if mask is None else mask.sum()
+    num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
     plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask) / (num_real * k)  # [T, E]
     load = plan.sum(axis=0)  # [E]
     # COMBINE
     inside = (expert >= 0) & (expert < num_experts)
     gates = jnp.where(inside, 1 / k if gate == "mean" else 1.0, jnp.nan).astype(plan.dtype)
     return Routing(expert, _masked_rows(gates, mask), load, plan, jnp.abs(load * num_experts - 1).max())
-
-
-def _check_choices(num_experts, k):
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _without_repeats(picks):
@@ -102,7 +94,7 @@ def _steps(num_experts, k):
 
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """See reference."""
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     ids, steps = np.arange(vocab_size), _steps(num_experts, k)
     step = steps[ids // num_experts % len(steps)]
     return ((ids[:, None] + step[:, None] * np.arange(k)) % num_experts).astype(np.int32)
@@ -111,7 +103,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     """See reference."""
     uniforms = check_finite("uniforms", np.asarray(uniforms, np.float64))
-    _check_choices(num_experts, uniforms.shape[1])
+    _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
         raise InputError("uniforms have to be at least 0 and below 1")
     radix = num_experts - np.arange(uniforms.shape[1])
@@ -121,7 +113,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
     """See reference. The experts are sorted for a token only if fewer than k are near the emptiest: about V E steps."""
     counts = np.asarray(counts)
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
     # Ascending order of the complement: negating an unsigned or the most negative count would wrap.
@@ -174,7 +166,7 @@ def _nearest(embeddings, centres):
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
     """See reference."""
-    _check_choices(len(clusters.centres), k)
+    _check_k(k, len(clusters.centres))
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     table = np.zeros((len(embeddings), k), np.int32)
     for piece, distances in _pieces(embeddings, np.asarray(clusters.centres)):

@@ -14,9 +14,9 @@ devices, load and residual are theirs, and each device returns its own rows.
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError
-from ..notation import Routing, one_hot, top_k_indices
-from .sinkhorn import _count_real, _total, gate_values
+from ..errors import _check_k
+from ..notation import Routing, _masked_rows, _padded_experts, _total, one_hot, top_k_indices
+from .sinkhorn import _count_real, gate_values
 
 
 def quantile_bias(
@@ -35,8 +35,7 @@ def quantile_bias(
     scores, bias = (jax.lax.stop_gradient(values).astype(dtype) for values in (scores, bias))
     if k == num_experts:
         return bias
-    if mask is not None:
-        scores = jnp.where(mask[:, None], scores, 0)
+    scores = _masked_rows(scores, mask)
     num_real = _count_real(num_tokens, mask)
 
     def step(_, bias):
@@ -62,22 +61,19 @@ def quantile_router(
     """See reference; `axis_name`: see the docstring of the module."""
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    if mask is not None:
-        logits = jnp.where(mask[:, None], logits, 0)
+    logits = _masked_rows(logits, mask)
     scores = jax.lax.stop_gradient(logits - bias)
     # SELECT
     if held is None:
         expert = top_k_indices(scores, k)  # [T, k]
         plan = one_hot(expert, num_experts).sum(axis=1) / (_count_real(num_tokens, mask, axis_name) * k)
-        if mask is not None:
-            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
-            plan = jnp.where(mask[:, None], plan, 0)
+        expert, plan = _padded_experts(expert, mask), _masked_rows(plan, mask)
         load = _total(plan.sum(axis=0), axis_name)  # [E]
         held = Routing(expert, expert, load, plan, jnp.abs(num_experts * load - 1).max())
     # COMBINE
     values = gate_values(logits, held.expert, gate)
     values = jnp.where(jnp.isfinite(scores).all(axis=1, keepdims=True), values, jnp.nan)
-    return held._replace(gate=values if mask is None else jnp.where(mask[:, None], values, 0))
+    return held._replace(gate=_masked_rows(values, mask))
 
 
 def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real) -> jax.Array:
@@ -98,11 +94,6 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
     candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
     new = _middle_of_sorted(candidates, everyone + (more > 0))
     return jnp.where(num_real > 0, new - new.mean(), bias)
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:

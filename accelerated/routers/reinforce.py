@@ -12,8 +12,17 @@ import jax
 import jax.numpy as jnp
 
 from ..balance import auxiliary_loss
-from ..errors import InputError
-from ..notation import Routing, _at_least_float32, canonical_zero, one_hot, softmax, top_k_indices
+from ..errors import InputError, _check_k
+from ..notation import (
+    Routing,
+    _at_least_float32,
+    _masked_rows,
+    _padded_experts,
+    canonical_zero,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
 
 
 class PolicyTerms(NamedTuple):
@@ -45,16 +54,15 @@ def reinforce_router(
         if gumbel is not None:
             _check_shape("gumbel", gumbel, logits.shape)
         expert = top_k_indices(logits if gumbel is None else log_pi + jax.lax.stop_gradient(gumbel), k)  # [T, k]
-        counts, plan, real = one_hot(expert, num_experts).sum(axis=1), jnp.exp(log_pi), num_tokens
-        if mask is not None:
-            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
-            counts, plan = (jnp.where(mask[:, None], values, 0) for values in (counts, plan))
-            real = mask.sum()
+        counts = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask)
+        plan = _masked_rows(jnp.exp(log_pi), mask)
+        expert = _padded_experts(expert, mask)
+        real = num_tokens if mask is None else mask.sum()
         load, plan = counts.sum(axis=0).astype(plan.dtype) / (real * k), plan / real
         held = Routing(expert, expert, load, plan, jnp.abs(num_experts * plan.sum(axis=0) - 1).max())
     # COMBINE
     gate = jnp.where(jnp.isnan(logits[:, :1]), jnp.nan, jnp.ones((num_tokens, k), logits.dtype) / k)
-    return held._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
+    return held._replace(gate=_masked_rows(gate, mask))
 
 
 def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
@@ -66,8 +74,7 @@ def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array
 def _nucleus(logits, k, nucleus):
     """Return [T, E] bool, which experts belong to the nucleus; all of them in a row of NaN."""
     num_experts = logits.shape[1]
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if not 0 < nucleus <= 1:
         raise InputError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
     if nucleus == 1:
@@ -154,10 +161,7 @@ def _check_shape(name, values, shape):
 
 def _prepared(logits, mask=None):
     """Return the logits in float32 or more, padding as zeros, and a row that is not finite as NaN throughout."""
-    logits = _at_least_float32(logits)
-    if mask is not None:
-        _check_shape("mask", mask, logits.shape[:1])
-        logits = jnp.where(mask[:, None], logits, 0)
+    logits = _masked_rows(_at_least_float32(logits), mask)
     return jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), logits, jnp.nan)
 
 

@@ -22,13 +22,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import InputError
-from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
+from ..errors import InputError, _check_k
+from ..notation import (
+    Routing,
+    _at_least_float32,
+    _masked_rows,
+    _padded_experts,
+    _total,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
 
 GATES = ("softmax", "sigmoid")
 """See reference."""
 
-_WARM = 16.0  # these three: see reference
+_WARM = 16.0  # these three: see `_newton` in the reference
 _CLOSE = 1.0
 _GROUND = 16.0
 
@@ -107,10 +116,8 @@ def sinkhorn_router(
 ) -> Routing:
     """See reference; with `axis_name`, load and residual are those of the tokens of all devices."""
     num_experts = logits.shape[1]
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
-    if mask is not None:
-        logits = jnp.where(mask[:, None], logits, 0)
+    _check_k(k, num_experts)
+    logits = _masked_rows(logits, mask)
     # SELECT
     if held is None:
         group = _group(logits, mask, axis_name)
@@ -118,18 +125,15 @@ def sinkhorn_router(
         if training:
             solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, mask=mask, axis_name=axis_name)
         expert = top_k_indices(group.logits + (solved.column_potential if training else 0), k)  # [T, k]
-        chosen = one_hot(expert, num_experts).sum(axis=1) / (group.count * k)  # [T, E]
-        if mask is not None:
-            expert = jnp.where(mask[:, None], expert, jnp.arange(k, dtype=expert.dtype))
-            chosen = jnp.where(mask[:, None], chosen, 0)
+        chosen = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (group.count * k), mask)  # [T, E]
+        expert = _padded_experts(expert, mask)
         load = _total(chosen.sum(axis=0), axis_name)  # [E]
         if training:
             held = Routing(expert, expert, load, solved.plan, solved.residual)
         else:
             held = Routing(expert, expert, load, chosen, jnp.abs(num_experts * load - 1).max())
     # COMBINE
-    values = gate_values(logits, held.expert, gate)
-    return held._replace(gate=values if mask is None else jnp.where(mask[:, None], values, 0))
+    return held._replace(gate=_masked_rows(gate_values(logits, held.expert, gate), mask))
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
@@ -141,10 +145,6 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
     return jnp.take_along_axis(activated, expert, axis=1)
 
 
-def _total(values: jax.Array, axis_name: str | None) -> jax.Array:
-    return values if axis_name is None else jax.lax.psum(values, axis_name)
-
-
 def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None = None):
     """Return how many tokens are real: a plain number where the shapes say it."""
     if mask is not None:
@@ -154,10 +154,7 @@ def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None =
 
 def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> _Group:
     """Return the group without gradients and without what its rows have in common, which no plan depends on."""
-    logits = jax.lax.stop_gradient(logits)
-    logits = _at_least_float32(logits)
-    if mask is not None:
-        logits = jnp.where(mask[:, None], logits, 0)
+    logits = _masked_rows(_at_least_float32(jax.lax.stop_gradient(logits)), mask)
     count = _count_real(len(logits), mask, axis_name)
     return _Group(logits - logits.max(axis=1, keepdims=True), mask, count, axis_name)
 
@@ -169,9 +166,7 @@ def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None)
         values = values / temperature
     # What overflows or gets lost in exp is taken off first; it is the same for a whole row and cancels.
     plan = jnp.exp(values - values.max(axis=1, keepdims=True))
-    plan = plan / (plan.sum(axis=1, keepdims=True) * group.count)
-    if group.real is not None:
-        plan = jnp.where(group.real[:, None], plan, 0)
+    plan = _masked_rows(plan / (plan.sum(axis=1, keepdims=True) * group.count), group.real)
     mass = _total(plan.sum(axis=0), group.axis_name)
     return plan, mass, jnp.abs(len(g) * mass - 1).max()
 
@@ -195,9 +190,8 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):
-    """Return potentials, plan, residual and number of steps: Newton's method, warm to cold. See reference."""
-    values = group.logits + g
-    values = values if group.real is None else jnp.where(group.real[:, None], values, 0)
+    """Return potentials, plan, residual and number of steps of Newton's method. See the reference's `_newton`."""
+    values = _masked_rows(group.logits + g, group.real)
     spread = (values.max(axis=1) - values.min(axis=1)).max()
     if group.axis_name is not None:
         spread = jax.lax.pmax(spread, group.axis_name)
@@ -225,7 +219,7 @@ def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int)
 
 
 def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
-    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See reference."""
+    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See `_newton` in the reference."""
     index = jnp.arange(len(excess))
 
     def links(weights, e):

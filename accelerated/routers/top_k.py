@@ -7,9 +7,8 @@ the gates. Selections pass through `stop_gradient`. With a mask that has no real
 import jax
 import jax.numpy as jnp
 
-from ..balance import _masked_rows, _real_tokens
-from ..errors import InputError
-from ..notation import Routing, _at_least_float32, one_hot, softmax, top_k_indices
+from ..errors import InputError, _check_k
+from ..notation import Routing, _at_least_float32, _masked_rows, _real_tokens, one_hot, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
@@ -52,8 +51,7 @@ def _kept(expert, mask):
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if normalisation not in NORMALISATIONS:

@@ -185,7 +185,7 @@ PRIVATE = {
     "prices forgotten": (
         assignment, "solve", for_one_place, lambda b: test_base.check_assignment(b, UNEVEN, "float32", 2)),
     "mask the wrong way round": (
-        base, "_checked_mask", lambda mask, num_tokens: mask == 0,
+        base, "_real_tokens", lambda mask, num_tokens: mask == 0,
         lambda b: test_base.check_padding(b, UNEVEN, 1, 0, "float32")),
 }  # fmt: skip
 

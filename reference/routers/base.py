@@ -1,41 +1,53 @@
 """BASE: tokens are shared out among the experts exactly, each expert getting as many as every other.
 
-Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (arXiv 2103.16716), where k = 1. More
-experts per token are our choice; the program is that of `quantile`.
+Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (arXiv 2103.16716).
 
     1. SCORE    sₜₑ = hₜ · wₑ                                                            (the caller)
-    2. SELECT   training:   of all balanced assignments, k experts each, the one with the     `balanced_assignment`
-                            largest Σ sₜₑ over the chosen pairs
-                evaluation: the k experts with the largest sₜₑ; no balance, nothing dropped   `base_router`
+    2. SELECT   training:   of all balanced assignments the one with the largest sum of   `balanced_assignment`
+                            scores
+                evaluation: the expert with the largest sₜₑ; no balance, nothing dropped  `base_router`
     3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, the only way of a gradient into wₑ; what gates do to the
                 size of the output: see `sinkhorn`
 
-**Balanced** means T k/E tokens for each expert. Where E does not divide T k, it means ⌊T k/E⌋ or ⌈T k/E⌉ (our choice),
-and which T k mod E experts get the one more is part of the optimum. The k experts of a token are distinct.
+**The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
+expert has T/E tokens. Read the code with this case in mind first; the sets of experts in it have one member each.
 
-**Prices.** Give each expert a price pₑ and let every token pay those of its experts. For any prices at all,
+*How the best one is found.* Put every token at its best expert. That is the best assignment for the loads that it has,
+but some experts have too many tokens and others too few. Moving a token from expert i to expert j costs what the token
+loses, sₜᵢ − sₜⱼ, so for each pair of experts there is a cheapest token to move. A chain i → j → … → m moves the
+cheapest token of i to j, the cheapest one of j to the next expert, and so on: i has one token less afterwards, m one
+more, and the loads between are what they were. While an expert has too many tokens, take the cheapest chain from such
+an expert to one that has too few. After each chain the assignment is still the best one for its loads; when all loads
+are T/E, it is the best one of all.
 
-    Σ sₜₑ = Σ (sₜₑ − pₑ) + Σₑ nₑ pₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + ⌊T k/E⌋ Σₑ pₑ + (the T k mod E largest pₑ)
+*Ties.* There can be many best assignments. The one returned gives token 0 the lowest expert that any of them gives it,
+then token 1 the lowest that is left to it, and so on. This is what `_first_of_the_best` does, word for word: it tries
+each lower expert for the token, balances the tokens after it anew, and keeps the expert if the sum of scores is the
+same. To make "the same" a matter of fact, scores are rounded to whole multiples of a power of two, which is at most
+2⁻⁴⁹ of the largest score for up to 127 experts, and sums of whole numbers are exact.
 
-for every balanced assignment, where the first two sums are over its pairs of token and expert, and nₑ are its loads.
-The right side knows nothing of the assignment: it is a bound on all of them (`dual_bound`). An assignment that reaches
-it is therefore an optimum, and the prices prove it: each token sits where score minus price is best for it, and the
-experts with one token more are the dearest.
+*The proof.* Give each expert a price pₑ, and let every token pay the price of its expert. For any prices at all,
 
-**How it is found.** Start with every token at its k best experts: the best assignment for the loads that it has. While
-an expert has too many tokens and another too few, move one token along each link of the cheapest chain of experts from
-the one to the other; the link j → l costs the least score that a token loses by going from j to l, of those that are at
-j and not at l. The assignment stays the best one for its loads, so it is optimal when they are balanced. A token with
-several experts may be moved by several links of a chain; they never share an expert. The places of the T k mod E
-additional tokens are one more node of the chains, the *reserve*: one token of each expert may be counted there, at no
-cost. What the cheapest chains cost in the end gives the prices.
+    Σ sₜₑ  =  Σ (sₜₑ − pₑ) + T/E Σₑ pₑ  ≤  Σₜ maxₑ (sₜₑ − pₑ) + T/E Σₑ pₑ
 
-**Ties.** The objective is unique; where E divides T k, so are the loads. There can be many optimal assignments: the one
-returned gives token 0 the first set of experts that any of them gives it, in the order of a dictionary whose words are
-the sets with their indices rising; then token 1, and so on. (At k = 1: the lowest index.) Within a token the experts
-stand by falling score, equal ones by index. Optimal prices are a whole region, and one point of it is returned. To make
-"equal" a matter of fact, scores are rounded to whole multiples of a power of two, which is at most 2⁻⁴⁹ of the largest
-score for up to 127 experts, and all sums are exact from there on.
+for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side knows
+nothing of the assignment: it is a bound on all of them (`dual_bound`). An assignment that reaches the bound is
+therefore a best one, and the prices prove it: each token sits where score minus price is largest for it. The cheapest
+chains give such prices. Let cₑ be what the cheapest chain from anywhere to e costs, 0 or less. A token t at i could
+lengthen a chain to i by its own move to j, so that cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this says sₜᵢ − pᵢ ≥ sₜⱼ − pⱼ.
+There is a whole region of such prices, and one point of it is returned, with the least price moved to 0.
+
+**Everything else** (our choice) is the same problem with two additions.
+
+*Several experts per token.* A token holds a set of k distinct experts and can move from each of them to each that it
+does not hold. For ties, sets are compared as words in a dictionary, their indices rising; the returned experts of a
+token stand by falling score, equal ones by index.
+
+*Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert, and which T k mod E experts get
+the one more is part of the optimum. So every expert offers ⌈T k/E⌉ places, and one more token is added, to which all
+experts are worth 0: it takes the places that are left over, one at each of as many experts. In the bound, n = ⌊T k/E⌋:
+
+    Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
 The choice depends on every token of the group, later ones included: a training step leaks the future into the choice
 of experts. Evaluation is causal and looks at each token alone. No gradient flows through the assignment.
@@ -48,14 +60,14 @@ each expert has its own gate, and what they give is added up (our choice).
 What this file does not do: the shuffle of tokens between workers, which decides what a group is; dispatch (`experts`).
 """
 
+import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
 from .sinkhorn import gate_values
-
-_FAR = 2**60  # longer than any chain, and twice it is still an int64
 
 
 class Assignment(NamedTuple):
@@ -105,21 +117,21 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
     scores = check_finite("scores", scores)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
-    whole, unit = _whole_numbers(scores)
-    holds = one_hot(top_k_indices(whole, k), num_experts).sum(axis=1) > 0  # [T, E]: who is where
-    in_reserve = np.zeros(num_experts, dtype=bool)  # which experts have one token more than floor(T k / E)
-    wanted = np.append(np.full(num_experts, num_tokens * k // num_experts), num_tokens * k % num_experts)
-    while True:
-        too_many = _loads(holds, in_reserve) - wanted  # [E + 1]; the last one is the reserve
-        if not too_many.any():
-            break
-        _, chain = _cheapest_chain(_links(whole, holds, in_reserve), too_many > 0, too_many < 0)
-        _move(whole, holds, in_reserve, chain)
-    cost, _ = _cheapest_chain(_links(whole, holds, in_reserve), np.ones(num_experts + 1, dtype=bool))
-    _settle_ties(whole, holds, in_reserve, -cost)
-    expert = top_k_indices(np.where(holds, scores, -np.inf), k)
-    prices = (cost[:num_experts].max() - cost[:num_experts]) * unit
-    return Assignment(expert, float(scores[holds].sum()), prices, float(_gap(scores, expert, prices)))
+    values, unit = _whole_numbers(scores)
+    holds = [set(row) for row in top_k_indices(values, k).tolist()]  # the experts of each token
+    places = -(-num_tokens * k // num_experts)  # T k / E, rounded up
+    # One more token takes the places that are left over, if any are; all experts are worth 0 to it.
+    values = [*values.tolist(), [0] * num_experts]
+    holds.append(set(range(places * num_experts - num_tokens * k)))
+    _balance(values, holds, [places] * num_experts)
+    holds = _first_of_the_best(values, holds, places)
+    cost, _ = _cheapest_chains(_cheapest_moves(values, holds), range(num_experts), num_experts)
+    prices = np.array([max(cost) - each for each in cost]) * unit
+    expert = np.zeros((num_tokens, k), dtype=np.int64)
+    for t in range(num_tokens):
+        expert[t] = sorted(holds[t], key=lambda e: (-scores[t, e], e))  # noqa: B023 (sorted at once)
+    objective = float(np.take_along_axis(scores, expert, axis=1).sum())
+    return Assignment(expert, objective, prices, dual_bound(scores, prices, k) - objective)
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
@@ -185,117 +197,114 @@ def base_router(
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
     if mask is not None:
-        real = _real_tokens(mask, len(logits))
-        if held is not None:
-            held = held._replace(expert=held.expert[real], plan=held.plan[real])
-        return _restore_padding(base_router(logits[real], k, training=training, gate=gate, held=held), real)
+        return _route_real_tokens(base_router, mask, logits, held=held, k=k, training=training, gate=gate)
     logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_k(k, num_experts)
     # SELECT
     if held is None:
         expert = balanced_assignment(logits, k).expert if training else top_k_indices(logits, k)  # [T, k]
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
-        held = Routing(expert, None, load, plan, np.abs(load * num_experts - 1).max())
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
 
 
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
-
-
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return whole numbers [T, E] and the unit, a power of two, of which they are multiples."""
+    """Return whole numbers [T, E] and the unit, a power of two, of which the scores are these multiples, but for
+    rounding."""
     exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
-    bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # so that a chain of E + 1 links stays below _FAR
+    bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
     exponent = max(exponent, bits - 1022)  # the unit has to be a normal number
     return np.rint(np.ldexp(scores, bits - exponent)).astype(np.int64), float(np.ldexp(1.0, exponent - bits))
 
 
-def _gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> float:
-    """Return dual_bound less the objective, as a sum of terms of which none is negative."""
-    everyone, more = divmod(expert.size, len(prices))
-    best = -np.sort(prices - scores, axis=1)[:, : expert.shape[1]]  # largest first
-    own = -np.sort(-np.take_along_axis(scores - prices, expert, axis=1), axis=1)
-    load = np.bincount(expert.ravel(), minlength=len(prices))
-    return (best - own).sum() + np.sort(prices)[::-1][:more].sum() - ((load - everyone) * prices).sum()
+def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
+    """Move tokens along cheapest chains, in place, until every expert has as many as wanted.
 
+    `holds` has to be a best assignment for the loads that it has; it is one for the wanted loads afterwards.
 
-def _loads(holds: np.ndarray, in_reserve: np.ndarray) -> np.ndarray:
-    """Return [E + 1]: the tokens of each expert less the one in the reserve, and how many the reserve holds."""
-    return np.append(holds.sum(axis=0) - in_reserve, in_reserve.sum())
+    Args:
+        values: [T][E] whole numbers, the scores.
+        holds: [T] sets, the experts of each token.
+        wanted: [E], how many tokens each expert is to have.
 
-
-def _links(whole: np.ndarray, holds: np.ndarray, in_reserve: np.ndarray) -> np.ndarray:
-    """Return [E + 1, E + 1]: what it costs to move one token from j to l, _FAR where nothing can be moved."""
-    num_experts = len(in_reserve)
-    cost = np.full((num_experts + 1, num_experts + 1), _FAR)
-    for j in range(num_experts):
-        mine = holds[:, j]
-        if mine.any():
-            loss = whole[mine][:, [j]] - whole[mine]
-            cost[j, :-1] = np.where(holds[mine], _FAR, loss).min(axis=0)  # nobody is twice at one expert
-    cost[:-1, -1][~in_reserve] = 0
-    cost[-1, :-1][in_reserve] = 0
-    np.fill_diagonal(cost, 0)
-    return cost
-
-
-def _cheapest_chain(links: np.ndarray, sources: np.ndarray, targets: np.ndarray | None = None):
-    """Return the cost of the cheapest chain to every node from any source, and the chain to the cheapest target.
-
-    Bellman and Ford: links can be negative, but no closed chain is, since that would improve the assignment.
+    Returns:
+        Whether the tokens can be shared out so.
     """
-    cost = np.where(sources, 0, _FAR)
-    before = np.full(len(cost), -1)
-    for _ in cost:
-        through = cost[:, None] + links
-        shorter = through.min(axis=0) < cost
-        before = np.where(shorter, through.argmin(axis=0), before)
-        cost = np.where(shorter, through.min(axis=0), cost)
-    if targets is None:
-        return cost, None
-    chain = [int(np.where(targets, cost, 2 * _FAR).argmin())]
-    while before[chain[0]] >= 0:
-        chain.insert(0, int(before[chain[0]]))
-    return cost, chain
+    num_experts = len(wanted)
+    while True:
+        too_many = [load - want for load, want in zip(_loads(holds, num_experts), wanted, strict=True)]
+        if not any(too_many):
+            return True
+        moves = _cheapest_moves(values, holds)
+        cost, before = _cheapest_chains(moves, [e for e in range(num_experts) if too_many[e] > 0], num_experts)
+        target = min((e for e in range(num_experts) if too_many[e] < 0), key=lambda e: cost[e])
+        if cost[target] == math.inf:
+            return False
+        while before[target] is not None:  # from the end of the chain to its beginning
+            source = before[target]
+            _, t = moves[source, target]
+            holds[t] = holds[t] - {source} | {target}
+            target = source
 
 
-def _move(whole: np.ndarray, holds: np.ndarray, in_reserve: np.ndarray, chain: list[int]) -> None:
-    """Move, in place, one token along each link of a chain of nodes."""
-    reserve = len(in_reserve)
-    moves = []
-    for j, other in zip(chain, chain[1:], strict=False):
-        if other == reserve:
-            in_reserve[j] = True
-        elif j == reserve:
-            in_reserve[other] = False
-        else:
-            able = np.flatnonzero(holds[:, j] & ~holds[:, other])
-            moves.append((able[np.argmin(whole[able, j] - whole[able, other])], j, other))
-    for token, j, other in moves:  # only now, so that nobody is moved on whom this chain has just moved
-        holds[token, [j, other]] = False, True
+def _loads(holds: list[set], num_experts: int) -> list[int]:
+    """Return [E], how many tokens each expert has."""
+    return [sum(e in own for own in holds) for e in range(num_experts)]
 
 
-def _settle_ties(whole: np.ndarray, holds: np.ndarray, in_reserve: np.ndarray, prices: np.ndarray) -> None:
-    """Go, in place, to the optimal assignment that gives token 0, then token 1, ... the first set of experts.
+def _cheapest_moves(values: list, holds: list[set]) -> dict:
+    """Return {(i, j): (loss, t)}: token t loses least by a move from expert i to expert j, and this is what it loses.
 
-    A token can give up one of its experts for a lower one that is as good for it if the tokens after it can make up for
-    that at no cost: by a chain of links, each of which costs nothing at the prices, from the one to the other.
+    A pair is missing if no token can move so, because none is at i without being at j.
     """
-    value = whole - prices[:-1]
-    for t, lower in np.ndindex(holds.shape):
-        given_up = holds[t] & (value[t] == value[t, lower])
-        given_up[: lower + 1] = False
-        if holds[t, lower] or not given_up.any():
-            continue
-        later = slice(t + 1, None)
-        links = _links(whole[later], holds[later], in_reserve)
-        links = np.where(links < _FAR, links - prices[:, None] + prices, _FAR)
-        cost, chain = _cheapest_chain(links, np.arange(len(prices)) == lower, np.append(given_up, False))
-        if cost[chain[-1]] == 0:
-            _move(whole[later], holds[later], in_reserve, chain)
-            holds[t, [chain[-1], lower]] = False, True
+    moves = {}
+    for t, (value, own) in enumerate(zip(values, holds, strict=True)):
+        others = set(range(len(value))) - own
+        for i, j in product(own, others):
+            loss = value[i] - value[j]
+            if (i, j) not in moves or loss < moves[i, j][0]:
+                moves[i, j] = loss, t
+    return moves
+
+
+def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list]:
+    """Return what the cheapest chain of moves from any source to each expert costs, and the expert before its last.
+
+    The algorithm of Bellman and Ford. A move can cost less than nothing, but no closed chain does, since that would
+    make the assignment better at the same loads. An expert that no chain leads to costs infinity.
+    """
+    cost = [0 if e in sources else math.inf for e in range(num_experts)]
+    before = [None] * num_experts
+    cheaper = True
+    while cheaper:
+        cheaper = False
+        for (i, j), (loss, _) in moves.items():
+            if cost[i] + loss < cost[j]:
+                cost[j], before[j], cheaper = cost[i] + loss, i, True
+    return cost, before
+
+
+def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]:
+    """Return, of all assignments as good as the given best one, the first in the order of a dictionary.
+
+    Token by token, expert by expert: the token gets the expert, for a higher one that it has, if the tokens after it
+    can be balanced anew without a loss. (At k > 1, to give up one higher expert is enough: a best assignment in which
+    the token has this expert can be reached by closed chains that cost nothing, and one of them alone brings it in.)
+    The last of `holds` is no token of the group: it takes what is left.
+    """
+    num_experts, best = len(values[0]), _total(values, holds)
+    for t, e in product(range(len(holds) - 1), range(num_experts)):
+        for higher in sorted(holds[t]):
+            if higher <= e or e in holds[t]:
+                continue
+            settled, later = [*holds[:t], holds[t] - {higher} | {e}], holds[t + 1 :]
+            taken = _loads(settled, num_experts)
+            balanced = _balance(values[t + 1 :], later, [places - load for load in taken])
+            if balanced and _total(values, settled + later) == best:
+                holds = settled + later
+    return holds
+
+
+def _total(values: list, holds: list[set]) -> int:
+    return sum(value[e] for value, own in zip(values, holds, strict=True) for e in own)

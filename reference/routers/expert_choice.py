@@ -92,16 +92,22 @@ def expert_choice_router(
 
 
 def _choice_of_real(logits, capacity_factor, score, held, mask):
-    """Return the choice for a padded group: that for its real tokens, with the tokens' own numbers again."""
-    real, num_experts = np.flatnonzero(mask), logits.shape[1]
-    taken, columns = (expert_capacity(n, num_experts, 1, capacity_factor) for n in (len(real), len(mask)))
+    """Return the choice for a padded group: the experts choose among the real tokens alone."""
+    num_tokens, num_experts = logits.shape
+    real = np.flatnonzero(mask)  # number i of the real tokens is token real[i] of the group
+    taken = expert_capacity(len(real), num_experts, 1, capacity_factor)
+    columns = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
     if held is not None:
-        inside = np.searchsorted(real, held.token[:, :taken])  # which of the real tokens it is
-        held = ExpertChoice(inside, None, held.experts_per_token[mask])
+        number = np.searchsorted(real, held.token[:, :taken])  # from token real[i] to i
+        held = ExpertChoice(number, None, held.experts_per_token[mask])
     found = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
-    token = np.repeat(real[found.token[:, :1]], columns, axis=1)
-    gate, experts_per_token = np.zeros((num_experts, columns)), np.zeros(len(mask), dtype=np.int64)
-    token[:, :taken], gate[:, :taken], experts_per_token[mask] = real[found.token], found.gate, found.experts_per_token
+    chosen = real[found.token]  # [E, taken]
+    token = np.repeat(chosen[:, :1], columns, axis=1)  # the columns past `taken` repeat the first token, with gate 0
+    token[:, :taken] = chosen
+    gate = np.zeros((num_experts, columns))
+    gate[:, :taken] = found.gate
+    experts_per_token = np.zeros(num_tokens, dtype=np.int64)
+    experts_per_token[mask] = found.experts_per_token
     return ExpertChoice(token, gate, experts_per_token)
 
 

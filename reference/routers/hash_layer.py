@@ -47,7 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _route_real_tokens, check_finite, one_hot, top_k_indices
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k, or 1 (for MultiHash)."""
@@ -85,8 +85,7 @@ def hash_layer(token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | No
     """
     token_ids = np.asarray(token_ids)
     if mask is not None:
-        mask = _real_tokens(mask, len(token_ids))
-        return _restore_padding(hash_layer(token_ids[mask], num_experts), mask)
+        return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts)
     if num_experts < 1:
         raise ValueError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
@@ -130,8 +129,7 @@ def table_router(
         ([[2, 0], [2, 0], [0, 1]], [0.5, 0.5])
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(token_ids))
-        return _restore_padding(table_router(token_ids[mask], table, num_experts, gate=gate), mask)
+        return _route_real_tokens(table_router, mask, token_ids, table=table, num_experts=num_experts, gate=gate)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
         raise ValueError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
     return fixed_router(table[token_ids], num_experts, gate=gate)
@@ -156,8 +154,7 @@ def fixed_router(
             shape or no real token.
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(expert))
-        return _restore_padding(fixed_router(expert[mask], num_experts, gate=gate), mask)
+        return _route_real_tokens(fixed_router, mask, expert, num_experts=num_experts, gate=gate)
     if gate not in HASH_GATES:
         raise ValueError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
@@ -166,15 +163,8 @@ def fixed_router(
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
             raise ValueError(f"token {t} has experts {row.tolist()}; they have to be distinct")
-    plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-    load = plan.sum(axis=0)  # [E]
     gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
-    return Routing(expert, gates, load, plan, np.abs(load * num_experts - 1).max())
-
-
-def _check_choices(num_experts, k):
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    return _equal_shares(expert, num_experts)._replace(gate=gates)
 
 
 def _without_repeats(picks, num_experts):
@@ -232,7 +222,7 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
         >>> modulo_table(8, 4, 2).tolist()
         [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2], [1, 3], [2, 0], [3, 1]]
     """
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     table, steps = np.zeros((vocab_size, k), dtype=np.int32), _steps(num_experts, k)
     for token in range(vocab_size):
         run = token // num_experts
@@ -256,7 +246,7 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
         [[0, 1], [1, 2], [2, 0]]
     """
     uniforms = check_finite("uniforms", uniforms)
-    _check_choices(num_experts, uniforms.shape[1])
+    _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
         raise ValueError("uniforms have to be at least 0 and below 1")
     radix = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
@@ -299,7 +289,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
         [[0, 1], [2, 3], [2, 3], [0, 3]]
     """
     counts = np.asarray(counts)
-    _check_choices(num_experts, k)
+    _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise ValueError("counts have to be integers of at least 0")
     table = np.zeros((len(counts), k), dtype=np.int32)
@@ -368,7 +358,7 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
     Raises:
         ValueError: an entry is not finite, or k is out of range.
     """
-    _check_choices(len(clusters.centres), k)
+    _check_k(k, len(clusters.centres))
     distances = _distances(check_finite("embeddings", embeddings), clusters.centres)
     return top_k_indices(-distances, k).astype(np.int32)
 

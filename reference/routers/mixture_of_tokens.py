@@ -152,7 +152,7 @@ def mixture_of_tokens(
         mask = _real_tokens(mask, len(x))
         alone = mixture_of_tokens(params, x[mask], temperature, one_hot=one_hot, activation=activation)
         output, weights = np.zeros(x.shape), np.zeros((len(x), params["router"].shape[1]))
-        output[mask], weights[mask] = alone
+        output[mask], weights[mask] = alone.output, alone.weights
         return MixtureOutput(output, weights)
     # SCORE and WEIGH
     weights = mixing_weights(x @ params["router"], temperature, one_hot=one_hot)  # [g, E]

@@ -1,7 +1,7 @@
 """Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
 
-A bias that the tokens of the next batch are routed by, and the dual of the problem that `base` solves; several public
-codes of 2026 route so.
+The bias that one batch leaves is the one that the next batch is routed by. It is a price, as in `base`: the dual of the
+problem that `base` solves. Several public codes of 2026 route so.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
@@ -17,22 +17,22 @@ exceeds
 
 since m experts may have one token more, each for the price γ. With the best α and γ this is `base.dual_bound`(s, β, k).
 
-**The step** takes each block in turn to where the bound is least given the others. That is an interval between two
-order statistics, and the step goes to its middle:
+**The step** takes α, γ and β in turn, each to where the bound is least while the other two are held. The bound is least
+on an interval between two of the sorted values, and the step goes to its middle:
 
     αₜ ← between the k-th and the (k+1)-th largest of sₜₑ − βₑ over e
     γ  ← between the m-th and the (m+1)-th largest of βₑ over e                          (where m > 0)
     βₑ ← between the n-th and the (n+1)-th largest of sₜₑ − αₜ over t                    (where m = 0)
          between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
-The bound never rises, so every β is a certificate: a bound on what any balanced choice can reach. From the ends of the
-intervals the steps stall at vertices where everything is tied. From the middles they end at the optimum in nearly every
-case (the second example of `quantile_bias` counts); with tied whole scores they can stop short of it (the third). At
-the optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
+The bound never rises, and whatever β is, no balanced choice exceeds the bound. If the steps went to an end of the
+intervals, they would stall where everything is tied. With the middles they end at the optimum in nearly every case (the
+second example of `quantile_bias` counts); with tied whole scores they can stop short of it (the third example). At the
+optimum the choice is that of BASE, up to ties. At k = E there is nothing to choose, and β stays.
 
-One step per batch, with the bias kept from batch to batch. Over micro-batches, and over devices that have a part of the
-batch each, the mean of their biases is taken (by the caller). That is not the bias of all the tokens at once: each part
-goes to where it would be balanced itself. Adding a constant to β changes no choice; β is returned with mean 0 (our
+There is one step per batch, and the bias is kept from batch to batch. Where a batch comes in parts (micro-batches, or
+devices), the caller takes the mean of the biases of the parts. That is not the bias of all the tokens at once: each
+part goes to where it would be balanced itself. Adding a constant to β changes no choice; β is returned with mean 0 (our
 choice), so that it cannot wander.
 
 What a training step leaks: nothing of its own batch, whose tokens are routed by the bias of earlier batches; the bias
@@ -42,7 +42,7 @@ are the raw logits (our choice). No gradient flows through β or the choice.
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, top_k_indices
+from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
 from .sinkhorn import gate_values
 
 
@@ -94,7 +94,7 @@ def quantile_bias(
     _check_k(k, num_experts)
     everyone, more = divmod(num_tokens * k, num_experts)
     if k == num_experts:
-        num_steps = 0
+        return bias  # every token has every expert
     for _ in range(num_steps):
         alpha = _middle(scores - bias, k, axis=1)  # [T]
         candidates = scores - alpha[:, None]  # [T, E]
@@ -140,26 +140,16 @@ def quantile_router(
         [0, 0, 1, 1]
     """
     if mask is not None:
-        real = _real_tokens(mask, len(logits))
-        if held is not None:
-            held = held._replace(expert=held.expert[real], plan=held.plan[real])
-        return _restore_padding(quantile_router(np.asarray(logits)[real], bias, k, gate=gate, held=held), real)
+        return _route_real_tokens(quantile_router, mask, logits, held=held, bias=bias, k=k, gate=gate)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_k(k, num_experts)
     # SELECT
     if held is None:
         expert = top_k_indices(logits - bias, k)  # [T, k]
-        plan = one_hot(expert, num_experts).sum(axis=1) / (num_tokens * k)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
-        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=gate_values(logits, held.expert, gate))
-
-
-def _check_k(k: int, num_experts: int) -> None:
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
 
 
 def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:

@@ -47,8 +47,9 @@ import numpy as np
 from ..balance import auxiliary_loss, expert_counts
 from ..notation import (
     Routing,
+    _check_k,
     _real_tokens,
-    _restore_padding,
+    _route_real_tokens,
     check_finite,
     log_sum_exp,
     softmax,
@@ -109,10 +110,8 @@ def reinforce_router(
         [0, 0]
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
-        gumbel = None if gumbel is None else gumbel[mask]
-        held = None if held is None else held._replace(expert=held.expert[mask], plan=held.plan[mask])
-        return _restore_padding(reinforce_router(logits[mask], k, gumbel=gumbel, nucleus=nucleus, held=held), mask)
+        options = dict(per_token={"gumbel": gumbel}, k=k, nucleus=nucleus)
+        return _route_real_tokens(reinforce_router, mask, logits, held=held, **options)
     # SELECT
     log_pi = log_policy(logits, k, nucleus)  # [T, E]
     num_tokens, num_experts = log_pi.shape
@@ -169,8 +168,7 @@ def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarr
 def _nucleus(logits, k, nucleus):
     """Return [T, E] bool, which experts belong to the nucleus."""
     num_experts = logits.shape[1]
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if not 0 < nucleus <= 1:
         raise ValueError(f"nucleus is {nucleus}; it has to be above 0 and at most 1")
     inside = np.ones(logits.shape, dtype=bool)
@@ -221,7 +219,10 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
             raise ValueError(f"expert: row {t} is {expert[t].tolist()}; its entries have to be distinct")
         left = inside[t].copy()
         for e in expert[t]:
-            total[t] += row[e] - log_sum_exp(row[left], axis=0) if left[e] else -np.inf
+            if left[e]:
+                total[t] += row[e] - log_sum_exp(row[left], axis=0)
+            else:
+                total[t] = -np.inf
             left[e] = False
     return total
 

@@ -4,6 +4,7 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
 
     1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
     2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters here alone       `top_k_router`
+                at k = 1, without a bias, written out                                       `switch_router`
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
                        sₜₑ / (sum of s over the chosen)                          "sum"
                        softmax of zₜ over the chosen                             "softmax"
@@ -36,13 +37,57 @@ the model does here instead is our choice, see `gshard_router`.
 
 import numpy as np
 
-from ..notation import Routing, _real_tokens, _restore_padding, check_finite, one_hot, softmax, top_k_indices
+from ..notation import (
+    Routing,
+    _check_k,
+    _equal_shares,
+    _route_real_tokens,
+    check_finite,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
 
 NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
+
+
+def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
+    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
+
+    The router to read first. It is `top_k_router` with its defaults, written out.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing` with k = 1.
+
+    Raises:
+        ValueError: a logit is not finite, or the mask has another shape or no real token.
+
+    Example:
+        >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
+        >>> found.expert.tolist(), found.gate.tolist()
+        ([[1], [0]], [[0.75], [0.5]])
+    """
+    if mask is not None:
+        return _route_real_tokens(switch_router, mask, logits, held=held)
+    logits = check_finite("logits", logits)
+    num_tokens, num_experts = logits.shape
+    # SELECT
+    if held is None:
+        expert = np.array([[int(np.argmax(row))] for row in logits])  # [T, 1]; the first of equals
+        plan = one_hot(expert[:, 0], num_experts) / num_tokens  # [T, E], 1/T at each token's expert
+        load = plan.sum(axis=0)  # [E], the share of the tokens that each expert received
+        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
+    # COMBINE
+    return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
 
 
 def top_k_router(
@@ -88,11 +133,10 @@ def top_k_router(
         [[0, 2]]
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
         options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
-        return _restore_padding(top_k_router(logits[mask], k, held=_rows(held, mask), **options), mask)
+        return _route_real_tokens(top_k_router, mask, logits, held=held, k=k, **options)
     logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
+    num_experts = logits.shape[1]
     _check_options(k, num_experts, score, normalisation, allow_constant_gate)
     # SELECT
     if held is None:
@@ -100,19 +144,13 @@ def top_k_router(
             expert = top_k_indices(logits, k)  # [T, k]
         else:
             expert = top_k_indices(_scores(logits, score) + check_finite("bias", bias), k)
-        held = _routing(expert, np.ones(expert.shape, dtype=bool), num_experts)
+        held = _equal_shares(expert, num_experts)
     # COMBINE
     return held._replace(gate=chosen_gates(logits, held.expert, score, normalisation))
 
 
-def _rows(held, mask):
-    """Return what is held of the real tokens; nothing of nothing."""
-    return None if held is None else held._replace(expert=held.expert[mask], plan=held.plan[mask])
-
-
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+    _check_k(k, num_experts)
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if normalisation not in NORMALISATIONS:
@@ -122,13 +160,6 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
             f"k is 1 and normalisation is {normalisation!r}: every gate would be 1 and give the router no gradient; "
             f"allowed: 'none', or allow_constant_gate=True"
         )
-
-
-def _routing(expert, kept, num_experts):
-    """Return a `Routing` without gates whose mass is shared equally by the assignments that are kept [T, k]."""
-    plan = (one_hot(expert, num_experts) * kept[:, :, None]).sum(axis=1) / kept.sum()  # [T, E]
-    load = plan.sum(axis=0)  # [E]
-    return Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
 
 
 def _log_scores(logits, score):
@@ -160,42 +191,6 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
         return np.take_along_axis(_scores(logits, score), expert, axis=1)
     log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
     return softmax(np.take_along_axis(log_scores, expert, axis=1))
-
-
-def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.ndarray | None = None) -> Routing:
-    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
-
-    The same as `top_k_router` with its defaults, written out.
-
-    Args:
-        logits: [T, E], finite.
-        held: see `top_k_router`.
-        mask: see `top_k_router`.
-
-    Returns:
-        `Routing` with k = 1.
-
-    Raises:
-        ValueError: a logit is not finite, or the mask has another shape or no real token.
-
-    Example:
-        >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
-        >>> found.expert.tolist(), found.gate.tolist()
-        ([[1], [0]], [[0.75], [0.5]])
-    """
-    if mask is not None:
-        mask = _real_tokens(mask, len(logits))
-        return _restore_padding(switch_router(logits[mask], held=_rows(held, mask)), mask)
-    logits = check_finite("logits", logits)
-    num_tokens, num_experts = logits.shape
-    # SELECT
-    if held is None:
-        expert = np.array([[int(np.argmax(row))] for row in logits])  # the first of equals
-        plan = one_hot(expert[:, 0], num_experts) / num_tokens
-        load = plan.sum(axis=0)
-        held = Routing(expert, None, load, plan, np.abs(num_experts * load - 1).max())
-    # COMBINE
-    return held._replace(gate=np.take_along_axis(softmax(logits), held.expert, axis=1))
 
 
 def gshard_router(
@@ -237,9 +232,7 @@ def gshard_router(
         [[0.75, 0.25], [0.75, 0.0]]
     """
     if mask is not None:
-        mask = _real_tokens(mask, len(logits))
-        draws = None if uniforms is None else np.asarray(uniforms)[mask]
-        return _restore_padding(gshard_router(logits[mask], draws, held=_rows(held, mask)), mask)
+        return _route_real_tokens(gshard_router, mask, logits, held=held, per_token={"uniforms": uniforms})
     logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
@@ -253,7 +246,7 @@ def gshard_router(
         kept = np.ones((num_tokens, 2), dtype=bool)
         if uniforms is not None:
             kept[:, 1] = uniforms < 2 * gate[:, 1]
-        held = _routing(expert, kept, num_experts)
+        held = _equal_shares(expert, num_experts, kept)
     # COMBINE
     kept = np.take_along_axis(held.plan, held.expert, axis=1) > 0
     return held._replace(gate=np.where(kept, gate, 0.0))
