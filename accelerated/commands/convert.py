@@ -15,6 +15,7 @@ def convert(
     columns: tuple[str, ...] = (),
     set: tuple[str, ...] = (),
     loss_unit: str = "nats",
+    keep: tuple[str, ...] = (),
 ) -> None:
     """Write your own runs as a results table.
 
@@ -26,8 +27,11 @@ def convert(
         set: TABLE=VALUE ..., such as k=1, for cells that are blank. A router_type that is set is that of the rows
             with more than one expert; the others become Dense.
         loss_unit: nats, bits or perplexity, per token.
+        keep: Columns of your runs that the table gets besides, such as training_set: --rows can choose by them, and
+            fit warns where they tell apart what a law takes as alike.
     """
-    done = convert_runs(runs, out, parse_pairs(columns, "--columns"), parse_pairs(set, "--set"), loss_unit)
+    names = tuple(name for item in keep for name in item.split(","))
+    done = convert_runs(runs, out, parse_pairs(columns, "--columns"), parse_pairs(set, "--set"), loss_unit, names)
     for remark in done.remarks:
         print(remark, file=sys.stderr)
     print(f"{out}: {done.rows} rows of {done.runs} runs")

@@ -1,4 +1,8 @@
-"""What a person sees while runs are being trained: on a terminal live bars, elsewhere a line per finished run."""
+"""What a person sees while runs are being trained: on a terminal live bars, elsewhere lines.
+
+A line stands for each run that is finished. Where a single run is trained, a line also says how far it is, at every
+evaluation and every half a minute.
+"""
 
 import time
 from collections.abc import Sequence
@@ -9,6 +13,9 @@ from rich.progress import Progress as Bars
 
 from ..training.config import TrainConfig
 from ..training.sweep import cost
+
+QUIET = 30.0
+"""Seconds after which a single run says how far it is, where there are no bars."""
 
 
 class Progress:
@@ -30,7 +37,7 @@ class Progress:
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
         self.started: dict[int, float] = {}
-        self.began = time.monotonic()
+        self.began = self.said = time.monotonic()
         self.bars = Bars(
             TextColumn("{task.description:28}"), BarColumn(None), MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
@@ -66,9 +73,19 @@ class Progress:
         self.rates[run] = tokens_per_second
         note = f"loss {loss:.3f}  {tokens_per_second / 1e3:.0f}k tokens/s"
         self.bars.update(self.tasks[run], completed=step, note=note)
+        if time.monotonic() - self.said > QUIET:
+            self._say_how_far(run, step, f"training loss {loss:.4f}")
 
     def _evaluation(self, run: int, step: int, loss: float) -> None:
         self.losses[run] = loss
+        self._say_how_far(run, step, f"validation loss {loss:.4f}")
+
+    def _say_how_far(self, run: int, step: int, loss: str) -> None:
+        if len(self.runs) > 1 or self.console.is_terminal:
+            return
+        self.said = time.monotonic()
+        speed = f"{self.rates[run] / 1e3:.0f}k tokens/s  " if run in self.rates else ""
+        self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
     def _finished(self, run: int) -> None:
         self._remove(run)

@@ -10,8 +10,9 @@ Everything that is not simply copied is said in a remark. What is derived, and o
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-All of this is our choice. Columns without a place in the table are dropped: a column that merely begins with `loss_`,
-such as an auxiliary loss, must not become one that a law is fitted to.
+All of this is our choice. Columns without a place in the table are dropped unless they are asked for: a column that
+merely begins with `loss_`, such as an auxiliary loss, must not become one that a law is fitted to. What is kept, such as
+the name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
 """
 
 import csv
@@ -49,7 +50,12 @@ class Converted(NamedTuple):
 
 
 def convert_runs(
-    runs, out, columns: dict[str, str] | None = None, constants: dict[str, str] | None = None, loss_unit: str = "nats"
+    runs,
+    out,
+    columns: dict[str, str] | None = None,
+    constants: dict[str, str] | None = None,
+    loss_unit: str = "nats",
+    keep: tuple[str, ...] = (),
 ) -> Converted:
     """Write a user's own runs as a results table that `read_table` reads.
 
@@ -60,6 +66,7 @@ def convert_runs(
             Allowed are the columns of the released table and our own, and `loss_` with any name.
         constants: {column of the table: value} for cells that `runs` leaves blank.
         loss_unit: one of LOSS_UNITS, for every loss.
+        keep: columns of `runs` that the table gets besides, under their own names.
 
     Raises:
         InputError: `runs` cannot be read, a name is not allowed or not there, `out` exists, or what comes out is no
@@ -67,13 +74,13 @@ def convert_runs(
     """
     out, constants = Path(out), constants or {}
     _check_request(out, columns or {}, constants, loss_unit)
-    cells, dropped = _renamed(runs, _read_cells(runs), columns or {})
+    cells, dropped = _renamed(runs, _read_cells(runs), columns or {}, keep)
     if not cells:
         there = ", ".join(dropped)
         raise InputError(f"{runs}: none of its columns is one of the table's; there: {there}; see --columns")
     table = _Table(runs, cells, constants)
     if dropped:
-        table.remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)}")
+        table.remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)} (--keep keeps some)")
     table.derive()
     table.to_nats(loss_unit)
     frame = _write(runs, out, table.cells)
@@ -130,14 +137,18 @@ def _read_cells(runs) -> dict[str, list[str]]:
     return {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
 
 
-def _renamed(runs, cells: dict[str, list[str]], columns: dict[str, str]) -> tuple[dict, list[str]]:
-    """Return the cells under the table's names, and the columns that have no place there."""
+def _renamed(runs, cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
+    """Return the cells under the table's names, those that are kept besides, and the columns that have no place."""
+    for name in keep:
+        if name not in cells:
+            raise InputError(f"--keep {name}: {runs} has no such column; there: {', '.join(cells)}")
     for name, source in columns.items():
         if source not in cells:
             raise InputError(f"--columns {name}={source}: {runs} has no column {source}; there: {', '.join(cells)}")
     own = [name for name in _COLUMNS if name in cells and name not in columns]
-    table = {name: list(cells[source]) for name, source in columns.items()} | {name: list(cells[name]) for name in own}
-    return table, [name for name in cells if name not in {*columns.values(), *own}]
+    table = {name: list(cells[source]) for name, source in columns.items()}
+    table |= {name: list(cells[name]) for name in (*own, *keep) if name not in table}
+    return table, [name for name in cells if name not in {*columns.values(), *own, *keep}]
 
 
 def _write(runs, out: Path, cells: dict[str, list[str]]):

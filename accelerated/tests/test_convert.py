@@ -73,7 +73,7 @@ def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
     assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
     assert remarks == [
-        "dropped, since the table has no such column: lr, loss_balance",
+        "dropped, since the table has no such column: lr, loss_balance (--keep keeps some)",
         "k: 1, as set",
         "router_type: my-router, as set, in 30 of 36 rows",
         "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
@@ -217,7 +217,8 @@ def test_nested_objects_have_columns_with_dots(converted):
                "dense_parameter_count": "config.N"}  # fmt: skip
     frame, remarks = converted(rows, columns, {"router_type": "Hash"}, name="runs.jsonl")
     assert frame["loss_c4"].tolist() == [row["val_loss"] for row in make_runs()]
-    assert remarks[0] == "dropped, since the table has no such column: config.tags, config.sweep, config.ema"
+    dropped = "config.tags, config.sweep, config.ema (--keep keeps some)"
+    assert remarks[0] == f"dropped, since the table has no such column: {dropped}"
 
 
 @pytest.mark.parametrize(
@@ -290,3 +291,17 @@ def test_the_released_table_converts_into_itself(tmp_path):
     assert [remark.split(":")[0] for remark in done.remarks] == counted
     again = read_table(out)
     pandas.testing.assert_frame_equal(again[list(frame)], frame, check_exact=True)
+
+
+def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
+    rows = [row | {"training_set": "c4" if row["N"] < 1e9 else "pile", "note": "x"} for row in make_runs()]
+    done = convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Hash", "k": "1"},
+                        keep=("training_set", "lr"))  # fmt: skip
+    frame = read_table(tmp_path / "table.csv")
+    assert frame["training_set"].tolist() == [row["training_set"] for row in rows]
+    assert set(frame["lr"]) == {"0.001"} and "note" not in frame
+    assert "no such column: loss_balance, note (--keep" in done.remarks[0]
+    assert main(["fit", str(tmp_path / "table.csv"), "--rows", "training_set == 'c4'", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"][0]["rows"] == 12
+    with pytest.raises(InputError, match="--keep corpus: .*runs.csv has no such column; there: run, iteration"):
+        convert_runs(save(rows), tmp_path / "other.csv", MAP, keep=("corpus",))

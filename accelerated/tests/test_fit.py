@@ -52,7 +52,7 @@ def test_the_law_of_a_table_is_found(tmp_path):
     (fit,) = result["fits"]
     assert list(fit) == [
         "router", "rows", "left_out", "coefficients", "rmsle", "criterion", "objective", "status", "determined",
-        "derived", "intervals", "leave_one_out_rmsle", "leave_one_size_out_rmsle",
+        "derived", "intervals", "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit", "warnings",
     ]  # fmt: skip
     assert fit["determined"] and math.sqrt(fit["objective"]) == fit["rmsle"]
     assert list(fit["intervals"]) == [*RoutedCoefficients._fields, "N_cutoff", "slopes"]

@@ -173,6 +173,8 @@ class TrainConfig:
     def check(self) -> None:
         """Raise `InputError` where a field, or a combination of fields, cannot be used."""
         model = self.model()
+        if self.router != "dense" and self.experts == 1:
+            raise InputError(f"experts is 1; --router {self.router} needs at least 2, such as --experts 8")
         self._check_groups(model)
         by_sequence = model.router == "expert_choice" and model.grouping == "sequence"
         if by_sequence and model.k * self.sequence_length % self.experts:

@@ -103,6 +103,7 @@ class Run:
         step = 0
         if restored is not None:
             step, state = restored.step, TrainState(**restored.state)
+            self.watch("say", line=f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
             self.batches.set_state(restored.extra["position"])
             self.seconds = restored.extra["wall_seconds"]
             self.dropped = tuple(restored.extra["dropped"])

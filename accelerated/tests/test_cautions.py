@@ -1,0 +1,207 @@
+"""No wrong table is fitted without a word: tables with one defect each, and the words that name it."""
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands.fit import fit_table
+from routelaws.accelerated.commands.predict import predict_report
+from routelaws.accelerated.findings.alike import differences, shorter_runs
+from routelaws.accelerated.findings.misfit import bend_in_size, beyond_seeds, outliers
+from routelaws.conformance.plain.laws import Bounded
+
+LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+SIZES = (1e7, 3e7, 1e8, 3e8, 1e9)
+EXPERTS = (1.0, 4.0, 16.0, 64.0, 256.0)
+
+
+def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
+    """Return runs that follow the law, one of each N and E, all of one recipe."""
+    size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
+    log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
+    log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
+    return pandas.DataFrame({
+        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(experts == 1, "Dense", "Hash"), "k": 1,
+        "num_experts": experts, "dense_parameter_count": size, "loss_validation": 10**log_loss, "tokens": 1e9,
+        "vocab_size": 32_000, "sequence_length": 2048, "objective": "causal", "corpus": "c4",
+        "routing_frequency": np.where(experts == 1, np.nan, 0.5), "granularity": 1,
+    })  # fmt: skip
+
+
+def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
+    """Give a table one defect, in place, and return what a warning has to name."""
+    some = rng.choice(len(frame), len(frame) // 3, replace=False)
+    routed = np.flatnonzero(frame["router_type"] != "Dense")
+    one = int(rng.choice(routed))
+    if defect == "mixed budget":
+        frame.loc[some, "tokens"] = 4e9
+        return "training tokens, of which the law knows nothing (N = "
+    if defect == "tokens by size":
+        frame["tokens"] = frame["dense_parameter_count"] ** 0.5 * 1e5
+        return "neither the training tokens nor the tokens per parameter stay the same"
+    if defect == "mixed corpus":
+        twice = frame.copy()
+        twice["hyper_id"] += 100
+        twice["corpus"], twice["loss_validation"] = "pile", twice["loss_validation"] * 0.9
+        for values in twice.to_numpy():
+            frame.loc[len(frame)] = values
+        return f"corpus, of which the law knows nothing (c4 ({len(twice)} rows); pile ({len(twice)} rows))"
+    if defect == "cut short":
+        frame.loc[one, ["step", "tokens"]] = 500, 5e8
+        frame.loc[one, "loss_validation"] *= 1.15
+        return f"hyper_id {one} (step 500 of 1,000)"
+    if defect == "diverged":
+        frame.loc[one, "loss_validation"] = 9.5
+        return f"hyper_id {one}: loss 9.5"
+    if defect == "loss in bits":
+        frame.loc[one, "loss_validation"] /= np.log(2)
+        return f"hyper_id {one}: loss"
+    if defect == "two vocabularies":
+        frame.loc[some, "vocab_size"] = 50_257
+        return "vocab_size, of which the law knows nothing (32000"
+    if defect == "two lengths":
+        frame.loc[some, "sequence_length"] = 512
+        return "sequence_length"
+    if defect == "a floor":
+        size = frame["dense_parameter_count"].to_numpy()
+        frame["loss_validation"] = 1.7 + 300 * size**-0.34 * frame["num_experts"].to_numpy() ** -0.05
+        return "bend"
+    if defect == "embeddings counted":
+        frame["dense_parameter_count"] += 32_000 * 8 * frame["dense_parameter_count"] ** (1 / 3)
+        return "bend"
+    raise AssertionError(defect)
+
+
+DEFECTS = ("mixed budget", "tokens by size", "mixed corpus", "cut short", "diverged", "loss in bits",
+           "two vocabularies", "two lengths", "a floor", "embeddings counted")  # fmt: skip
+
+
+def said(frame, folder) -> str:
+    """Return the warnings of a fit to a table, and whether its misses bend."""
+    frame.to_csv(folder / "table.csv", index=False)
+    [fit] = fit_table(folder / "table.csv")["fits"]
+    bent = fit["misfit"]["bend"]["p"] < 1e-3
+    return "\n".join([*fit["warnings"], *(["bend"] if bent else [])])
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_defect_is_named(tmp_path, defect, seed):
+    frame = make_table(seed)
+    name = spoil(frame, defect, np.random.default_rng(seed + 10))
+    assert name in said(frame, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_said_of_a_table_without_a_defect(tmp_path, seed):
+    assert said(make_table(seed), tmp_path) == ""
+
+
+def test_the_same_tokens_per_parameter_are_one_recipe():
+    frame = make_table(0)
+    frame["tokens"] = 20 * frame["dense_parameter_count"]
+    assert differences(frame) == []
+
+
+def test_a_column_by_which_a_law_is_a_function_is_no_difference():
+    frame = make_table(0)
+    frame.loc[frame["num_experts"] > 4, "k"] = 2
+    [found] = differences(frame)
+    assert (found.column, found.groups) == ("k", [("2", 15), ("1", 5)])
+    assert differences(frame, compute=True) == []
+
+
+def test_names_of_runs_sizes_and_measurements_are_no_groups():
+    frame = make_table(0)
+    frame["run"] = [f"run {i}" for i in range(len(frame))]
+    frame["size"] = frame["dense_parameter_count"].astype(str)
+    frame["accuracy"] = (0.25 + 0.125 * (frame.index % 2)).astype(str)
+    assert differences(frame) == []
+
+
+def test_a_run_that_ends_early_is_held_against_its_own_size():
+    """Two sizes with steps of their own are no short runs; one of three of a size is."""
+    frame = pandas.DataFrame({"hyper_id": range(7), "step": [900, 900, 900, 400, 900, 5000, 5000],
+                              "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7]})  # fmt: skip
+    assert shorter_runs(frame) == [(3, 400, 900)]
+
+
+def test_the_bend_by_hand():
+    """Misses (1, -2, 1)·h at three sizes a decade apart, twice: an exact parabola of coefficient 3 h / 2, up to noise.
+
+    With the misses ±e of each pair, the rest of the fit has the sum of squares 6 e² and 6 - 2 - 1 degrees of freedom.
+    """
+    h, e = 1e-2, 1e-3
+    size = np.repeat([1e7, 1e8, 1e9], 2)
+    miss = np.repeat([h, -2 * h, h], 2) + np.tile([e, -e], 3)
+    design = np.stack([np.ones(6), np.log10(size)], axis=1)
+    found = bend_in_size(size, miss, design, 2)
+    assert found.value == pytest.approx(3 * h)
+    assert found.test.freedom == (1, 3)
+    # Left of a parabola that goes through the three means is the sum 6 e²; it explains 12 h².
+    assert found.test.statistic == pytest.approx(12 * h**2 / (6 * e**2 / 3))
+    assert bend_in_size(size[:4], miss[:4], design[:4], 2) is None
+
+
+def test_lack_of_fit_by_hand():
+    """Four points twice, means 0.01 off and pairs ±0.001: F = (8·1e-4 / 2) / (8·1e-6 / 4)."""
+    point = np.repeat([1.0, 2.0, 3.0, 4.0], 2)
+    miss = np.repeat([0.01, -0.01, -0.01, 0.01], 2) + np.tile([0.001, -0.001], 4)
+    found = beyond_seeds([point], miss, 2)
+    assert found.freedom == (2, 4) and found.statistic == pytest.approx(8e-4 / 2 / (8e-6 / 4))
+    assert beyond_seeds([np.arange(8.0)], miss, 2) is None
+
+
+def test_outliers_are_ranked_and_a_small_miss_is_none():
+    law, miss = np.full(9, 3.0), np.array([1, -1, 1, -1, 1, -1, 1, 40, -90]) * 1e-3
+    found = outliers(np.arange(20, 29), law * 10**miss, law)
+    assert [run.hyper_id for run in found] == [28, 27]
+    assert found[0].times == pytest.approx(90 / 1.4826)
+    assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, and yet 0.1 % of the loss
+
+
+def test_chance_alone_bends_as_often_as_p_says():
+    """A law of two coefficients and 400 draws of noise: p below 0.05 in 5 % of them, within binomial limits."""
+    rng, size = np.random.default_rng(5), np.repeat([1e7, 1e8, 1e9, 1e10], 3)
+    design = np.stack([np.ones(12), np.log10(size)], axis=1)
+    solve = np.eye(12) - design @ np.linalg.pinv(design)
+    hits = sum(bend_in_size(size, solve @ rng.normal(size=12), design, 2).test.p < 0.05 for _ in range(400))
+    assert 8 <= hits <= 34  # 20 expected, ± 3.2 standard deviations
+
+
+def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
+    frame = make_table(0)
+    spoil(frame, "a floor", np.random.default_rng(0))
+    frame.loc[0, "tokens"] = 4e9
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    at = {"dense_parameters": 1e10, "num_experts": 16.0}
+    [prediction] = predict_report(tmp_path / "table.csv", at).predictions
+    text = "\n".join(prediction.warnings)
+    assert "training tokens, of which the law knows nothing (N = " in text
+    assert "the misses of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
+    truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
+    assert prediction.law[1] < truth  # the interval takes the law as right, and so the warning is needed
+    [inside] = predict_report(tmp_path / "table.csv", at | {"dense_parameters": 1e8}).predictions
+    assert "bend" not in "\n".join(inside.warnings)
+
+
+@pytest.mark.released
+def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
+    """Three training sets and up to 32 times the tokens of one budget, through convert and fit, as a user would."""
+    from routelaws.conformance.engine.released import released_file
+
+    runs = released_file("overtraining_runs.csv")
+    columns = "hyper_id=run,dense_parameter_count=params_no_embed,loss_validation=loss_c4_val"
+    arguments = ["convert", str(runs), "--out", str(tmp_path / "table.csv"), "--columns", columns, "--keep",
+                 "training_set", "--set", "router_type=Dense,num_experts=1"]  # fmt: skip
+    assert main(arguments) == 0
+    assert main(["fit", str(tmp_path / "table.csv"), "--law", "dense"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "differ in training tokens" in text and "rpj (35 rows)" in text
+    rows = "training_set == 'c4_original' and tokens / dense_parameter_count < 40 and tokens / dense_parameter_count > 20"
+    [fit] = fit_table(tmp_path / "table.csv", "dense", rows=rows)["fits"]
+    assert not any("training_set" in warning for warning in fit["warnings"])
+    assert fit["misfit"]["bend"]["p"] < 0.01
+    largest = fit["misfit"]["largest_size"]
+    assert largest["N"] > 6e9 and largest["log10"] > 0.04  # the loss is more than 10 % above the law of the others
