@@ -9,15 +9,16 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.law_fits import AXES, LawFit, Range, fit_law
+from ..findings.law_fits import AXES, LawFit, Range, fit_law, is_known
 from ..laws.catalogue import LAWS
 from ..report.cautions import NO_FLOOR, misfit_lines, warnings
 from ..tables.table import read_table, select_rows
 from . import flags
 
 NOT_DETERMINED = (
-    "these rows do not determine the law: they cannot tell it from a limit in which its coefficients run away together"
-    " (the intervals of its slopes say so). Predictions inside the data stand all the same"
+    "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
+    " run away together (the intervals of its slopes say so). Those with a number have an interval of their own, and"
+    " predictions inside the data stand"
 )
 
 
@@ -92,10 +93,10 @@ def fit_table(
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
         "law", "times"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss less
-        that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None,
-        and `status` says which (a coefficient at the edge of its domain was not found). Where the rows do not
-        determine the law (`determined` is false) no coefficient is given. Intervals are at 95 %; an end that is None
-        is unbounded. "derived" is there for laws with a cut-off.
+        that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and `status`
+        says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval leaves
+        open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %; an
+        end that is None is unbounded. "derived" is there for laws with a cut-off.
 
     Raises:
         InputError: as `fit_report`.
@@ -172,7 +173,7 @@ def _as_dict(entry: LawFit) -> dict:
         "router": entry.selection.router,
         "rows": fit.rows,
         "left_out": entry.selection.left_out,
-        "coefficients": {name: plain(value) if _found(entry, name) else None
+        "coefficients": {name: plain(value) if np.ndim(value) or _found(entry, name, value) else None
                          for name, value in fit.coefficients._asdict().items()},
         "rmsle": fit.rmsle,
         "criterion": fit.criterion,
@@ -182,22 +183,24 @@ def _as_dict(entry: LawFit) -> dict:
     }  # fmt: skip
     cutoff = _cutoff(entry)
     if cutoff is not None:
-        found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, cutoff[0]) else None}
+        found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, *cutoff) else None}
     found["intervals"] = _intervals(entry)
     for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
         found[name] = None if held_out is None else plain(held_out.rmsle)
     return found | {"misfit": _misfit(entry), "warnings": warnings_of(entry)}
 
 
-def _found(entry: LawFit, name: str) -> bool:
-    """Return whether a coefficient or a cut-off was found: the rows determine the law, and it is not at an edge.
+def _found(entry: LawFit, name: str, value: float) -> bool:
+    """Return whether a coefficient or a cut-off was found: the rows determine it, and it is not at an edge.
 
-    A cut-off is not found either where an end of its interval is open: the slope may never reach 0.
+    The rows determine it if its own interval says so; without intervals (Huber's sum), if they determine the law.
     """
-    if not entry.determined or f"{name} at" in entry.fit.status:
+    if f"{name} at" in entry.fit.status or math.isnan(value):
         return False
-    words = next((item.words for item in entry.ranges if item.name == name), "")
-    return not (name.endswith("_cutoff") and words.startswith(("bounded", "not")))
+    if math.isinf(value) and not name.endswith("_cutoff"):
+        return True  # no limit E_max is seen: the best fit has none
+    own = next((item for item in entry.ranges if item.name == name), None)
+    return entry.determined if own is None else is_known(value, own.words)
 
 
 def _intervals(entry: LawFit) -> dict | None:
@@ -249,12 +252,12 @@ def _coefficients_table(entry: LawFit):
     for name, value in entry.fit.coefficients._asdict().items():
         if np.ndim(value) == 0:
             item = ranges.get(name)
-            shown = _shown(float(value)) if _found(entry, name) else "not determined"
+            shown = _shown(float(value)) if _found(entry, name, float(value)) else "not determined"
             table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else []))
     cutoff = _cutoff(entry)
     if cutoff:
         item = ranges.get(cutoff[0])
-        shown = _shown(cutoff[1]) if _found(entry, cutoff[0]) else "not determined"
+        shown = _shown(cutoff[1]) if _found(entry, *cutoff) else "not determined"
         table.add_row(cutoff[0], shown, *([_ends(item), item.words][: 1 + worded] if item else []))
     table.add_section()
     table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}")

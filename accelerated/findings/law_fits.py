@@ -58,7 +58,7 @@ class LawFit(NamedTuple):
     slopes: list[Range]  # at each size; for the bounded law in (N, E) only
     held_out: HeldOut | None  # leave one out; None with Huber's criterion, or where the fit fails
     held_out_size: HeldOut | None  # leave one size out
-    determined: bool  # see `is_determined`
+    determined: bool  # the law as a whole, see `is_determined`; a single coefficient by its own interval, `is_known`
     misfit: Misfit
     differences: list[Difference]  # what the rows differ in that the law does not know of
     shorter: list[Shorter]  # runs that end before most others of their size
@@ -191,6 +191,19 @@ def is_determined(slopes: list[Range]) -> bool:
         if not far <= FAR * near:
             return False
     return True
+
+
+def is_known(value: float, words: str) -> bool:
+    """Return whether a coefficient, or a number derived from them, is determined by its own interval.
+
+    Both ends have to be there. A law that is not determined as a whole can have coefficients that are: their intervals
+    hold for every law that the rows allow, however far the coefficients run away together.
+
+    Args:
+        value: the best value.
+        words: of `laws.uncertainty.verdict`; "" where the interval is exact.
+    """
+    return math.isfinite(value) and not words.startswith(("bounded", "not"))
 
 
 def predict_law(

@@ -18,7 +18,7 @@ from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_qu
 from ..tables.table import DENSE
 from . import paper
 from .estimates import LEVEL, line, percent
-from .law_fits import is_determined
+from .law_fits import is_known
 from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
 
@@ -71,7 +71,7 @@ def _law(table: Table, selection, dense: dict) -> dict:
     slopes, gains, effective = found[7 : 7 + m], found[7 + m : 7 + 2 * m], found[7 + 2 * m :]
     entry |= {"missing": None} | described(fit) | {
         "criterion": fit.criterion, "curve": fit.curve._asdict(),
-        "determined": _determined(raw[:7], is_determined(raw[7 : 7 + m])),
+        "determined": _determined(raw[:7]),
         "intervals": dict(zip(names, found, strict=False)), "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
         "slopes": [{"N": int(n)} | interval for n, interval in zip(sizes, slopes, strict=True)],
         "gains": [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
@@ -88,10 +88,10 @@ def _law(table: Table, selection, dense: dict) -> dict:
 _ENDS = ("value", "low", "high")
 
 
-def _determined(intervals: list[Interval], law: bool) -> dict[str, bool]:
-    """Return, for each coefficient, whether the runs determine it: the law is, and no end of its interval is open."""
+def _determined(intervals: list[Interval]) -> dict[str, bool]:
+    """Return, for each coefficient, whether the runs determine it, see `is_known`."""
     return {
-        name: law and math.isfinite(interval.value) and not verdict(interval).startswith(("bounded", "not"))
+        name: is_known(interval.value, verdict(interval))
         for name, interval in zip((*COEFFICIENTS, "N_cutoff"), intervals, strict=True)
     }
 
@@ -275,6 +275,6 @@ def _transferred(selection, column: str) -> dict:
     gains = [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
              for n, interval in zip(sizes, found[7 + sizes.size :], strict=True)]  # fmt: skip
     return entry | {"missing": None} | described(fit) | {
-        "determined": _determined(raw[:7], is_determined(raw[7 : 7 + sizes.size])),
+        "determined": _determined(raw[:7]),
         "intervals": dict(zip((*COEFFICIENTS, "N_cutoff"), found, strict=False)), "gains": gains,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from ..laws.uncertainty import Quantity, profile_intervals, student_quantile, ve
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
 from ..tables.table import DENSE
 from .estimates import LEVEL, percent
-from .law_fits import is_determined
+from .law_fits import is_determined, is_known
 from .rows import Run, usual_frequency
 
 MAIN, PLAIN = "main grid", "dense"
@@ -97,7 +97,7 @@ def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarra
     }
     for interval, (name, own) in zip(found, PROFILED.items(), strict=False):
         times = unit if name.startswith("E_") else 1.0
-        known = law and math.isfinite(interval.value) and not verdict(interval).startswith(("bounded", "not"))
+        known = is_known(interval.value, verdict(interval))
         entries[own] |= {"low": interval.low * times, "high": interval.high * times, "determined": known}
     return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
 

@@ -11,8 +11,8 @@ Everything that is not simply copied is said in a remark. What is derived, and o
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
 All of this is our choice. Columns without a place in the table are dropped unless they are asked for: a column that
-merely begins with `loss_`, such as an auxiliary loss, must not become one that a law is fitted to. What is kept, such as
-the name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
+merely begins with `loss_`, such as an auxiliary loss, must not become one that a law is fitted to. What is kept, such
+as the name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
 """
 
 import csv

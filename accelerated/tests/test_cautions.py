@@ -199,7 +199,7 @@ def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
     assert main(["fit", str(tmp_path / "table.csv"), "--law", "dense"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "differ in training tokens" in text and "rpj (35 rows)" in text
-    rows = "training_set == 'c4_original' and tokens / dense_parameter_count < 40 and tokens / dense_parameter_count > 20"
+    rows = "training_set == 'c4_original' and 20 < tokens / dense_parameter_count < 40"
     [fit] = fit_table(tmp_path / "table.csv", "dense", rows=rows)["fits"]
     assert not any("training_set" in warning for warning in fit["warnings"])
     assert fit["misfit"]["bend"]["p"] < 0.01

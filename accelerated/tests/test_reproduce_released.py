@@ -145,15 +145,17 @@ def test_transfer_sets(table, loss, values, bounds):
     assert (round(fit.coefficients.E_start, 2), round(fit.coefficients.E_max)) == bounds
 
 
-def test_where_the_runs_do_not_determine_the_law_no_constant_is_given(results):
+def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
     curation = [entry for entry in results["transfer"] if entry["loss"] == "loss_curation_corpus"]
     assert [entry["router"] for entry in curation] == list(ROUTERS) and len(results["transfer"]) == 18
-    assert not any(any(entry["determined"].values()) for entry in curation)
+    assert not any(entry["determined"]["E_start"] for entry in curation)
+    assert all(entry["determined"]["a"] for entry in curation)  # whatever b, c and d do together
     assert all(all(law["determined"].values()) for law in results["laws"])
     text = markdown(results, [])
-    for router in ("HASH", "RL-R", "S-BASE"):
+    for entry, router in zip(curation, ("HASH", "RL-R", "S-BASE"), strict=True):
         line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
-        assert line.count("| open ") == 6
+        known = [name for name in ("a", "b", "c", "d", "E_start", "E_max") if entry["determined"][name]]
+        assert line.count("| open ") == 6 - len(known), line
 
 
 def test_experts_per_token(results):
