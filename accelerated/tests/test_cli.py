@@ -147,7 +147,7 @@ def test_fields_from_a_file_and_flags_before_it(capsys, tmp_path, small_fields):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["seed"] == 3 and config["steps"] == 8 and config["corpus"] == small_fields["corpus"]
     file.write_text("steps = 'many'")
-    code, _, stderr = run(capsys, "train", "--config", file, "--out", tmp_path / "other")
+    code, _, stderr = run(capsys, "train", f"--config={file}", "--out", tmp_path / "other")
     assert code == 2 and "steps is 'many'; int is needed" in stderr
 
 

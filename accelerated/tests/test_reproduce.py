@@ -393,7 +393,8 @@ def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict
     ("first", "second", "verdict"),
     [((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), "supported"), ((0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "supported in part"),
      ((-0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "open"), ((-0.3, -0.2, -0.1), (-0.3, -0.2, -0.1), "not supported"),
-     ((-0.3, -0.2, -0.1), (0.1, 0.2, 0.3), "open")],
+     ((-0.3, -0.2, -0.1), (0.1, 0.2, 0.3), "open"), ((0.1, 0.2, 0.3), (None, 0.2, None), "open"),
+     ((-0.3, -0.2, -0.1), (None, -0.2, None), "open")],
 )  # fmt: skip
 def test_the_verdict_on_k_turns_round(first, second, verdict):
     versus = {"2": interval(*first), "4": interval(*second)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import sweep
+from routelaws.accelerated.training import sweep, sweep_folder
 from routelaws.accelerated.training.config import TrainConfig
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
@@ -121,8 +121,8 @@ def test_an_unknown_preset_names_those_there_are():
 def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     other = read_grid(str(tmp_path / "grid.toml"), {"steps": 8})
-    sweep.claim_sweep_folder(tmp_path / "out", grid)
-    sweep.check_sweep_folder(tmp_path / "out", grid)
+    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
+    sweep_folder.check_sweep_folder(tmp_path / "out", grid)
     with pytest.raises(InputError, match="another sweep"):
         sweep.run_sweep(other, tmp_path / "out", watch=lambda *_, **__: None)
     with pytest.raises(InputError, match="holds no sweep"):

@@ -11,7 +11,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
-from routelaws.accelerated.training import loop, step
+from routelaws.accelerated.training import loop, run_folder, step, weights
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
@@ -63,7 +63,7 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
     counted = TrainConfig(**{**small_fields, **ROUTED}).accounting()
     assert int(last["flops_per_step"]) == counted.flops_per_token * 4 * 16
     assert int(last["total_parameter_count"]) == counted.total_parameters > counted.dense_parameters
-    log = loop.read_log(folder / "log.jsonl")
+    log = run_folder.read_log(folder / "log.jsonl")
     evaluations = [line for line in log if line["kind"] == "evaluation"]
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in rows]
     assert np.asarray(evaluations[-1]["load"]).shape == (1, 4)
@@ -84,10 +84,10 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     """From the weights and the text again: every window's loss by `transformer.loss`, errors by document."""
     folder, rows = trained
-    config = loop.read_config(folder)
+    config = run_folder.read_config(folder)
     tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
     text = loop.open_text(config, tokens)[1]["validation"]
-    params, last = loop.load_own_params(folder), rows[-1]
+    params, last = weights.load_own_params(folder), rows[-1]
     one = jax.jit(functools.partial(loss, config=config.model(), training=False))
     by_window = {int(w): float(one(params, window[None]).cross_entropy)
                  for w, window in zip(text.window.ravel(), text.tokens.reshape(-1, 17), strict=True)}  # fmt: skip
@@ -113,11 +113,20 @@ def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
     rows = make_run(small_fields, tmp_path / "run", steps=80, evaluations=2, **routed).train()
     assert float(rows[-1]["loss_validation"]) < min(float(rows[0]["loss_validation"]), math.log(300)) - 0.1
     assert (rows[-1]["router_type"], rows[-1]["k"]) == (router_type, str(routed.get("k", 1)))
-    log = loop.read_log(tmp_path / "run" / "log.jsonl")
+    log = run_folder.read_log(tmp_path / "run" / "log.jsonl")
     evaluation = [line for line in log if line["kind"] == "evaluation"][-1]
     assert np.isclose(np.sum(evaluation["load"]), 1)
     dropped = [line["dropped_fraction"] for line in log if line["kind"] == "train"]
     assert max(dropped) == 0 if router_type == "Base" else 0 <= max(dropped) < 0.5
+
+
+class Cut(Exception):
+    """What ends a run in a test."""
+
+
+def cut_at_20(kind, **fields):
+    if kind == "step" and fields["step"] == 20:
+        raise Cut
 
 
 @pytest.mark.parametrize(
@@ -128,22 +137,14 @@ def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):
 def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
     # Evaluations at 8, 16 and 24, checkpoints at 12 and 24: what is counted between two evaluations has to be saved.
     whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=12, **router).train()
-
-    class Cut(Exception):
-        pass
-
-    def cut(kind, **fields):
-        if kind == "step" and fields["step"] == 20:
-            raise Cut
-
     with pytest.raises(Cut):
-        make_run(small_fields, tmp_path / "cut", cut, checkpoint_every=12, **router).train()
+        make_run(small_fields, tmp_path / "cut", cut_at_20, checkpoint_every=12, **router).train()
     with open(tmp_path / "cut" / "log.jsonl", "a") as log:
         log.write('{"kind": "train", "ste')  # what a kill can leave
     resumed = make_run(small_fields, tmp_path / "cut", checkpoint_every=12, **router).train()
     assert losses(resumed) == losses(whole)
     assert [row["dropped_fraction"] for row in resumed] == [row["dropped_fraction"] for row in whole]
-    whole_log, cut_log = (loop.read_log(tmp_path / name / "log.jsonl") for name in ("whole", "cut"))
+    whole_log, cut_log = (run_folder.read_log(tmp_path / name / "log.jsonl") for name in ("whole", "cut"))
     for line in whole_log + cut_log:
         line.pop("tokens_per_second", None)
     assert whole_log == cut_log
@@ -193,6 +194,15 @@ def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained,
         make_run(small_fields, tmp_path / "third", d_model=16, init_from=str(folder), **ROUTED).train()
     with pytest.raises(InputError, match="holds no run"):
         make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
+
+
+def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, trained, tmp_path):
+    """The weights are lent once: after a checkpoint of its own the run no longer looks at the lender."""
+    lent = {"init_from": str(trained[0]), "checkpoint_every": 12, **ROUTED}
+    whole = make_run(small_fields, tmp_path / "whole", **lent).train()
+    with pytest.raises(Cut):
+        make_run(small_fields, tmp_path / "cut", cut_at_20, **lent).train()
+    assert losses(make_run(small_fields, tmp_path / "cut", **lent).train()) == losses(whole)
 
 
 def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_path):
@@ -250,7 +260,7 @@ def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
     run = make_run(small_fields, tmp_path / "run", **ALMOST_FRESH)
     run.train()
     tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
-    params = loop.load_params(tmp_path / "run", step.initial_state(run.config).params)
+    params = weights.load_params(tmp_path / "run", step.initial_state(run.config).params)
     model = jax.jit(functools.partial(apply, config=run.config.model()))
     for prompt in ("ba ke lomi", "ti " * 30 + "zevu"):  # shorter and longer than the window of 16 tokens
         ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]

@@ -17,7 +17,7 @@ import pytest
 from jax.experimental import io_callback
 
 from routelaws.accelerated import transformer
-from routelaws.accelerated.training import evaluate, loop, step
+from routelaws.accelerated.training import evaluate, loop, run_folder, step, weights
 from routelaws.accelerated.training import generate as writing
 from routelaws.accelerated.training.batches import training_batches
 from routelaws.accelerated.training.checkpoints import Checkpoints
@@ -219,9 +219,9 @@ def test_the_last_checkpoint_is_the_last_step(whole):
 
 
 def test_lines_of_the_log_are_of_the_steps_that_they_name(whole):
-    lines = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "train"]
+    lines = [line for line in run_folder.read_log(whole.folder / "log.jsonl") if line["kind"] == "train"]
     assert [line["step"] for line in lines] == CALLS
-    entries = sum(leaf.size for leaf in jax.tree.leaves(loop.load_own_params(whole.folder)))
+    entries = sum(leaf.size for leaf in jax.tree.leaves(weights.load_own_params(whole.folder)))
     for line, first in zip(lines, [0, *CALLS], strict=False):
         mean = numbers(whole)[first : line["step"]].mean()
         wanted = {"loss": mean, "auxiliary": 0.75 * mean, "dropped_fraction": 0.375 * mean / 16,
@@ -241,7 +241,7 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
         assert float(row["wall_seconds"]) == at + EVALUATION_SECONDS * before, "steps and evaluations so far"
         assert float(row["learning_rate"]) == whole.config.peak_learning_rate()
         assert {name: row[name] for name in MODEL_COLUMNS} == MODEL_COLUMNS
-    evaluations = [line for line in loop.read_log(whole.folder / "log.jsonl") if line["kind"] == "evaluation"]
+    evaluations = [line for line in run_folder.read_log(whole.folder / "log.jsonl") if line["kind"] == "evaluation"]
     assert [line["step"] for line in evaluations] == EVALUATIONS
     assert [line["loss_validation"] for line in evaluations] == [float(row["loss_validation"]) for row in whole.rows]
     for line, row in zip(evaluations, whole.rows, strict=True):
@@ -255,9 +255,9 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
 def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
     """Not even the time that the rows name: that of every step that counts, before the cut and after it."""
     assert resumed.rows == whole.rows
-    logs = [loop.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
+    logs = [run_folder.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
     assert logs[0] == logs[1]
-    ours, theirs = (loop.load_own_params(run.folder) for run in (whole, resumed))
+    ours, theirs = (weights.load_own_params(run.folder) for run in (whole, resumed))
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
@@ -272,7 +272,7 @@ def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
     monkeypatch.setattr(Watched, "record", record)
     with pytest.raises(loop.DivergedError, match="the training loss is nan at step 7; the learning rate"):
         train(monkeypatch, small_fields, tmp_path / "run", checkpoint_every=None)
-    assert [line["step"] for line in loop.read_log(tmp_path / "run" / "log.jsonl")] == [4]
+    assert [line["step"] for line in run_folder.read_log(tmp_path / "run" / "log.jsonl")] == [4]
 
 
 def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import hashing, loop, step
+from routelaws.accelerated.training import hashing, loop, run_folder, step, weights
 from routelaws.accelerated.training.batches import validation_batches
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -99,7 +99,7 @@ def test_a_step_keeps_the_shapes(small_fields, name):
 def test_a_bias_is_learned_and_not_decayed(small_fields, tmp_path):
     run = make_run({**small_fields, **SHORT, **ROUTERS["quantile"]}, tmp_path / "run")
     run.train()
-    bias = np.asarray(loop.load_own_params(tmp_path / "run")["routed_ffn"]["bias"])
+    bias = np.asarray(weights.load_own_params(tmp_path / "run")["routed_ffn"]["bias"])
     assert bias.shape == (1, 4) and np.abs(bias).max() > 1e-4
     assert abs(bias.mean()) < 1e-6, "quantile balancing keeps its mean at 0; weight decay or Adam would have moved it"
 
@@ -109,7 +109,7 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
     extra = {"multi": {"granularity": 2}, "bigram": {}}.get(kind, {"k": 2})
     fields = {**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}
     make_run(fields, tmp_path / "run")  # nothing has to be trained for it
-    table, config = np.load(tmp_path / "run" / hashing.FILE), from_mapping(fields, "test")
+    table, config = np.load(tmp_path / "run" / run_folder.HASH_TABLE), from_mapping(fields, "test")
     assert table.dtype == np.int32
     assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model().choices))
     again = hashing.hash_table_of(config, tokens_of(fields), tokens_of(fields).tokenizer)
@@ -169,19 +169,19 @@ def test_the_table_of_a_run_stays(small_fields, tmp_path):
     first = make_run(fields, tmp_path / "run").table
     np.save(tmp_path / "given.npy", random.random((300, 4)))
     assert np.array_equal(make_run(fields, tmp_path / "run").table, first)
-    assert np.array_equal(np.load(tmp_path / "run" / hashing.FILE), first)
+    assert np.array_equal(np.load(tmp_path / "run" / run_folder.HASH_TABLE), first)
     assert not np.array_equal(make_run(fields, tmp_path / "another").table, first)
 
 
 def test_weights_are_not_lent_to_another_table_or_tokenizer(small_fields, tmp_path):
     fields = {**small_fields, "router": "hash", "experts": 4, "hash": "random"}
     lender = make_run(fields, tmp_path / "lender")
-    loop.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", lender.table)
+    weights.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", lender.table)
     with pytest.raises(InputError, match="has another hash table"):
-        loop.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", (lender.table + 1) % 4)
+        weights.check_lender(tmp_path / "lender", lender.folder / "tokenizer.model", (lender.table + 1) % 4)
     (tmp_path / "other.model").write_bytes(b"another")
     with pytest.raises(InputError, match="has another tokenizer"):
-        loop.check_lender(tmp_path / "lender", tmp_path / "other.model", lender.table)
+        weights.check_lender(tmp_path / "lender", tmp_path / "other.model", lender.table)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
     seen = []
     run._start = lambda checkpoints: seen.append(start(checkpoints)) or seen[-1]
     tuned = run.train()
-    before = loop.load_own_params(tmp_path / "mixture")
+    before = weights.load_own_params(tmp_path / "mixture")
     assert math.isfinite(float(tuned[-1]["loss_validation"])) and rows
     assert seen and before["routed_ffn"]["router"].shape == (1, 8, 2)
     assert generate(tmp_path / "mixture", "ba", tokens=3).startswith("ba")
