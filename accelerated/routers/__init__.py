@@ -1,16 +1,57 @@
-"""Routers, jitted. See `routelaws.reference.routers`."""
+"""Routers, jitted. See `routelaws.reference.routers`.
+
+A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
+
+
+A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
+
+
+A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
+"""
 
 import importlib
 
-_MODULES = ('base', 'expert_choice', 'hash_layer', 'mixture_of_tokens', 'quantile', 'reinforce', 'sinkhorn', 'top_k')
-__all__ = sorted(_MODULES)
+_NAMES = {
+    "base": (
+        "Assignment", "balanced_assignment", "base_router", "dual_bound",
+    ),
+    "expert_choice": (
+        "expert_choice_ffn", "expert_choice_router", "group_by_position", "selection_scores", "ungroup_by_position",
+    ),
+    "hash_layer": (
+        "Clusters", "balanced_table", "bigram_experts", "cluster_tokens", "clustered_table", "dispersed_table",
+        "fixed_router", "modulo_table", "multi_hash", "position_ids", "previous_tokens", "random_table",
+        "table_router",
+    ),
+    "mixture_of_tokens": (
+        "MixtureOutput", "group_within_sequence", "mixing_weights", "ungroup_within_sequence",
+    ),
+    "quantile": (
+        "quantile_bias", "quantile_router",
+    ),
+    "reinforce": (
+        "PolicyTerms", "log_policy", "log_probability", "policy_entropy", "policy_terms", "reinforce_router",
+        "reward_to_go", "state_value",
+    ),
+    "sinkhorn": (
+        "SinkhornPlan", "gate_values", "sinkhorn_plan", "sinkhorn_router",
+    ),
+    "top_k": (
+        "chosen_gates", "gshard_router", "switch_router", "top_k_router",
+    ),
+}
+_MODULES = tuple(_NAMES)
+__all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])
 
 
 def __getattr__(name):
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(set(globals()) | set(_MODULES))
+    return sorted(set(globals()) | set(__all__))

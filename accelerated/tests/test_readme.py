@@ -43,6 +43,11 @@ def test_the_training_example_learns():
     assert last < first
 
 
+def test_the_law_example_gives_intervals_that_hold_its_value():
+    lines = re.findall(r"(-?[\d.]+), (-?[\d.]+) to (-?[\d.]+)", said(example("docs/laws.md")))
+    assert len(lines) == 2 and all(float(low) < float(value) < float(high) for value, low, high in lines)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_to_a_file(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", PAGES[page]) if "://" not in link]

@@ -246,6 +246,22 @@ def test_every_package_is_listed():
         assert ROOMS[room].joinpath(*inside, "__init__.py").is_file(), f"{name} is listed and not there"
 
 
+@pytest.mark.parametrize("folder", ["laws", "routers"])
+@pytest.mark.parametrize("room", ["reference", "accelerated"])
+def test_a_name_of_one_file_alone_is_found_in_the_folder(room, folder):
+    package = importlib.import_module(f"routelaws.{room}.{folder}")
+    homes = {}
+    for name in package._MODULES:
+        for public, node in public_names(parse("reference", f"{folder}/{name}.py")).items():
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) or public == "LAWS":
+                homes.setdefault(public, []).append(name)
+    listed = {public: module for module, names in package._NAMES.items() for public in names}
+    alone = {public: modules[0] for public, modules in homes.items() if len(modules) == 1}
+    assert listed == {public: module for public, module in alone.items() if public not in package._MODULES}
+    for public, module in listed.items():
+        assert getattr(package, public) is getattr(getattr(package, module), public)
+
+
 IMPORT_EVERYTHING = """
 import os, sys, threading
 import routelaws
