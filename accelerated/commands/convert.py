@@ -23,7 +23,8 @@ def convert(
         runs: CSV or JSON lines (.csv, .csv.gz, .jsonl, .jsonl.gz), one row for each evaluation.
         out: The table, .csv or .csv.gz; a file that is there already is not overwritten.
         columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E; columns with the table's names
-            need none. hyper_id may be the name of the run.
+            need none. hyper_id may be the name of the run. What each column means, and which are derived, is on the
+            page docs/columns.md of the repository.
         set: TABLE=VALUE ..., such as k=1, for cells that are blank. A router_type that is set is that of the rows
             with more than one expert; the others become Dense.
         loss_unit: nats, bits or perplexity, per token.

@@ -9,12 +9,14 @@ import pytest
 
 import routelaws.accelerated as accelerated
 from routelaws.accelerated import cli
+from routelaws.accelerated.accounting import ROUTER_TYPES
+from routelaws.accelerated.tables.schema import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training.grid import presets
 
 ROOT = Path(accelerated.__file__).parents[1]
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", "docs/routers.md", "docs/training.md", "docs/laws.md", "reference/README.md")
+    for name in ("README.md", "docs/routers.md", "docs/training.md", "docs/laws.md", "docs/columns.md", "reference/README.md")
 }
 COMMANDS = [
     line for text in PAGES.values() for line in re.findall(r"^    (routelaws .*?)(?:  +#.*)?$", text, re.MULTILINE)
@@ -48,7 +50,17 @@ def test_the_law_example_gives_intervals_that_hold_its_value():
     assert len(lines) == 2 and all(float(low) < float(value) < float(high) for value, low, high in lines)
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_every_column_is_explained_and_no_other():
+    rows = re.findall(r"^\| (`[^|]*`) \|", PAGES["docs/columns.md"], re.MULTILINE)
+    explained = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(explained) == sorted((*RELEASED_COLUMNS, *OWN_COLUMNS))
+    routers = re.search(r"`router_type` \| (.*?); or any other", PAGES["docs/columns.md"])[1]
+    assert set(re.findall(r"`([\w-]+)`", routers)) == set(ROUTER_TYPES.values())
+    needed = PAGES["docs/columns.md"].partition("**Needed** in every table are ")[2].partition(" and at least")[0]
+    assert tuple(re.findall(r"`(\w+)`", needed)) == NEEDED_COLUMNS
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/columns.md"])
 def test_every_link_leads_to_a_file(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", PAGES[page]) if "://" not in link]
     assert links
