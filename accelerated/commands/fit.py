@@ -308,9 +308,9 @@ def fit(
     """Fit a law to a results table.
 
     Args:
-        table: A results table, .csv or .jsonl, also packed (.gz): one row for each evaluation of a run, with the columns
-            hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the
-            embedding) and a loss in nats per token. `routelaws convert` makes one of your own log.
+        table: A results table, .csv or .jsonl, also packed (.gz): one row for each evaluation of a run, with the
+            columns hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without
+            the embedding) and a loss in nats per token. `routelaws convert` makes one of your own log.
         law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
