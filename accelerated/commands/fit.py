@@ -12,7 +12,8 @@ from ..errors import InputError
 from ..findings.law_fits import AXES, LawFit, Range, fit_law, is_known
 from ..laws.catalogue import LAWS
 from ..report.cautions import NO_FLOOR, misfit_lines, warnings
-from ..tables.table import read_table, select_rows
+from ..tables.several import named, read_tables
+from ..tables.table import select_rows
 from . import flags
 
 NOT_DETERMINED = (
@@ -47,13 +48,13 @@ class FitReport(NamedTuple):
 
 
 def fit_report(
-    path, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    paths, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
     huber: float | None = None,
 ) -> FitReport:  # fmt: skip
-    """Fit `law` to each router of the table at `path`.
+    """Fit `law` to each router of a table.
 
     Args:
-        path: a table, see `read_table`.
+        paths: a table or several, see `read_tables`.
         law: a key of LAWS; `dense` is fitted once, to the dense runs.
         loss_column: which loss.
         rows: which rows, see `select_rows`.
@@ -64,24 +65,24 @@ def fit_report(
     """
     if law not in LAWS:
         raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
-    fits, frame = [], read_table(path)
+    fits, frame = [], read_tables(paths)
     for selection in select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts")):
         losses = selection.frame[loss_column]
         if len(losses) > 1 and losses.nunique() == 1:
             raise InputError(
-                f"{path}: router {selection.router}: {loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows;"
-                " needed: losses that differ"
+                f"{named(paths)}: router {selection.router}: {loss_column} is {losses.iloc[0]:g} in all {len(losses)}"
+                " rows; needed: losses that differ"
             )
         try:
             fits.append(fit_law(selection, law, loss_column, huber))
         except ValueError as error:
             left_out = f" ({len(selection.left_out)} runs left out)" if selection.left_out else ""
-            raise InputError(f"{path}: router {selection.router}: {error}{left_out}") from None
+            raise InputError(f"{named(paths)}: router {selection.router}: {error}{left_out}") from None
     return FitReport(law, loss_column, fits, frame.attrs.get("remarks", []))
 
 
 def fit_table(
-    path, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    paths, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
     huber: float | None = None,
 ) -> dict:  # fmt: skip
     """Fit as `fit_report` and return what `routelaws fit --json` prints.
@@ -101,7 +102,7 @@ def fit_table(
     Raises:
         InputError: as `fit_report`.
     """
-    return as_dict(fit_report(path, law, loss_column, rows, huber))
+    return as_dict(fit_report(paths, law, loss_column, rows, huber))
 
 
 def as_dict(report: FitReport) -> dict:
@@ -298,7 +299,7 @@ def _shown(value: float, form: str = ".4g") -> str:
 
 
 def fit(
-    table: tyro.conf.Positional[Path],
+    tables: tyro.conf.Positional[tuple[Path, ...]],
     law: str = "routed-bounded",
     loss: str = "loss_validation",
     rows: str | None = None,
@@ -308,9 +309,10 @@ def fit(
     """Fit a law to a results table.
 
     Args:
-        table: A results table, .csv or .jsonl, also packed (.gz): one row for each evaluation of a run, with the
-            columns hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without
-            the embedding) and a loss in nats per token. `routelaws convert` makes one of your own log.
+        tables: A results table, .csv or .jsonl, also packed (.gz), or the folder of a run or sweep; several are read as
+            one, and their runs numbered anew. One row stands for each evaluation of a run, with the columns hyper_id,
+            step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
+            and a loss in nats per token. `routelaws convert` makes one of your own log.
         law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
@@ -319,11 +321,17 @@ def fit(
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square.
         json: Print one JSON object and nothing else.
     """
-    report = fit_report(table, law, loss, rows, huber)
+    report = fit_report(_given(tables), law, loss, rows, huber)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_fit(report)
+
+
+def _given(tables: tuple[Path, ...]) -> tuple[Path, ...]:
+    if not tables:
+        raise InputError("a results table, or the folder of a run or sweep, is needed")
+    return tables
 
 
 def main(arguments: list[str]) -> None:

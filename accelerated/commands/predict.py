@@ -16,7 +16,8 @@ from ..laws.resampling import jackknife
 from ..laws.uncertainty import Quantity, profile_intervals
 from ..report.cautions import CLEAR, NO_FLOOR
 from ..tables.released import released_table
-from ..tables.table import read_table, select_rows
+from ..tables.several import named, read_tables
+from ..tables.table import select_rows
 from . import flags
 from .fit import plain, warnings_of
 
@@ -53,13 +54,13 @@ class PredictReport(NamedTuple):
 
 
 def predict_report(
-    path, at: dict[str, float | None], law: str = "routed-bounded", loss_column: str = "loss_validation",
+    paths, at: dict[str, float | None], law: str = "routed-bounded", loss_column: str = "loss_validation",
     rows: str | None = None, router: str | None = None, level: float = LEVEL,
 ) -> PredictReport:  # fmt: skip
     """Fit a law to a table and predict a loss.
 
     Args:
-        path: a table, see `read_table`.
+        paths: a table or several, see `read_tables`.
         at: the point: a key of INPUTS to its value; None where not given.
         law: a key of LAWS.
         loss_column: which loss.
@@ -75,7 +76,7 @@ def predict_report(
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
     point = _point(law, at)
-    frame = read_table(path)
+    frame = read_tables(paths)
     selections = select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts"))
     if router is not None:
         there = [selection.router for selection in selections]
@@ -87,7 +88,7 @@ def predict_report(
         try:
             predictions.append(_predict(fit_law(selection, law, loss_column, level=level), point, level))
         except ValueError as error:
-            raise InputError(f"{path}: router {selection.router}: {error}") from None
+            raise InputError(f"{named(paths)}: router {selection.router}: {error}") from None
     return PredictReport(law, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
 
 
@@ -238,7 +239,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
 
 
 def predict(
-    table: tyro.conf.Positional[Path | None] = None,
+    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
     law: str = "routed-bounded",
     n: float | None = None,
     experts: float | None = None,
@@ -253,7 +254,8 @@ def predict(
     """Predict a loss with a law fitted to a results table.
 
     Args:
-        table: A results table; if not given, the one that the paper's authors released, and of it the rows clark.
+        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
+            paper's authors released, and of it the rows clark.
         law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
         n: N, dense parameters.
         experts: E, experts per routed layer; 1 is a dense model.
@@ -267,11 +269,11 @@ def predict(
         level: Confidence level of the intervals.
         json: Print one JSON object and nothing else.
     """
-    if table is None:
-        table = released_table()
+    if not tables:
+        tables = (released_table(),)
         rows = "clark" if rows is None and law != "routed-utilisation" else rows
     at = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    report = predict_report(table, at, law, loss, rows, router, level)
+    report = predict_report(tables, at, law, loss, rows, router, level)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

@@ -13,7 +13,7 @@ from . import flags
 
 
 def reproduce(
-    table: tyro.conf.Positional[Path | None] = None,
+    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
     *,
     out: Path,
     rows: str | None = None,
@@ -22,16 +22,17 @@ def reproduce(
     """Hold a results table against the paper: report.md, report.html, results.json and figures.
 
     Args:
-        table: A results table, .csv or .csv.gz; if not given, the one that the paper's authors released.
+        tables: A results table, or the folder of a run or sweep, or several; if none is given, the one that the paper's
+            authors released.
         out: Folder of the report; a report in it is replaced.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
             every seed for others.
         loss: Column of the main loss; loss_validation if not given.
     """
-    if table is None:
-        table = released_table()
-    print(write_reproduction(table, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
+    if not tables:
+        tables = (released_table(),)
+    print(write_reproduction(tables, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
 
 
 def main(arguments: list[str]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
-from ..tables.table import DENSE, RouterRows, read_table, select_rows
+from ..tables.several import named, read_tables
+from ..tables.table import DENSE, RouterRows, select_rows
 from ..training.result_rows import size_label
 from . import paper
 from .estimates import percent
@@ -55,30 +56,31 @@ class Run(NamedTuple):
         return self.total_parameters * TABLE_SEQUENCE_LENGTH / (self.flops * 1e12)
 
 
-def open_table(path: Path, rows: str | None = None, loss_column: str | None = None) -> Table:
+def open_table(paths, rows: str | None = None, loss_column: str | None = None) -> Table:
     """Read a table and decide which rows and which loss are the main ones.
 
     Args:
-        path: a results table, see `read_table`.
+        paths: a results table or several, see `read_tables`.
         rows: as `select_rows`; None decides as the top of this file says.
         loss_column: of the laws; None takes loss_validation, or the first loss with values where that is missing.
 
     Raises:
-        InputError: as `read_table`; or the loss column is not in the table or has no value.
+        InputError: as `read_tables`; or the loss column is not in the table or has no value.
     """
-    frame = read_table(path)
+    frame = read_tables(paths)
     last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     columns = [name for name in frame.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
-        raise InputError(f"{path}: every loss is blank at the last evaluation of every run; nothing to report")
+        raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
     if loss_column is None:
         loss_column = "loss_validation" if "loss_validation" in columns else columns[0]
     if loss_column not in columns:
-        raise InputError(f"{path}: loss column {loss_column} has no values; there: {', '.join(columns)}")
+        raise InputError(f"{named(paths)}: loss column {loss_column} has no values; there: {', '.join(columns)}")
     columns.sort(key=lambda name: (name != loss_column, name))
     released = _is_released(last)
-    return Table(Path(path).name, frame, last, released, "clark" if released and rows is None else rows, loss_column,
-                 columns)  # fmt: skip
+    names = ", ".join(Path(path).name for path in ([paths] if isinstance(paths, str | Path) else paths))
+    chosen = "clark" if released and rows is None else rows
+    return Table(names, frame, last, released, chosen, loss_column, columns)
 
 
 def law_rows(table: Table, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:

@@ -8,6 +8,7 @@ import pytest
 from routelaws.accelerated import configuration
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import schema as table_schema
+from routelaws.accelerated.tables.several import read_tables
 from routelaws.accelerated.tables.table import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 
 
@@ -225,3 +226,25 @@ def test_a_choice_that_cannot_be_made(rows, loss, message):
     with pytest.raises(InputError, match=message) as caught:
         select_rows(make_frame(), rows, loss)
     assert "\n" not in str(caught.value)
+
+
+def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
+    whole = make_frame()
+    first, second = whole[whole["hyper_id"] < 3], whole[whole["hyper_id"] >= 3].assign(training_set="pile")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    paths = [save(first, "first.csv"), folder]
+    second.to_csv(folder / "results.csv", index=False)
+    joined = read_tables(paths)
+    assert joined["loss_validation"].tolist() == [*first["loss_validation"], *second["loss_validation"]]
+    runs = first["hyper_id"].nunique()
+    assert joined["hyper_id"].tolist() == [*first["hyper_id"].factorize(sort=True)[0],
+                                           *(runs + second["hyper_id"].factorize(sort=True)[0])]  # fmt: skip
+    assert joined["source"].tolist() == [str(paths[0])] * len(first) + [str(folder)] * len(second)
+    assert joined["training_set"].tolist() == [""] * len(first) + ["pile"] * len(second)
+    assert joined.attrs["remarks"][1] == f"{folder}: hyper_id 3 to 15 is numbered 3 to 15"
+    assert "source" not in read_tables(paths[0]) and "source" not in read_tables([folder])
+    with pytest.raises(InputError, match="first.csv: is given twice"):
+        read_tables([paths[0], paths[0]])
+    with pytest.raises(InputError, match="is a folder without results.csv"):
+        read_tables([tmp_path])

@@ -15,18 +15,19 @@ from ...files import make_folder, write_atomically
 from ...findings.estimates import plain
 from ...findings.reproduction import gather
 from ...findings.rows import open_table
+from ...tables.several import named
 from .figures import draw_all
 from .html import page
 from .text import markdown
 
 
 def write_reproduction(
-    table: Path, out: Path, rows: str | None = None, loss: str | None = None, say: Callable = lambda line: None
+    tables, out: Path, rows: str | None = None, loss: str | None = None, say: Callable = lambda line: None
 ) -> Path:
     """Write report.md, report.html, results.json and figures/ for a results table.
 
     Args:
-        table: a results table, see `table.read_table`.
+        tables: a results table or several, see `several.read_tables`.
         out: folder of the report, made if missing; a report in it is replaced.
         rows: which rows the laws in N and E take, as `table.select_rows`; the paper's for the released table and every
             seed for others if None.
@@ -39,8 +40,8 @@ def write_reproduction(
     Raises:
         InputError: the table is wrong, or the folder cannot be written.
     """
-    say(f"reading {table}")
-    opened = open_table(Path(table), rows, loss)
+    say(f"reading {named(tables)}")
+    opened = open_table(tables, rows, loss)
     folder = make_folder(Path(out))
     results, runs = gather(opened, say)
     try:

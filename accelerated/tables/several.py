@@ -1,0 +1,75 @@
+"""Several results tables as one: from files, and from the folders of runs and sweeps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import InputError
+from .schema import range_of
+from .table import read_table
+
+SOURCE = "source"
+"""Column that says which file a row is from, where there are several."""
+
+
+def table_path(path) -> Path:
+    """Return the table that a path means: the file itself, or `results.csv` of a folder.
+
+    Raises:
+        InputError: a folder without one.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    if not (path / "results.csv").is_file():
+        raise InputError(f"{path}: is a folder without results.csv, so it holds no run and no sweep that is finished")
+    return path / "results.csv"
+
+
+def read_tables(paths):
+    """Read one table, or several as one.
+
+    Args:
+        paths: a file or folder, or several; a folder stands for its `results.csv`.
+
+    Returns:
+        As `read_table`. Of several, hyper_id is numbered anew, table by table, and the column `source` holds the path
+        as it was given. A column that a table lacks is blank in its rows.
+
+    Raises:
+        InputError: as `read_table`; a path is given twice.
+    """
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice}: is given twice")
+    frames = [read_table(table_path(path)) for path in paths]
+    return frames[0] if len(frames) == 1 else _joined(paths, frames)
+
+
+def named(paths) -> str:
+    """Return the paths of tables as a message shows them."""
+    return str(paths) if isinstance(paths, str | Path) else ", ".join(map(str, paths))
+
+
+def _joined(paths: Sequence, frames: list):
+    """Return the tables as one, with their runs numbered anew."""
+    import pandas
+
+    remarks, first = [], 0
+    for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
+        codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
+        remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
+        remarks.append(f"{path}: hyper_id {_span(runs[0], runs[-1])} is numbered {_span(first, first + len(runs) - 1)}")
+        frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: str(path)})
+        frames[i].attrs = {}
+        first += len(runs)
+    joined = pandas.concat(frames, ignore_index=True)
+    for name in joined.columns:
+        if not range_of(name):
+            joined[name] = joined[name].fillna("").astype(str)
+    joined.attrs["remarks"] = remarks
+    return joined
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"
