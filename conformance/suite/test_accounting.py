@@ -179,6 +179,24 @@ def test_granularity_and_mixtures_cost_what_they_do(backend):
         assert count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
 
 
+def test_a_configuration_counts_with_all_of_its_fields(backend):
+    """Each field that `count` takes, at a value that is not its default, where it changes N, P or F."""
+    size = dict(vocab_size=300, d_model=64, num_blocks=4, num_heads=2, kqv_size=24)
+    routed = dict(size, num_experts=8, routing_frequency=0.25)
+    for router_type, fields in (
+        ("Top-K", dict(routed, router="top_k", k=2, granularity=4)),
+        ("MoT", dict(routed, router="mixture_of_tokens", group_size=32, granularity=2)),
+        ("Expert-Choice", dict(routed, router="expert_choice", k=3, group_size=16)),
+        ("Dense", dict(size, flop_increase=3, routing_frequency=0.25)),
+    ):
+        found = backend.configuration.ModelConfig(**fields).accounting(48)
+        told = {"vocab_size": 300, "sequence_length": 48, "router_type": router_type, "routing_frequency": 0.25}
+        told |= {name: fields[name] for name in ("num_experts", "k", "granularity", "flop_increase") if name in fields}
+        if router_type == "MoT":  # the group matters to what a mixture costs, and to nothing else
+            told["group_size"] = 32
+        assert found == reference.count(64, 4, 2, 24, **told), router_type
+
+
 BAD = {
     "router": (dict(router_type="Best-K"), "router_type is 'Best-K'"),
     "no expert": (dict(router_type="Hash", num_experts=0), "num_experts is 0"),

@@ -47,9 +47,10 @@ MODELS = {
         policy_weight=0.7, baseline_weight=0.3, entropy_weight=0.2, balance_weight=0.4, nucleus=0.8,
         reward_to_go=True),
     "RL-R, reward to go": dict(WIDER, router="reinforce", num_experts=3, reward_to_go=True, policy_weight=0.3),
-    "expert choice": dict(SIZE, router="expert_choice", num_experts=2, granularity=2, group_size=4),
+    "expert choice": dict(
+        SIZE, router="expert_choice", num_experts=2, granularity=2, group_size=4, gate="sigmoid"),
     "expert choice in a sequence": dict(
-        FOUR, router="expert_choice", k=2, gate="sigmoid", grouping="sequence", objective="masked", mask_token=2),
+        FOUR, router="expert_choice", k=2, grouping="sequence", objective="masked", mask_token=2),
     "Mixture of Tokens": dict(
         FOUR, router="mixture_of_tokens", routing_frequency=1.0, group_size=2, temperature=0.7),
     "Mixture of Tokens among neighbours": dict(
