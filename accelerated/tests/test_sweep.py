@@ -140,6 +140,22 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
         assert sweep.is_finished(task) == finished
 
 
+def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
+    """One run has its last evaluation, another stopped after its first: half-trained losses are in no law."""
+    tasks = []
+    for i, (config, steps) in enumerate(zip(read_grid(str(write_grid(tmp_path, text_file))).runs, (40, 20), strict=False)):
+        folder = sweep_folder.folder_of_run(tmp_path, i, config)
+        folder.mkdir(parents=True)
+        windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
+        rows = [result_row(config, i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
+                for step in (20, 40) if step <= steps]  # fmt: skip
+        write_rows(folder / "results.csv", rows)
+        tasks.append(sweep.Task(i, config, folder, None))
+    collected = sweep._collect_rows(tmp_path, tasks)
+    assert [(row["hyper_id"], row["step"]) for row in collected] == [("0", "20"), ("0", "40")]
+    assert [(row["hyper_id"], row["step"]) for row in table(tmp_path)] == [("0", "20"), ("0", "40")]
+
+
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
     """In a grid over texts, whatever their order: each run's files are those that its text alone would give."""
     other = tmp_path / "other.txt"

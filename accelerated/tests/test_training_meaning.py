@@ -286,6 +286,20 @@ def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
     assert again["tokens_validation"] == 64  # a quarter of 256 is hidden
 
 
+def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
+    """Products are rounded to three digits; the loss of the logits that come of them is not rounded again."""
+    config = from_mapping({**small_fields, "dtype": "bfloat16"}, "test")
+    params = jax.tree.map(lambda leaf: 4 * leaf, step.initial_state(config).params)  # so that logits differ
+    windows = np.random.default_rng(0).integers(0, config.vocab_size, (1, config.batch_size, 17))
+    found = step.make_evaluate(config)(params, jnp.asarray(windows)).loss[0]
+    run = functools.partial(transformer.apply, config=config.model(), compute_dtype=jnp.bfloat16, training=False)
+    logits = np.asarray(jax.jit(run)(params, windows[0, :, :-1]).logits, np.float64)
+    chosen = np.take_along_axis(logits, windows[0, :, 1:, None], axis=2)[..., 0]
+    shifted = logits - logits.max(axis=2, keepdims=True)
+    wanted = np.log(np.exp(shifted).sum(axis=2)) + logits.max(axis=2) - chosen
+    assert np.ptp(wanted) > 1 and np.abs(np.asarray(found) - wanted).max() < 1e-4
+
+
 def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
     """With a model that says where it is and what it read: S = 16 tokens at most, from the end of a document on.
 
