@@ -143,7 +143,8 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
 def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
     """One run has its last evaluation, another stopped after its first: half-trained losses are in no law."""
     tasks = []
-    for i, (config, steps) in enumerate(zip(read_grid(str(write_grid(tmp_path, text_file))).runs, (40, 20), strict=False)):
+    runs = read_grid(str(write_grid(tmp_path, text_file))).runs[:2]
+    for i, (config, steps) in enumerate(zip(runs, (40, 20), strict=True)):
         folder = sweep_folder.folder_of_run(tmp_path, i, config)
         folder.mkdir(parents=True)
         windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
