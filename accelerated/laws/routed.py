@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..notation import check_finite
+from ._columns import crossing, reach
 
 _LOG_10 = math.log(10)
 
@@ -83,23 +84,13 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
     """See reference."""
     a, b, c, d, E_start, E_max = coefficients
     log_experts = (_log_ratio(num_experts, E_start, E_max) + math.log(E_start)) / _LOG_10
-    short = _log_positive("loss", loss) / _LOG_10 - (d + b * log_experts)
-    slope = a + c * log_experts
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, np.exp(_LOG_10 * short / slope), np.nan)
+    short = _log_positive("loss", loss) - _LOG_10 * (d + b * log_experts)
+    return reach(short, a + c * log_experts, never=math.nan)
 
 
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """See reference."""
-    b, c = coefficients.b, coefficients.c
-    if math.isnan(b) or math.isnan(c):
-        return math.nan
-    if c <= 0:
-        return math.inf
-    try:
-        return 10.0 ** (-b / c)
-    except (OverflowError, ZeroDivisionError):
-        return math.inf
+    return crossing(coefficients.b, coefficients.c)
 
 
 def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:

@@ -134,8 +134,8 @@ def gain_interval(
     level: float = 0.95,
 ) -> GainInterval:
     """See reference."""
-    sizes = _sizes(at)
-    experts = float(np.max(num_experts) if experts is None else experts)
+    table, sizes = level_table(dense_parameters, num_experts, loss), _sizes(at)
+    experts = float(table.extra[-1] + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]

@@ -15,8 +15,8 @@ orthonormal, Q (n rows, 4 columns), and r the residuals, that reads
 
     Qᵀ clipped(r) = 0
 
-`solve` gets there by Newton's method, from least squares on. Within delta a row has curvature 1 and beyond it 0, so with
-W the diagonal matrix that has 1 for a row within delta the step is the solution of
+`solve` gets there by Newton's method, from least squares on. Within delta a row has curvature 1 and beyond it 0, so
+with W the diagonal matrix that has 1 for a row within delta the step is the solution of
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 

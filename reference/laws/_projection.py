@@ -34,6 +34,20 @@ LEAST_CELLS = 6  # different (N, E): one for each coefficient
 INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they are taken to depend on each other
 
 
+class Words(NamedTuple):
+    """What a complaint about a table calls its columns and the two coefficients that are searched."""
+
+    size: str = "size"
+    sizes: str = "sizes"
+    experts: str = "num_experts"
+    expert_count: str = "num_experts"  # one of them
+    expert_counts: str = "num_experts"  # several
+    searched: str = "E_start and E_max"
+
+
+ROUTED_WORDS = Words()
+
+
 class Rows(NamedTuple):
     """A checked table, in the units the fit works in."""
 
@@ -54,8 +68,10 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     return listed.reshape(np.shape(values))
 
 
-def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> Rows:
-    """Return the table in logarithms. Raises ValueError as `fit_routed` says."""
+def check_rows(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
+) -> Rows:
+    """Return the table in logarithms. Raises ValueError as `fit_routed` says, in the words given."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -69,16 +85,18 @@ def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.n
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise ValueError(
-            f"{levels} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{levels} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
             f"{LEAST_EXPERT_COUNTS}"
         )
     cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
     if cells < LEAST_CELLS:
-        raise ValueError(f"{cells} different pairs of size and num_experts; 6 coefficients need at least {LEAST_CELLS}")
+        raise ValueError(
+            f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least {LEAST_CELLS}"
+        )
     if not _independent(np.log10(size), experts - 1.0):
         raise ValueError(
-            "size, num_experts and their product cannot be told apart in these rows; needed: at least two sizes, with "
-            "more than one num_experts at two of them"
+            f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least two "
+            f"{words.sizes}, with more than one {words.expert_count} at two of them"
         )
     return Rows(np.log10(size), experts - 1.0, np.log10(loss))
 

@@ -129,22 +129,7 @@ def fit_routed(
         mean squared difference of log10 losses: [-0.08, -18.44, 1.49, 1.05, 1.0, 1.03]
         sum of Huber terms of log10 losses, delta = 0.0001: [-0.08, -0.11, 0.01, 1.1, 2.0, 300.96]
     """
-    rows = check_rows(dense_parameters, num_experts, loss)
-    huber = None if huber is None else _huber.check_delta(huber)
-
-    def least_sum(t: float, w: float) -> float:
-        rise, bend = shape(t, w, rows.extra_experts.max())
-        if huber is None:
-            return residual_sum(rows, rise, bend)
-        return _huber.solve(rows, rise, bend, huber)[0]
-
-    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
-    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
-    if huber is not None:
-        floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
-    lowest = min(value for *_, value in found)
-    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
-    return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
+    return _fit_rows(check_rows(dense_parameters, num_experts, loss), huber)
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -165,6 +150,25 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
     return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
+
+
+def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
+    """Return the best fit to a checked table (step 3): of every piece of the domain, and then the best of these."""
+    huber = None if huber is None else _huber.check_delta(huber)
+
+    def least_sum(t: float, w: float) -> float:
+        rise, bend = shape(t, w, rows.extra_experts.max())
+        if huber is None:
+            return residual_sum(rows, rise, bend)
+        return _huber.solve(rows, rise, bend, huber)[0]
+
+    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
+    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
+    if huber is not None:
+        floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
+    lowest = min(value for *_, value in found)
+    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
+    return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
 
 
 def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:

@@ -221,8 +221,8 @@ def gain_interval(
     Raises:
         ValueError: as `slope_interval`, or `experts` is not a finite number above 1.
     """
-    sizes = _check_sizes(at)
-    experts = float(np.max(num_experts) if experts is None else experts)
+    rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
+    experts = float(rows.extra_experts.max() + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
@@ -318,8 +318,8 @@ def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float) -> 
     """Return the values, the low ends and the high ends of quantities, and which N lies outside the table; [m] each."""
     found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
     least, most = np.min(dense_parameters), np.max(dense_parameters)
-    outside = [not least <= item.quantity.N <= most for item in found]
-    return [*(np.array([item[i] for item in found], dtype=np.float64) for i in (1, 2, 3)), np.array(outside, dtype=bool)]
+    outside = np.array([not least <= item.quantity.N <= most for item in found], dtype=bool)
+    return [*(np.array([item[i] for item in found], dtype=np.float64) for i in (1, 2, 3)), outside]
 
 
 # What this file does not do: bootstrap and jackknife (`resampling.py`), held-out errors (`held_out.py`).
