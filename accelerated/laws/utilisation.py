@@ -144,6 +144,12 @@ def fit_utilisation(
                           fit.criterion)  # fmt: skip
 
 
+def experts_of(utilisation: np.ndarray) -> np.ndarray:
+    """Return what stands in the place of num_experts, 1 + (B - B_min)/u. The fast twin's own: no reference."""
+    least = float(np.min(utilisation))
+    return 1.0 + (utilisation - least) / (FLOOR * least)
+
+
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
     """See reference."""
     flops = check_range("teraflops", teraflops, above=0.0)
