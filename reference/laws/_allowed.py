@@ -34,11 +34,13 @@ there: the value v is allowed if some law that says v has a residual sum of squa
    shortest interval that holds them. E_start and E_max belong to the shape itself (`_own_ends`).
 """
 
+import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from ._projection import Rows, columns, expert_curve, minimise, residual_sum, shape
+from ._projection import Rows, columns, expert_curve, minimise, shape
 from .fitting import _FACES, RoutedFit
 
 PLACE = {
@@ -51,22 +53,35 @@ _POWERS = ("N_cutoff", "effective_parameters", "prediction", "observation")
 """What this file has as log10."""
 
 
+class Solved(NamedTuple):
+    """The least-squares problem of one shape (step 2)."""
+
+    residual: float  # RSS
+    room: float  # limit - RSS, or 0 where the shape is rejected
+    solution: np.ndarray  # [4] β̂
+    root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so that hᵀ(XᵀX)⁻¹h = |rootᵀh|²
+
+
 def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, float, float]:
     """Return (best value, low end, high end) in the units of the quantity (step 5)."""
     _, value, low, high = at_shape(rows, quantity, limit, fit.curve.rise, fit.curve.bend)
 
+    @functools.cache  # the searches for both ends go over much the same shapes
+    def at(t: float, w: float) -> tuple[float, float, float, float]:
+        return at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
+
     def ranked(t: float, w: float, side: int) -> tuple[bool, float]:
         # Shapes that are rejected come behind all others, the worse the further: this leads to those that are allowed.
-        residual, _, *ends = at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
+        residual, _, *ends = at(t, w)
         if residual > limit or math.isnan(ends[side]):
             return True, residual
         return False, -ends[side] if side else ends[side]
 
     for _, t_range, w_range in _FACES:  # the edges of the domain by themselves too: an end often lies on one
         *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 0), t_range, w_range)
-        low = low if rejected else min(low, end)
+        low = low if rejected else np.fmin(low, end)
         *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 1), t_range, w_range)
-        high = high if rejected else max(high, -end)
+        high = high if rejected else np.fmax(high, -end)
     if quantity.name in _POWERS:
         with np.errstate(over="ignore", under="ignore"):
             value, low, high = 10.0 ** np.array([value, low, high])
@@ -79,86 +94,99 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
     Values are in the units of the quantity, but for those of `_POWERS`. Where the shape is rejected (a residual sum
     above the limit) both ends are the best value.
     """
+    solved = _solve(rows, limit, rise, bend)
     if quantity.name in ("E_start", "E_max"):
-        return residual_sum(rows, rise, bend), *_own_ends(quantity.name, rise, bend)
+        ends = _own_ends(quantity.name, rise, bend)
+    elif quantity.name == "N_cutoff":
+        ends = _cutoff_ends(rows, solved)
+    elif quantity.name == "effective_parameters":
+        ends = _worth_ends(rows, quantity, solved, rise, bend)
+    elif quantity.name in ("a", "d"):
+        ends = _dense_ends(rows, quantity.name, solved, rise, bend)
+    else:
+        ends = _routed_ends(rows, quantity, solved, rise, bend)
+    return solved.residual, *(float(end) for end in ends)
+
+
+def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
+    """Return the least-squares solution at one shape, with columns X = Q · triangle."""
     unit, triangle = np.linalg.qr(columns(rows, rise, bend))
-    # Off and on again, so that little cancels: the mean of the losses, which belongs to the first column.
-    mean = rows.log_loss.mean()
+    mean = rows.log_loss.mean()  # off, and at the end on again, so that little cancels; it belongs to the first column
     scores = unit.T @ (rows.log_loss - mean)
     residual = float(np.sum((rows.log_loss - mean - unit @ scores) ** 2))
-    room = max(limit - residual, 0.0)
-    root = np.linalg.inv(triangle)  # root rootᵀ = (XᵀX)⁻¹
-    solution = root @ scores + mean * np.array([1.0, 0.0, 0.0, 0.0])
-    if quantity.name == "N_cutoff":
-        return residual, *_cutoff_ends(rows, room, solution, root)
-    if quantity.name == "effective_parameters":
-        return residual, *_worth_ends(rows, quantity, room, solution, root, rise, bend)
-    return residual, *_ends(rows, quantity, room, solution, root, rise, bend)
+    root = np.linalg.inv(triangle)
+    return Solved(residual, max(limit - residual, 0.0), root @ scores + [mean, 0, 0, 0], root)
 
 
-def _ends(rows, quantity, room, solution, root, rise: float, bend: float) -> tuple[float, float, float]:
-    """Return the best value, the low end and the high end of a linear quantity at one shape (the table of step 3)."""
+def _linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
+    """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
+    value, variance = h @ solved.solution, np.sum((h @ solved.root) ** 2)
+    return value + np.array([0, -1, 1]) * math.sqrt(solved.room * (variance + noise))
+
+
+def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
+    """Return the best value and both ends of prediction, observation, gain, slope, b or c (the table of step 3)."""
     name, top = quantity.name, rows.extra_experts.max()
-    at = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()
-
-    def ends(*h: float, noise: float = 0.0) -> np.ndarray:
-        return _linear_ends(room, solution, root, np.array(h), noise)
-
+    n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # of b at N = 1
     if "E" in PLACE[name]:
         psi = float(expert_curve(quantity.E - 1.0, rise, bend, top))
-        level = (0, 0) if name == "gain" else (1, at)
-        return tuple(ends(*level, psi, psi * at, noise=float(name == "observation")))
-    span = np.float64(math.log1p(rise * top / (1 + bend * top)) / math.log(10))
-    if name in ("slope", "b", "c"):
-        with np.errstate(divide="ignore", invalid="ignore"):  # 0 in the linear limit, where only the sign is left
-            return tuple(ends(0, 0, *((0, 1) if name == "c" else (1, at))) / span)
-    dense, routed = ((0, 1, 0, 0), (0, 0, 0, -1)) if name == "a" else ((1, at, 0, 0), (0, 0, -1, -at))
+        dense = (0, 0) if name == "gain" else (1, n)
+        return _linear_ends(solved, (*dense, psi, psi * n), noise=float(name == "observation"))
+    ends = _linear_ends(solved, (0, 0, 0, 1) if name == "c" else (0, 0, 1, n))
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the linear limit, where the span is 0, the sign is left
+        return ends / _span(rows, rise, bend)
+
+
+def _dense_ends(rows: Rows, name: str, solved: Solved, rise: float, bend: float) -> np.ndarray:
+    """Return the best value and both ends of a or d: h = dense - K · routed (the table of step 3)."""
+    n = -rows.log_size.mean()  # N = 1
+    dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
     if rise > 0:
-        K = max(math.log10(rise / (rise + bend) ** 2), 0.0) / span
-        return tuple(ends(*(np.array(dense) + K * np.array(routed))))
-    # The linear limit is reached in many ways: K tends to 0 with E_start = 1, and to anything above as E_start grows.
-    value, *endless = ends(*routed) * math.inf
-    _, *finite = ends(*dense)
-    return value, min(endless[0], finite[0]), max(endless[1], finite[1])
+        K = max(math.log10(rise / (rise + bend) ** 2), 0.0) / _span(rows, rise, bend)
+        return _linear_ends(solved, dense - K * routed)
+    # The linear limit is reached in many ways: K is 0 with E_start = 1, and grows without end as E_start does.
+    with np.errstate(invalid="ignore"):
+        value, low, high = math.inf * _linear_ends(solved, -routed)
+    _, low_at_1, high_at_1 = _linear_ends(solved, dense)
+    return np.array([value, np.fmin(low, low_at_1), np.fmax(high, high_at_1)])
 
 
-def _linear_ends(room: float, solution: np.ndarray, root: np.ndarray, h: np.ndarray, noise: float) -> np.ndarray:
-    """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
-    value, reach = h @ solution, math.sqrt(room * (np.sum((h @ root) ** 2) + noise))
-    return np.array([value, value - reach, value + reach])
+def _span(rows: Rows, rise: float, bend: float) -> np.float64:
+    """Return how many decades Ê grows from E = 1 to the largest E of the table."""
+    top = rows.extra_experts.max()
+    return np.log1p(rise * top / (1 + bend * top)) / math.log(10)
 
 
-def _worth_ends(rows, quantity, room, solution, root, rise: float, bend: float) -> tuple[float, float, float]:
+def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> tuple[float, float, float]:
     """Return log10 of the best effective_parameters and of their ends at one shape."""
     at = math.log10(quantity.N)
     psi = float(expert_curve(quantity.E - 1.0, rise, bend, rows.extra_experts.max()))
-    y, x = np.array([0, 0, psi, psi * (at - rows.log_size.mean())]), np.array([0.0, 1, 0, 0])
-    one_sign, best, low, high = _ratio(room, solution, root, y, x)
+    one_sign, best, low, high = _ratio(solved, (0, 0, psi, psi * (at - rows.log_size.mean())), (0, 1, 0, 0))
     if not one_sign:  # a size slope of 0 is allowed: no dense size, or any, is as good
         return at + best, -math.inf, math.inf
     return at + best, at + low, at + high
 
 
-def _cutoff_ends(rows, room, solution, root) -> tuple[float, float, float]:
+def _cutoff_ends(rows: Rows, solved: Solved) -> tuple[float, float, float]:
     """Return log10 of the best N_cutoff and of its ends at one shape: infinite with an interaction of 0 or below.
 
     Where an interaction of 0 is allowed, the ratios allowed are those below the lower root of step 2 and those above
     the higher one. Towards an interaction of 0 from above the ratio -gain/interaction runs to ∞ if the gain is below 0,
     and then the sizes above the higher root are the cut-offs; if it is above 0 it runs to -∞, a cut-off at no size.
     """
-    one_sign, best, low, high = _ratio(room, solution, root, y=np.array([0.0, 0, -1, 0]), x=np.array([0.0, 0, 0, 1]))
-    gain, interaction = solution[2:]
+    one_sign, best, low, high = _ratio(solved, (0, 0, -1, 0), (0, 0, 0, 1))
+    gain, interaction = solved.solution[2:]
     if one_sign and interaction < 0:
         return math.inf, math.inf, math.inf
     if not one_sign:
-        covariance = root @ root.T
+        covariance = solved.root @ solved.root.T
         flat = gain - interaction * covariance[2, 3] / covariance[3, 3]  # the best gain with an interaction of 0
         low, high = (high if flat < 0 else -math.inf), math.inf
     mean = rows.log_size.mean()
     return (mean + best if interaction > 0 else math.inf), mean + low, mean + high
 
 
-def _ratio(room, solution, root, y: np.ndarray, x: np.ndarray) -> tuple[bool, float, float, float]:
+def _ratio(solved: Solved, y: tuple, x: tuple) -> tuple[bool, float, float, float]:
     """Return whether x·β has one sign, the best v = (y·β)/(x·β), and the two roots of step 2 for h = y - v x, s = 0.
 
     With v = v̂ + δ, v̂ the best one, that condition is missed by h·β̂ = -δ (x·β̂), and step 2 reads
@@ -166,18 +194,19 @@ def _ratio(room, solution, root, y: np.ndarray, x: np.ndarray) -> tuple[bool, fl
         δ² (x·β̂)² <= room |u - δ u_x|²,     u = rootᵀ(y - v̂ x),  u_x = rootᵀx,     or, multiplied out,
         steep δ² + 2 lean δ - room |u|² <= 0,     steep = (x·β̂)² - room |u_x|²,  lean = room u·u_x.
 
-    steep > 0 says that x·β = 0 is rejected. Where every v is allowed the roots are -∞ and ∞, the wrong way round: no v
-    is below the lower or above the higher one alone.
+    steep > 0 says that x·β = 0 is rejected: the values allowed lie between the roots. Else they lie outside them, or,
+    without roots, everywhere; then the higher root is given as -∞, so that every value is above it.
     """
+    y, x = np.array(y, dtype=np.float64), np.array(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        best = (y @ solution) / (x @ solution)
-        u, u_x = (y - best * x) @ root, x @ root
-        steep, lean = (x @ solution) ** 2 - room * (u_x @ u_x), room * (u @ u_x)
-        inner = lean**2 + steep * room * (u @ u)
+        best = (y @ solved.solution) / (x @ solved.solution)
+        u, u_x = (y - best * x) @ solved.root, x @ solved.root
+        steep, lean = (x @ solved.solution) ** 2 - solved.room * (u_x @ u_x), solved.room * (u @ u_x)
+        inner = lean**2 + steep * solved.room * (u @ u)
         if not inner >= 0:
             return False, best, math.inf, -math.inf
-        roots = (np.array([-1.0, 1.0]) * math.sqrt(inner) - lean) / steep
-    return bool(steep > 0), best, best + roots.min(), best + roots.max()
+        roots = best + (np.array([-1.0, 1.0]) * math.sqrt(inner) - lean) / steep
+    return bool(steep > 0), best, roots.min(), roots.max()
 
 
 def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]:
