@@ -100,8 +100,8 @@ TWO_LOW_POINTS = np.array([
     6302, 6227, 6057, 5635, 5407, 5304, 5047, 4853, 4933, 6026, 5805, 5652, 5270, 5191, 4775, 4657, 4473, 4697,
     7032, 6590, 5857, 6537, 5932, 5243, 6351, 5675, 4950, 5960, 5391, 4602,
 ])  # fmt: skip
-"""10,000 log10 L at four sizes and nine E, every third of them twice. The least value over E_max as a function of E_start
-has two low points close together; a scan in steps of 1/32 finds only the higher one, by two parts in a million.
+"""10,000 log10 L at four sizes and nine E, every third of them twice. The least value over E_max, as a function of
+E_start, has two low points close together; a scan in steps of 1/32 finds only the higher, by two parts in a million.
 """
 
 
