@@ -1,4 +1,4 @@
-"""A fit that a few bad rows cannot pull away: Huber's criterion, at one shape of the bounded law or at many.
+"""A fit that a few bad rows cannot pull away: Huber's criterion, at one shape of the bounded law.
 
 Private to the reference. A squared residual grows without end, so that one row that went wrong can outweigh fifty that
 did not. Huber's term of a residual r is the square up to delta and a straight line beyond,
@@ -21,8 +21,8 @@ with W the diagonal matrix that has 1 for a row within delta the step is the sol
     (Qᵀ W Q) step = Qᵀ clipped(r)
 
 It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter of
-it: the length is the one with the least sum of 1, 1/2, 1/4, ... Once the right rows are within delta one whole step
-ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a millionth of
+it: of 1, 1/2, 1/4, ... of the step the one with the least sum is taken. Once the right rows are within delta one whole
+step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a millionth of
 delta/|r|, the weight with which a square would pull as they do. That changes the path and not the end, since the path
 ends only where the derivatives are 0.
 
@@ -35,7 +35,7 @@ import numpy as np
 
 from ._projection import Rows, columns
 
-ROUNDS = 200  # of Newton steps; up to 25 are used
+ROUNDS = 200  # of Newton steps; 5 to 25 are used as a rule
 LENGTHS = 0.5 ** np.arange(24)  # of a step
 LEVEL = 1e-7  # of |clipped(r)|: Qᵀ clipped(r) below this is 0; the sum is then within some 1e-14 of its least value
 ROUNDING = 1e-15  # log10: and so is what rounding makes of a residual of 0
