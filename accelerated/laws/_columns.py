@@ -72,6 +72,18 @@ def triangle(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     return unit, upper * length
 
 
+def rise_and_bend(start: float, limit: float) -> tuple[float, float]:
+    """Return rise and bend, step 1 of the reference's `fitting.py`; the limit may be inf."""
+    gap = 1.0 if math.isinf(limit) else (limit - start) / limit
+    return gap * gap / start, gap / limit
+
+
+def log_growth(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
+    """Return the natural log of Ê/E_start at E = 1 + extra, or of B̂/B_start at B = B_min + extra."""
+    rise, bend = rise_and_bend(start, limit)
+    return np.log1p(rise * extra / (1.0 + bend * extra))
+
+
 def reach(short: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
     """Return exp(short/slope), at which a line of natural logs has changed by `short`; `never` where it does not fall.
 

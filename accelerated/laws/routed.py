@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..notation import check_finite
-from ._columns import crossing, reach
+from ._columns import crossing, log_growth, reach, rise_and_bend
 
 _LOG_10 = math.log(10)
 
@@ -70,7 +70,8 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
     a, b, c, d, E_start, E_max = coefficients
     log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
     log_loss = _log_positive("loss", loss) / _LOG_10
-    rise, bend = _shape(E_start, E_max)
+    _check_limits(E_start, E_max)
+    rise, bend = rise_and_bend(E_start, E_max)
     slope = b + c * log_size
     short = log_loss - (d + a * log_size + slope * (math.log(E_start) / _LOG_10))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -95,20 +96,17 @@ def cutoff(coefficients: RoutedCoefficients) -> float:
 
 def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
     """Return the natural log of Ê/E_start."""
-    rise, bend = _shape(E_start, E_max)
+    _check_limits(E_start, E_max)
     extra = np.asarray(num_experts, dtype=np.float64) - 1.0
     check_finite("num_experts", np.atleast_1d(extra))
     if np.any(extra < 0):
         raise ValueError(f"num_experts: {extra.min() + 1.0} is not allowed; every entry has to be at least 1")
-    return np.log1p(rise * extra / (1.0 + bend * extra))
+    return log_growth(extra, E_start, E_max)
 
 
-def _shape(E_start: float, E_max: float) -> tuple[float, float]:
-    """Return (rise, bend), step 1 of the reference's `fitting.py`."""
+def _check_limits(E_start: float, E_max: float) -> None:
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
-    gap = 1.0 if math.isinf(E_max) else (E_max - E_start) / E_max
-    return gap * gap / E_start, gap / E_max
 
 
 def _log_positive(name: str, values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
-from ._columns import Words, check_columns, check_range, reach
+from ._columns import Words, check_columns, check_range, log_growth, reach
 from .fitting import STATUSES, LossCurve, _fit_table, level_table, predict_curve
 
 Status = Literal[
@@ -178,6 +178,4 @@ def _log_ratio(utilisation: np.ndarray, B_start: float, B_max: float, B_min: flo
     least = float(check_range("B_min", B_min, above=0.0))
     if not (0 < B_start < B_max):
         raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
-    extra = check_range("utilisation", utilisation, least=least) - least
-    gap = 1.0 if math.isinf(B_max) else (B_max - B_start) / B_max
-    return np.log1p(gap * gap / B_start * extra / (1.0 + gap / B_max * extra))
+    return log_growth(check_range("utilisation", utilisation, least=least) - least, B_start, B_max)

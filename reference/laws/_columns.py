@@ -73,6 +73,15 @@ def independent(design: np.ndarray) -> bool:
     return bool(np.all(length > 0)) and np.linalg.matrix_rank(design / length, tol=INDEPENDENT) == design.shape[1]
 
 
+def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
+    """Return the effective number of what is `extra` above its least: `start` at 0, rising, and below `limit`.
+
+    1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit), as in the equations of Ê and B̂; the limit may be math.inf.
+    """
+    saturation = 1.0 / limit  # 0 if the limit is infinite
+    return 1.0 / (1.0 / (extra + 1.0 / (1.0 / start - saturation)) + saturation)
+
+
 def bilinear(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.ndarray) -> np.ndarray:
     """Return L = 10^(a n + b e + c n e + d), nats per token."""
     a, b, c, d = coefficients

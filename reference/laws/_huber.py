@@ -22,9 +22,9 @@ with W the diagonal matrix that has 1 for a row within delta the step is the sol
 
 It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter of
 it: of 1, 1/2, 1/4, ... of the step the one with the least sum is taken. Once the right rows are within delta one whole
-step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a millionth of
-delta/|r|, the weight with which a square would pull as they do. That changes the path and not the end, since the path
-ends only where the derivatives are 0.
+step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a
+millionth of delta/|r|, the weight with which a square would pull as they do. That changes the path and not the end,
+since the path ends only where the derivatives are 0.
 
 Gives up: speed, and the unknowns where several are as good (the sum is then flat between them; its value is unique).
 """

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._columns import bilinear, crossing, reach, worth
+from ._columns import bilinear, crossing, effective, reach, worth
 from ._projection import check_range
 
 
@@ -72,9 +72,7 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
     num_experts = check_range("num_experts", num_experts, least=1.0)
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
-    saturation = 0.0 if math.isinf(E_max) else 1.0 / E_max
-    offset = 1.0 / (1.0 / E_start - saturation)
-    return 1.0 / (1.0 / (num_experts - 1.0 + offset) + saturation)
+    return effective(num_experts - 1.0, E_start, E_max)
 
 
 def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:

@@ -41,7 +41,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
-from ._columns import bilinear, check_columns, reach, worth
+from ._columns import bilinear, check_columns, effective, reach, worth
 from ._projection import Words, check_range, check_rows
 from .fitting import LossCurve, RoutedFit, _fit_rows, predict_curve
 
@@ -158,9 +158,7 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
     least = float(check_range("B_min", B_min, above=0.0))
     if not (0 < B_start < B_max):
         raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
-    extra = check_range("utilisation", utilisation, least=least) - least
-    saturation = 0.0 if math.isinf(B_max) else 1.0 / B_max
-    return 1.0 / (1.0 / (extra + 1.0 / (1.0 / B_start - saturation)) + saturation)
+    return effective(check_range("utilisation", utilisation, least=least) - least, B_start, B_max)
 
 
 def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
