@@ -85,7 +85,13 @@ def _times(u, v):
 
 @_jit
 def _sight(room, scores, u_x, u_y):
-    """Return whether the origin is allowed, and the directions of the best pair and of both tangents: see reference."""
+    """Return whether the origin is allowed, and the directions of the best pair and of both tangents.
+
+    Two quantities are ratios y/x of what is linear at a shape. The pairs (x, y) allowed are an ellipse, and the ratios
+    allowed are the slopes of the lines through the origin that meet it: the ends are the two tangents (Fieller's
+    theorem; the reference has the same as an inequality of second degree). In coordinates where the ellipse is a circle
+    of radius root(room) around w, a tangent is off the direction of w by the angle with sine root(room)/|w|.
+    """
     length = math.sqrt(_times(u_x, u_x))
     lean = _times(u_x, u_y) / length
     share = lean / length
@@ -160,7 +166,9 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         work: [6, 2 levels], overwritten.
 
     Returns:
-        Values on the scale of the reference's `_allowed._at_shape`.
+        Values on a scale that rises with the quantity: -1/E for E_start and E_max, decades above N for
+        effective_parameters, log10 L for losses. N_cutoff is an angle, that of the line of sight from the origin to
+        (interaction, -gain): from -90 degrees (a size of 0) to 90 (infinite), and on to 270, where c is below 0.
     """
     scores, triangle = np.empty(4), np.empty((4, 4))
     fill_psi(work[PSI], extra, alpha, ratio, rest)

@@ -7,6 +7,9 @@ A name that stands in one file alone is found here too: `from routelaws.accelera
 
 
 A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
+
+
+A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
 """
 
 import importlib

@@ -1,6 +1,7 @@
-"""What the fits of `dense.py`, `log_linear.py` and `utilisation.py` share: checked columns and plain least squares."""
+"""What the laws share: checked columns, plain least squares, and two questions about a law that is a line."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,20 @@ from ..notation import check_finite
 CRITERION = "mean squared difference of log10 losses"
 INDEPENDENT = 1e-8
 RESOLUTION = 1e-10  # log10; a fall of the loss below this is none
+
+
+class Words(NamedTuple):
+    """What a complaint about a table calls its columns and the two coefficients that are searched."""
+
+    size: str = "size"
+    sizes: str = "sizes"
+    experts: str = "num_experts"
+    expert_count: str = "num_experts"
+    expert_counts: str = "num_experts"
+    searched: str = "E_start and E_max"
+
+
+ROUTED_WORDS = Words()
 
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
@@ -55,3 +70,39 @@ def triangle(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     if np.linalg.svd(upper, compute_uv=False)[-1] <= INDEPENDENT:
         return None
     return unit, upper * length
+
+
+def rise_and_bend(start: float, limit: float) -> tuple[float, float]:
+    """Return rise and bend, step 1 of the reference's `fitting.py`; the limit may be inf."""
+    gap = 1.0 if math.isinf(limit) else (limit - start) / limit
+    return gap * gap / start, gap / limit
+
+
+def log_growth(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
+    """Return the natural log of Ê/E_start at E = 1 + extra, or of B̂/B_start at B = B_min + extra."""
+    rise, bend = rise_and_bend(start, limit)
+    return np.log1p(rise * extra / (1.0 + bend * extra))
+
+
+def reach(short: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
+    """Return exp(short/slope), at which a line of natural logs has changed by `short`; `never` where it does not fall.
+
+    Args:
+        short: ln of the loss wanted, less the ln at 0 of the line.
+        slope: change of ln L per ln of what is sought.
+        never: the answer where `slope` is not below 0.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, np.exp(short / slope), never)
+
+
+def crossing(b: float, c: float) -> float:
+    """Return 10^(-b/c), at which b + c log10 N rises to 0; inf if it never does (c <= 0) or beyond float64."""
+    if math.isnan(b) or math.isnan(c):
+        return math.nan
+    if c <= 0:
+        return math.inf
+    try:
+        return float(10.0 ** (-b / c))
+    except (OverflowError, ZeroDivisionError):
+        return math.inf

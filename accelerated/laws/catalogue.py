@@ -1,9 +1,12 @@
 """See `routelaws.reference.laws.catalogue`: the same laws, with the compiled fits."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from . import dense, fitting, log_linear, utilisation
+import numpy as np
+
+from . import _left_out, dense, fitting, log_linear, utilisation
 
 
 class Parameter(NamedTuple):
@@ -24,6 +27,7 @@ class Law(NamedTuple):
     linear: tuple[str, ...]
     fit: Callable
     predict: Callable
+    given: Callable = lambda *columns: {}
 
 
 _ROUTED = ("dense_parameters", "num_experts")
@@ -118,6 +122,15 @@ _UTILISATION = Law(
     linear=("a", "b", "c", "d"),
     fit=utilisation.fit_utilisation,
     predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}
+
+SHORT_CUTS: dict[str, Callable] = {
+    _DENSE.name: _left_out.by_hat_matrix, _PER_SIZE.name: _left_out.by_lines, _SEPARABLE.name: _left_out.by_hat_matrix,
+    _BILINEAR.name: partial(_left_out.by_hat_matrix, interaction=True), _BOUNDED.name: _left_out.by_weights,
+    _UTILISATION.name: partial(_left_out.by_weights, experts_of=utilisation.experts_of),
+}  # fmt: skip
+"""How `held_out.py` gets the errors of rows left out without a fit for each fold, for the records of `LAWS` themselves:
+(refit, columns, loss, folds) -> errors. A law without one is fitted fold by fold."""

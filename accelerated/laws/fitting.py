@@ -12,6 +12,7 @@ import numpy as np
 
 from ..kernels import law_fit, law_huber
 from ..notation import check_finite
+from ._columns import ROUTED_WORDS, Words
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
@@ -80,32 +81,7 @@ def fit_routed(
         starts: how many of its lowest points are searched from, in each piece of the domain; twice as many with
             `huber`, whose low points can lie closer together.
     """
-    table = level_table(dense_parameters, num_experts, loss)
-    count = table.log_loss.size
-    if huber is None:
-        found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, True)[0]
-    else:
-        huber = _checked_delta(huber)
-        found = law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2,
-                              2 * starts)  # fmt: skip
-    piece, alpha, ratio, rest = int(found[0]), *found[1:4]
-    rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
-    top = float(table.extra[-1])
-    psi = _psi(table.extra[table.level], rise, bend, top)
-    design = np.stack([np.ones(count), table.log_size, psi, psi * table.log_size], axis=1)
-    solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else found[5:]
-    residual = table.log_loss - design @ solution
-    square = float(np.mean(residual**2))
-    objective, criterion = square, "mean squared difference of log10 losses"
-    if huber is not None:
-        objective = law_huber.criterion(residual, huber)
-        criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
-    intercept, size, gain, interaction = map(float, solution)
-    curve = LossCurve(intercept - size * table.centre, size, gain - interaction * table.centre, interaction,
-                      rise, bend, top)  # fmt: skip
-    coefficients = _coefficients(curve, piece, alpha, ratio)
-    covariance = _covariance(table, psi, coefficients, curve, piece, _error_variance(residual, huber))
-    return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
+    return _fit_table(level_table(dense_parameters, num_experts, loss), huber, scan, starts)
 
 
 def fit_weighted(
@@ -171,8 +147,10 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
-def level_table(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LevelTable:
-    """Check a table and sort it by E; raises ValueError as `fit_routed`."""
+def level_table(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
+) -> LevelTable:
+    """Check a table and sort it by E; raises ValueError as `fit_routed`, in the words given."""
     size = np.atleast_1d(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
     experts = np.atleast_1d(_checked("num_experts", num_experts, 1.0, strict=False))
     loss = np.atleast_1d(_checked("loss", loss, 0.0, strict=True))
@@ -188,7 +166,7 @@ def level_table(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.
     extra, level = np.unique(experts - 1.0, return_inverse=True)
     if extra.size < law_fit.LEAST_LEVELS:
         raise ValueError(
-            f"{extra.size} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{extra.size} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
             f"{law_fit.LEAST_LEVELS}"
         )
     pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
@@ -196,7 +174,8 @@ def level_table(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.
     cells = int(cell.max()) + 1
     if cells < law_fit.LEAST_CELLS:
         raise ValueError(
-            f"{cells} different pairs of size and num_experts; 6 coefficients need at least {law_fit.LEAST_CELLS}"
+            f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least "
+            f"{law_fit.LEAST_CELLS}"
         )
     log_size = np.log10(size)
     centre = float(log_size.mean())
@@ -205,10 +184,39 @@ def level_table(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.
         triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
         if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
             raise ValueError(
-                "size, num_experts and their product cannot be told apart in these rows; needed: at least two sizes, "
-                "with more than one num_experts at two of them"
+                f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least "
+                f"two {words.sizes}, with more than one {words.expert_count} at two of them"
             )
     return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
+
+
+def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
+    """Return the fit to a checked table."""
+    count = table.log_loss.size
+    if huber is None:
+        found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, True)[0]
+    else:
+        huber = _checked_delta(huber)
+        found = law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2,
+                              2 * starts)  # fmt: skip
+    piece, alpha, ratio, rest = int(found[0]), *found[1:4]
+    rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
+    top = float(table.extra[-1])
+    psi = _psi(table.extra[table.level], rise, bend, top)
+    design = np.stack([np.ones(count), table.log_size, psi, psi * table.log_size], axis=1)
+    solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else found[5:]
+    residual = table.log_loss - design @ solution
+    square = float(np.mean(residual**2))
+    objective, criterion = square, "mean squared difference of log10 losses"
+    if huber is not None:
+        objective = law_huber.criterion(residual, huber)
+        criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
+    intercept, size, gain, interaction = map(float, solution)
+    curve = LossCurve(intercept - size * table.centre, size, gain - interaction * table.centre, interaction,
+                      rise, bend, top)  # fmt: skip
+    coefficients = _coefficients(curve, piece, alpha, ratio)
+    covariance = _covariance(table, psi, coefficients, curve, piece, _error_variance(residual, huber))
+    return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
 
 
 def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:

@@ -1,9 +1,7 @@
 """See `routelaws.reference.laws.held_out`.
 
-What differs here: no law of the catalogue is fitted again and again. For the laws that are linear throughout, the error
-of rows left out follows from the one fit to all rows: with H the matrix that takes the measured log10 L to the fitted
-ones, the rows of a fold are off by (I - H)⁻¹ times their residuals, I - H taken at those rows. The bounded laws are
-fitted under weights, all folds in one compiled call (`fit_weighted`). Any other law is fitted fold by fold.
+What differs here: no law of the catalogue is fitted again and again; each has a short cut to the errors of rows left
+out (`_left_out.py`). Any other law is fitted fold by fold.
 """
 
 import math
@@ -13,12 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._columns import INDEPENDENT, check_range
-from .catalogue import LAWS, Law
-from .fitting import fit_weighted, predict_curves
-from .utilisation import FLOOR
-
-_DOUBTFUL = 1e-3  # least eigenvalue of I - H, by which rounding is divided, below which a fold is fitted by itself
+from ._columns import check_range
+from .catalogue import LAWS, SHORT_CUTS, Law
 
 
 class HeldOut(NamedTuple):
@@ -55,15 +49,16 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
     """See reference."""
     columns, loss, groups = _checked(law, columns, loss, groups)
-    fit = _fit_of(law, columns)
+    fit = partial(law.fit, **law.given(*columns))
     fit(*columns, loss)  # what is wrong with the table is said here
+    refit = partial(_refit, law, fit, columns, loss)
     folds = [np.flatnonzero(groups == name) for name in np.unique(groups)]
-    if law is LAWS.get(law.name):
-        errors = _METHODS[law.name](law, fit, columns, loss, folds)
+    if law is LAWS.get(law.name) and law.name in SHORT_CUTS:
+        errors = SHORT_CUTS[law.name](refit, columns, loss, folds)
     else:
         errors = np.full(loss.size, np.nan)
         for out in folds:
-            errors[out] = _refit(law, fit, columns, loss, out)
+            errors[out] = refit(out)
     known = np.isfinite(errors)
     predicted = int(known.sum())
     rmsle = math.sqrt(float(np.mean(errors[known] ** 2))) if predicted else math.nan
@@ -98,87 +93,6 @@ def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.n
     return np.log10(law.predict(fold, *(column[out] for column in columns))) - np.log10(loss[out])
 
 
-def _by_hat_matrix(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of a law that is linear in all its parameters."""
-    logs = [np.log10(column) - np.log10(column).mean() for column in columns]
-    design = [np.ones(loss.size), *logs] + ([logs[0] * logs[1]] if law.name == "bilinear" else [])
-    target = np.log10(loss)
-    unit, _ = np.linalg.qr(np.stack(design, axis=1))
-    residual = target - unit @ (unit.T @ target)
-    errors = np.empty(loss.size)
-    for out in folds:
-        errors[out] = _left_out(unit[out], residual[out])
-        if not np.all(np.isfinite(errors[out])) or loss.size - out.size <= unit.shape[1]:
-            errors[out] = _refit(law, fit, columns, loss, out)
-    return errors
-
-
-def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return -(I - H)⁻¹ residual for rows with H = unit unitᵀ; NaN if that is nearly singular."""
-    if residual.size == 1:
-        remaining = 1.0 - float(unit[0] @ unit[0])
-        return -residual / remaining if remaining > _DOUBTFUL else np.array([np.nan])
-    values, vectors = np.linalg.eigh(np.eye(residual.size) - unit @ unit.T)
-    return -(vectors / values) @ (vectors.T @ residual) if values[0] > _DOUBTFUL else np.full(residual.size, np.nan)
-
-
-def _by_lines(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of per-size lines: each line by itself, if the fold has one there and rows to spare."""
-    x, y = np.log10(columns[1]), np.log10(loss)
-    _, line = np.unique(columns[0], return_inverse=True)
-    lines = [np.flatnonzero(line == each) for each in range(line.max() + 1)]
-    errors = np.full(loss.size, np.nan)
-    rest = np.ones(loss.size, dtype=bool)
-    for out in folds:
-        rest[out] = False
-        left = [rows[rest[rows]] for rows in lines]
-        lined = [rows.size > 0 and np.ptp(x[rows]) > INDEPENDENT for rows in left]
-        if sum(rows.size for rows, good in zip(left, lined, strict=True) if good) > 2 * sum(lined):
-            for each in np.unique(line[out]):
-                if lined[each]:
-                    mine = np.isin(lines[each], out)
-                    errors[lines[each][mine]] = _line_left_out(x[lines[each]], y[lines[each]], mine)
-        rest[out] = True
-    return errors
-
-
-def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Return the errors of the points `out` of one line."""
-    offset = x - x.mean()
-    unit = np.stack([np.full(x.size, 1 / math.sqrt(x.size)), offset / math.sqrt(float(offset @ offset))], axis=1)
-    found = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
-    if np.all(np.isfinite(found)):
-        return found
-    at, level = x[~out].mean(), y[~out].mean()  # nearly one E left: straight from the points that remain
-    offset = x[~out] - at
-    # The offsets add up to a rounding, which the whole of y would multiply.
-    slope = offset @ (y[~out] - level) / (offset @ offset)
-    return level + slope * (x[out] - at) - y[out]
-
-
-def _by_weights(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of a bounded law: each fold is a weight of 0 for its rows and 1 for all others."""
-    size, experts = columns
-    if law.name == "routed-utilisation":
-        least = float(experts.min())
-        experts = 1.0 + (experts - least) / (FLOOR * least)
-    weights = np.ones((len(folds), loss.size))
-    for line, out in zip(weights, folds, strict=True):
-        line[out] = 0.0
-    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4, careful=True)
-    predicted = np.log10(predict_curves(fits, size, experts))
-    errors = np.empty(loss.size)
-    for line, out in zip(predicted, folds, strict=True):
-        errors[out] = line[out] - np.log10(loss[out])
-    return errors
-
-
-_METHODS = {
-    "dense": _by_hat_matrix, "per-size": _by_lines, "separable": _by_hat_matrix, "bilinear": _by_hat_matrix,
-    "routed-bounded": _by_weights, "routed-utilisation": _by_weights,
-}  # fmt: skip
-
-
 def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     """See reference."""
     if len(columns) != len(law.columns):
@@ -189,13 +103,6 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
     if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
         raise ValueError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
     return columns, loss, groups
-
-
-def _fit_of(law: Law, columns: list[np.ndarray]):
-    """Return `law.fit`, with B_min held if the law has one."""
-    if "B_min" in [parameter.name for parameter in law.parameters]:
-        return partial(law.fit, B_min=float(columns[law.columns.index("utilisation")].min()))
-    return law.fit
 
 
 def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[Score]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._columns import CRITERION, INDEPENDENT, check_columns, check_range, need_rows, triangle
+from ._columns import CRITERION, INDEPENDENT, check_columns, check_range, crossing, need_rows, reach, triangle
 
 _LOG_10 = math.log(10)
 
@@ -91,9 +91,7 @@ def experts_for_loss(
     """See reference."""
     level, slope = _at_size(dense_parameters, coefficients)
     short = np.log(check_range("loss", loss, above=0.0)) - _LOG_10 * level
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        experts = np.where(slope < 0, np.exp(short / slope), math.inf)
-    experts = np.where(short >= 0, 1.0, experts)
+    experts = np.where(short >= 0, 1.0, reach(short, slope, never=math.inf))
     return np.where(np.isnan(level), np.nan, experts)
 
 
@@ -101,23 +99,14 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
     """See reference."""
     a, b, c, d = _plane(coefficients)
     log_experts = _log_experts(num_experts)
-    slope = a + c / _LOG_10 * log_experts
     short = np.log(check_range("loss", loss, above=0.0)) - (_LOG_10 * d + b * log_experts)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, np.exp(short / slope), np.nan)
+    return reach(short, a + c / _LOG_10 * log_experts, never=math.nan)
 
 
 def cutoff(coefficients: LogLinearCoefficients) -> float:
     """See reference."""
     _, b, c, _ = _plane(coefficients)
-    if math.isnan(b) or math.isnan(c):
-        return math.nan
-    if c <= 0:
-        return math.inf
-    try:
-        return float(10.0 ** (-b / c))
-    except (OverflowError, ZeroDivisionError):
-        return math.inf
+    return crossing(b, c)
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..notation import check_finite
+from ._columns import crossing, log_growth, reach, rise_and_bend
 
 _LOG_10 = math.log(10)
 
@@ -69,7 +70,8 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
     a, b, c, d, E_start, E_max = coefficients
     log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
     log_loss = _log_positive("loss", loss) / _LOG_10
-    rise, bend = _shape(E_start, E_max)
+    _check_limits(E_start, E_max)
+    rise, bend = rise_and_bend(E_start, E_max)
     slope = b + c * log_size
     short = log_loss - (d + a * log_size + slope * (math.log(E_start) / _LOG_10))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -83,41 +85,28 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
     """See reference."""
     a, b, c, d, E_start, E_max = coefficients
     log_experts = (_log_ratio(num_experts, E_start, E_max) + math.log(E_start)) / _LOG_10
-    short = _log_positive("loss", loss) / _LOG_10 - (d + b * log_experts)
-    slope = a + c * log_experts
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, np.exp(_LOG_10 * short / slope), np.nan)
+    short = _log_positive("loss", loss) - _LOG_10 * (d + b * log_experts)
+    return reach(short, a + c * log_experts, never=math.nan)
 
 
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """See reference."""
-    b, c = coefficients.b, coefficients.c
-    if math.isnan(b) or math.isnan(c):
-        return math.nan
-    if c <= 0:
-        return math.inf
-    try:
-        return 10.0 ** (-b / c)
-    except (OverflowError, ZeroDivisionError):
-        return math.inf
+    return crossing(coefficients.b, coefficients.c)
 
 
 def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
     """Return the natural log of Ê/E_start."""
-    rise, bend = _shape(E_start, E_max)
+    _check_limits(E_start, E_max)
     extra = np.asarray(num_experts, dtype=np.float64) - 1.0
     check_finite("num_experts", np.atleast_1d(extra))
     if np.any(extra < 0):
         raise ValueError(f"num_experts: {extra.min() + 1.0} is not allowed; every entry has to be at least 1")
-    return np.log1p(rise * extra / (1.0 + bend * extra))
+    return log_growth(extra, E_start, E_max)
 
 
-def _shape(E_start: float, E_max: float) -> tuple[float, float]:
-    """Return (rise, bend), step 1 of the reference's `fitting.py`."""
+def _check_limits(E_start: float, E_max: float) -> None:
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
-    gap = 1.0 if math.isinf(E_max) else (E_max - E_start) / E_max
-    return gap * gap / E_start, gap / E_max
 
 
 def _log_positive(name: str, values: np.ndarray) -> np.ndarray:

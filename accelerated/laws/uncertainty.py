@@ -120,11 +120,9 @@ def slope_interval(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, at: np.ndarray, level: float = 0.95
 ) -> SlopeInterval:
     """See reference."""
-    table, sizes = level_table(dense_parameters, num_experts, loss), _sizes(at)
+    sizes = _sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
-    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
-    slope, low, high = np.array([item[1:4] for item in found]).T
-    return SlopeInterval(sizes, slope, low, high, _outside(table, sizes))
+    return SlopeInterval(sizes, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
 def gain_interval(
@@ -141,9 +139,7 @@ def gain_interval(
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
-    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
-    gain, low, high = np.array([item[1:4] for item in found]).T
-    return GainInterval(sizes, experts, gain, low, high, _outside(table, sizes))
+    return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
 def student_quantile(level: float, degrees: int) -> float:
@@ -235,6 +231,9 @@ def _sizes(at) -> np.ndarray:
     return sizes
 
 
-def _outside(table: LevelTable, sizes: np.ndarray) -> np.ndarray:
-    log_sizes = np.log10(sizes) - table.centre
-    return (log_sizes < table.log_size.min()) | (log_sizes > table.log_size.max())
+def _at_sizes(dense_parameters, num_experts, loss, quantities: list[Quantity], level: float) -> tuple[np.ndarray, ...]:
+    """See reference."""
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    sizes = np.array([quantity.N for quantity in quantities])
+    outside = (sizes < np.min(dense_parameters)) | (sizes > np.max(dense_parameters))
+    return *np.array([item[1:4] for item in found]).reshape(-1, 3).T, outside

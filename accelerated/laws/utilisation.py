@@ -13,14 +13,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
-from ._columns import check_columns, check_range
-from .fitting import LossCurve, fit_routed, predict_curve
+from ._columns import Words, check_columns, check_range, log_growth, reach
+from .fitting import STATUSES, LossCurve, _fit_table, level_table, predict_curve
 
 Status = Literal[
     "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"
 ]
 
 FLOOR = 0.1
+
+_WORDS = Words("teraflops", "values of teraflops", "utilisation", "value of utilisation", "values of utilisation",
+               "B_start and B_max")  # fmt: skip
+_STATUSES: dict[str, Status] = dict(zip(STATUSES, (
+    "linear limit", "B_start at its floor, B_max unbounded", "B_start at its floor", "B_max unbounded", "interior",
+), strict=True))  # fmt: skip
 
 _LOG_10 = math.log(10)
 
@@ -116,8 +122,7 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
     slope = slope_in_teraflops(utilisation, coefficients)
     log_loss = np.log(check_range("loss", loss, above=0.0))
     short = log_loss - (_LOG_10 * coefficients.d + coefficients.b * _log_effective(utilisation, coefficients))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, np.exp(short / slope), np.nan)
+    return reach(short, slope, never=math.nan)
 
 
 def fit_utilisation(
@@ -129,17 +134,20 @@ def fit_utilisation(
     least = float(used.min() if B_min is None else check_range("B_min", B_min, above=0.0))
     unit = FLOOR * least
     experts = 1.0 + (check_range("utilisation", used, least=least) - least) / unit
-    try:
-        fit = fit_routed(flops, experts, loss, huber)
-    except ValueError as error:
-        raise ValueError(_in_our_words(str(error))) from None
+    fit = _fit_table(level_table(flops, experts, loss, _WORDS), huber)
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     a, d = a - c * log_unit, d - b * log_unit
     coefficients = UtilisationCoefficients(a, b, c, d, unit * E_start, unit * E_max, least)
-    status: Status = _in_our_words(fit.status)
-    return UtilisationFit(coefficients, UtilisationCurve(fit.curve, least, unit), fit.objective, fit.rmsle, status,
-                          _covariance(fit.covariance, unit), fit.rows, fit.criterion)  # fmt: skip
+    curve, covariance = UtilisationCurve(fit.curve, least, unit), _covariance(fit.covariance, unit)
+    return UtilisationFit(coefficients, curve, fit.objective, fit.rmsle, _STATUSES[fit.status], covariance, fit.rows,
+                          fit.criterion)  # fmt: skip
+
+
+def experts_of(utilisation: np.ndarray) -> np.ndarray:
+    """Return what stands in the place of num_experts, 1 + (B - B_min)/u. The fast twin's own: no reference."""
+    least = float(np.min(utilisation))
+    return 1.0 + (utilisation - least) / (FLOOR * least)
 
 
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
@@ -160,19 +168,6 @@ def _covariance(covariance: np.ndarray, unit: float) -> np.ndarray:
     return found
 
 
-def _in_our_words(text: str) -> str:
-    """See reference."""
-    words = (
-        ("E_start at 1", "B_start at its floor"), ("E_start", "B_start"), ("E_max", "B_max"),
-        ("dense_parameters", "teraflops"), ("different num_experts", "different values of utilisation"),
-        ("one num_experts", "one value of utilisation"), ("num_experts", "utilisation"),
-        ("sizes", "values of teraflops"), ("size", "teraflops"),
-    )  # fmt: skip
-    for theirs, ours in words:
-        text = text.replace(theirs, ours)
-    return text
-
-
 def _log_effective(utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
     """Return the natural log of B̂."""
     return _log_ratio(utilisation, *coefficients[4:]) + math.log(coefficients.B_start)
@@ -183,6 +178,4 @@ def _log_ratio(utilisation: np.ndarray, B_start: float, B_max: float, B_min: flo
     least = float(check_range("B_min", B_min, above=0.0))
     if not (0 < B_start < B_max):
         raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
-    extra = check_range("utilisation", utilisation, least=least) - least
-    gap = 1.0 if math.isinf(B_max) else (B_max - B_start) / B_max
-    return np.log1p(gap * gap / B_start * extra / (1.0 + gap / B_max * extra))
+    return log_growth(check_range("utilisation", utilisation, least=least) - least, B_start, B_max)

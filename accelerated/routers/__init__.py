@@ -7,6 +7,9 @@ A name that stands in one file alone is found here too: `from routelaws.accelera
 
 
 A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
+
+
+A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
 """
 
 import importlib

@@ -216,6 +216,15 @@ def test_directions_of_the_linear_quantities(plain):
     assert law_intervals._direction(law_intervals.GAIN, at, psi, psi) == (0.0, 0.0, psi, psi * at)
 
 
+def on_the_scale_of_the_kernel(quantity, value: float, centre: float) -> float:
+    """Return what the reference says of a quantity as the kernel has it: -1/E, an angle, or decades above N."""
+    if quantity.name in ("E_start", "E_max"):
+        return -1 / value
+    if quantity.name == "N_cutoff":
+        return math.atan(value - centre)
+    return value - (math.log10(quantity.N) if quantity.name == "effective_parameters" else 0.0)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_ends_at_a_shape_are_the_reference_s(plain, name):
     """At every kind of shape; with no room, less than none, and some; within the table and beyond it."""
@@ -225,11 +234,14 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
         places = ((1.5, 0.0), (100.0, -0.3), (3000.0, 1.0))  # E, and log10 N less its mean
         for (alpha, ratio), (E, at), factor in itertools.product(SHAPES.values(), places, (0.5, 1.0, 1.01, 40.0)):
             quantity = uncertainty.Quantity(name, 10 ** (centre + at), E)
-            curve = np.asarray(alpha * (1 - ratio) ** 2), np.asarray(alpha * (1 - ratio) * ratio)
-            limit = factor * float(_allowed._at_shape(rows, quantity, 0.0, *curve)[0])
-            wanted = np.array(_allowed._at_shape(rows, quantity, limit, *curve), dtype=float)
+            curve = alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio
+            limit = factor * _allowed.at_shape(rows, quantity, 0.0, *curve)[0]
+            residual, *says = _allowed.at_shape(rows, quantity, limit, *curve)
+            wanted = [residual, *(on_the_scale_of_the_kernel(quantity, value, centre) for value in says)]
             asked = (problem, extra, constant, KINDS[name], at if name in uncertainty._AT_SIZE else -centre, E - 1)
             with np.errstate(invalid="ignore"):
-                found = law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work)
+                found = np.array(law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work))
+            if name == "N_cutoff":  # beyond a right angle c is not above 0, and the reference's is infinite
+                found[1:] = np.minimum(found[1:], math.pi / 2)
             kept = 2 if factor == 1.0 else 4  # whether there is room is a matter of the last bit then
             numbers_near(found[:kept], wanted[:kept], f"{name}, {alpha}, {ratio}, E {E}, limit {factor}")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.reference import laws as reference_laws
 from routelaws.reference.laws import catalogue as reference
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
@@ -97,6 +98,30 @@ def test_every_parameter_is_explained():
         for parameter in law.parameters:
             assert parameter.unit and len(parameter.meaning) > 10
             assert parameter.name in law.formula or (law.name, parameter.name) == ("per-size", "sizes")
+
+
+def test_a_law_of_one_s_own_is_a_record(backend):
+    """Held-out errors take it as any other, and what a table gives stays the same in every fold: here the largest N."""
+    size, tops = np.array([1e7, 1e8, 1e9, 1e10]), []
+    loss = 10 ** (0.3 + 0.1 * np.log10(1e10 / size))
+    for twin in (backend.laws, reference_laws):
+        parameter = twin.catalogue.Parameter("level", "log10 nats", "log10 L at the largest N")
+
+        def fit(size, loss, top):
+            tops.append(top)
+            return float(np.mean(np.log10(loss) - 0.1 * np.log10(top / size))), top
+
+        law = twin.catalogue.Law(
+            "own", "log10 L = level + log10(N_top / N) / 10", (parameter,), ("dense_parameters",), ("level",), fit,
+            lambda fit, size: 10 ** (fit[0] + 0.1 * np.log10(fit[1] / size)), lambda size: {"top": float(size.max())},
+        )  # fmt: skip
+        plain = law._replace(fit=lambda size, loss: (0.3, 1e10), given=law._field_defaults["given"])
+        found = twin.held_out.compare_forms([law, plain], {"dense_parameters": size}, loss, size)
+        for scores in found:
+            for score in scores:
+                check("laws.held_out.closed", score.held_out.rmsle)
+                assert score.held_out.predicted == 4
+    assert set(tops) == {1e10} and len(tops) == 2 * 2 * 5
 
 
 def test_examples_of_the_reference():

@@ -95,6 +95,27 @@ def test_curve_and_coefficients_are_one_law(backend, runs):
               scale=max(1.0, abs(found.coefficients.b)))  # fmt: skip
 
 
+TWO_LOW_POINTS = np.array([
+    7050, 6717, 6920, 6487, 6124, 6031, 5927, 5605, 5692, 6554, 6340, 6232, 5890, 5713, 5625, 5213, 5204, 5161,
+    6302, 6227, 6057, 5635, 5407, 5304, 5047, 4853, 4933, 6026, 5805, 5652, 5270, 5191, 4775, 4657, 4473, 4697,
+    7032, 6590, 5857, 6537, 5932, 5243, 6351, 5675, 4950, 5960, 5391, 4602,
+])  # fmt: skip
+"""10,000 log10 L at four sizes and nine E, every third of them twice. The least value over E_max, as a function of
+E_start, has two low points close together; a scan in steps of 1/32 finds only the higher, by two parts in a million.
+"""
+
+
+def test_two_low_points_close_together(backend):
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[1:2] + SIZES[3:], EXPERTS[:6] + EXPERTS[7:], indexing="ij"))
+    size, experts = (np.append(v, v[::3]) for v in (size, experts))
+    runs = Runs(size, experts, 10 ** (TWO_LOW_POINTS / 1e4))
+    fits = [module.fit_routed(*runs) for module in (backend.laws.fitting, reference)]
+    check("laws.fitting.objective", abs(fits[0].objective / fits[1].objective - 1))
+    least = least_squares(runs, 3.748800485, 14.464057827)
+    for fit in fits:
+        check("laws.fitting.released_objective", max(fit.objective / least - 1, 0.0))
+
+
 def test_linear_limit_is_a_status(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
     bulge = 1e-3 * ((experts - 1) / 511) ** 2  # bends the wrong way, so no finite E_max is better

@@ -75,7 +75,7 @@ def test_folds_of_two_rows_are_refits(backend, name):
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
 def test_bounded_laws_are_refits(backend, runs, name):
-    """In three folds that cut across sizes, since the reference takes a quarter of a second for each."""
+    """In three folds that cut across sizes, since the reference takes half a second or more for each."""
     groups, columns = np.arange(runs.loss.size) % 3, columns_of(name, runs)
     wanted = reference.leave_one_group_out(catalogue.LAWS[name], columns, runs.loss, groups)
     found = backend.laws.held_out.leave_one_group_out(backend.laws.catalogue.LAWS[name], columns, runs.loss, groups)

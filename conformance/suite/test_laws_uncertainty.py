@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
-from routelaws.reference.laws import routed
+from routelaws.reference.laws import _allowed, _projection, routed
 from routelaws.reference.laws import uncertainty as reference
 
 KINDS = ("slope_interval", "gain_interval")
@@ -258,6 +258,47 @@ def test_ends_are_attained(backend, noise):
             miss = np.sum(across * scores, axis=1) - t
             least = np.min(residual + miss**2 / (np.sum(across**2, axis=1) + (name == "observation")))
             check("laws.uncertainty.attained", abs(float(least) / allowed.limit - 1), message=f"{name} {end}")
+
+
+def constrained_sum(design: np.ndarray, target: np.ndarray, h: np.ndarray, s: float) -> float:
+    """Return the least residual sum over β with h·β = s: one β that has it, and every change across h."""
+    particular = h * s / (h @ h)
+    across = np.linalg.svd(h[None])[2][1:].T  # [4, 3], orthogonal to h
+    rest = target - design @ particular
+    return float(np.sum((rest - design @ across @ np.linalg.lstsq(design @ across, rest, rcond=None)[0]) ** 2))
+
+
+@pytest.mark.parametrize("shape", [(1.0, 300.0), (2.0, 300.0), (4.0, 20.0), (30.0, 40.0)])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_reference_s_ends_at_one_shape_by_constrained_least_squares(shape, sign):
+    """At an end v the least residual sum of the laws (a, b, c, d) that say v is the limit; a is moved on both sides."""
+    runs, place = attained_table(2e-3), (1e8, 24.0)
+    if sign < 0:
+        runs = runs._replace(loss=1.0 / runs.loss)
+    rows, saturation = _projection.check_rows(*runs), 1 - shape[0] / shape[1]
+    curve = saturation**2 / shape[0], saturation / shape[1]
+    log_experts = np.log10(routed.effective_experts(runs.num_experts, *shape))
+    n = rows.log_size - 8.0  # near the middle; β = (a, b at 1e8, c, d at 1e8)
+    design = np.stack([n, log_experts, n * log_experts, np.ones(n.size)], axis=1)
+    start, here = math.log10(shape[0]), float(np.log10(routed.effective_experts(place[1], *shape)))
+    h = {
+        "a": (1, 0, 0, 0), "b": (0, 1, -8, 0), "c": (0, 0, 1, 0), "d": (-8, 0, 0, 1), "slope": (0, 1, 0, 0),
+        "gain": (0, here - start, 0, 0), "prediction": (0, here, 0, 1),
+    }  # fmt: skip
+    seen = 0
+    for name in (*h, "effective_parameters", "N_cutoff"):
+        quantity = reference.Quantity(name, *place)
+        limit = 1.4 * _allowed.at_shape(rows, quantity, 0.0, *curve)[0]
+        for v in _allowed.at_shape(rows, quantity, limit, *curve)[2:]:
+            if not math.isfinite(v):
+                continue
+            at = {"effective_parameters": ((v - 8) * np.array([1, 0, start, 0]) - [0, here - start, 0, 0], 0.0),
+                  "N_cutoff": (np.array([0, 1, v - 8, 0]), 0.0)}.get(name)  # fmt: skip
+            condition, s = (np.array(h[name], dtype=np.float64), v) if at is None else at
+            least = constrained_sum(design, rows.log_loss, condition, s)
+            check("laws.uncertainty.constrained", abs(least / limit - 1), message=f"{name} {v}")
+            seen += 1
+    assert seen >= 15
 
 
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])

@@ -1,47 +1,47 @@
 """The laws that the data do not reject, and the ends of what they say: the engine of `uncertainty.py`.
 
-Private to the reference (the fast twin has its own kernel). Step 1 is in `uncertainty.py`: a law is allowed if its
-residual sum of squares is at most `limit`. A `quantity` is a `Quantity` of that file.
+Private to the reference (the fast twin has its own kernel). A `quantity` is a `Quantity` of that file, and step 1 is
+there: the value v is allowed if some law that says v has a residual sum of squares of at most `limit`.
 
-2. At a fixed shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), step 2 of `fitting.py`.
-   With the four columns = Q·Δ, Q orthonormal and Δ a triangle (`_solve`), and z = Qᵀ log10 L, the laws allowed at this
-   shape are an ellipsoid: |Δβ - z|² <= room = limit - RSS_shape. All sizes are counted from n̄, the mean log10 N of the
-   table: n₀ = log10 N - n̄.
-3. Most quantities are linear there, v = h·β (`_linear`). With u = Δ⁻ᵀh, v̂ = u·z, and the values allowed are
+2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
+   `_projection.columns`; sizes are counted from n̄, the mean log10 N of the table: n₀ = log10 N - n̄. That a law says v
+   is one linear condition h·β = s on it. The least residual sum under such a condition is the usual one, RSS, plus the
+   square of what the solution β̂ misses the condition by, over the variance of h·β̂ in units of the errors' (a Lagrange
+   multiplier gives this formula). With X the columns, the condition is allowed if
 
-       v̂ ± √(room · |u|²),      for an observation      v̂ ± √(room · (1 + |u|²)).
+       RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h) <= limit.
 
-   With ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the
-   table, and K = log10(E_start)/span:
+3. Most quantities are linear in β at a given shape, v = h·β, so that s = v: the values allowed are those of a parabola
+   below a line, h·β̂ ± √(room · hᵀ(XᵀX)⁻¹h) with room = limit - RSS (`_linear_ends`). A new run is one more row, whose
+   error may take a share of the room: for an observation 1 is added to the variance. With ψ₀ = ψ(E - 1),
+   span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table, and
+   K = log10(E_start)/span, the h of each is
 
-       prediction (1, n₀, ψ₀, ψ₀n₀)    slope (0, 0, 1, n₀)/span          a (0, 1, 0, -K)
-       gain       (0, 0, ψ₀, ψ₀n₀)     b     (0, 0, 1, -n̄)/span          d (1, -n̄, -K, K n̄)
-                                       c     (0, 0, 0, 1)/span
+       prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span, of which b at N = 1
+       gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
+                                                          a          (0, 1, 0, -K)
+                                                          d          (1, n₀, -K, -K n₀) at N = 1
 
-4. Two are ratios v = y/x of linear ones (`_sight`):
+4. Two are ratios, v = (y·β)/(x·β), so that the condition is (y - v x)·β = 0, linear as well: h = y - v x and s = 0.
 
-       log10 N̄ - log10 N    = ψ₀ (gain + interaction n₀) / size          (effective_parameters)
-       log10 N_cutoff - n̄   = -gain / interaction                        (N_cutoff)
+       log10 N̄ - log10 N      = ψ₀ (gain + interaction n₀) / size        (effective_parameters)
+       log10 N_cutoff - n̄     = -gain / interaction                      (N_cutoff)
 
-   The pairs (x, y) allowed are an ellipse, and the ratios allowed are the slopes of the lines through the origin that
-   meet it: the ends are the two tangents (Fieller's theorem; exact). In coordinates where the ellipse is a circle of
-   radius √room around w, a tangent is off the direction of w by the angle with sine √room/|w|. No tangent: any ratio
-   is allowed. For N_cutoff x > 0 is asked for, since c <= 0 means that no cut-off exists: lines of sight are ranked by
-   their angle from -90° (N_cutoff = 0) to 90° (infinite) and beyond, where they stand for c <= 0.
-5. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end, found by
-   the same scan and zoom as the fit. Were the union in pieces, this would be the shortest interval that holds them.
-   E_start and E_max belong to the shape itself: their ends are those of the allowed shapes. The linear limit is one
-   shape that is reached in many ways: span tends to 0, while log10 E_start, and with it K, tends to anything from 0 on.
+   h is of first degree in v, so that step 2 is an inequality of second degree in v (`_ratio`). As long as x·β = 0
+   is rejected, the values allowed lie between its two roots. Else they run to infinity.
+5. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end of the shapes
+   that are allowed, found as the optimum of the fit is, by `minimise`. Were the union in pieces, this would be the
+   shortest interval that holds them. E_start and E_max belong to the shape itself (`_own_ends`).
 """
 
+import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from ._projection import Rows, expert_curve, minimise, shape
+from ._projection import Rows, columns, expert_curve, minimise, shape
 from .fitting import _FACES, RoutedFit
-
-_OUTSIDE = 1e200  # above every end of an interval: ranks the shapes that the data reject behind all others
 
 PLACE = {
     "a": (), "b": (), "c": (), "d": (), "E_start": (), "E_max": (), "N_cutoff": (), "slope": ("N",),
@@ -49,188 +49,173 @@ PLACE = {
 }  # fmt: skip
 """The names of quantities, and which of N and E each is taken at."""
 
+_POWERS = ("N_cutoff", "effective_parameters", "prediction", "observation")
+"""What this file has as log10."""
+
+
+class Solved(NamedTuple):
+    """The least-squares problem of one shape (step 2)."""
+
+    residual: float  # RSS
+    room: float  # limit - RSS, or 0 where the shape is rejected
+    solution: np.ndarray  # [4] β̂
+    root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so that hᵀ(XᵀX)⁻¹h = |rootᵀh|²
+
 
 def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, float, float]:
-    """Return (best value, low end, high end) on the scale of `_at_shape` (step 5)."""
-    _, best, *ends = _at_shape(rows, quantity, limit, np.asarray(fit.curve.rise), np.asarray(fit.curve.bend))
-    for side, sign in enumerate((1.0, -1.0)):  # the high end is minus the low end of minus the value
+    """Return (best value, low end, high end) in the units of the quantity (step 5)."""
+    _, value, low, high = at_shape(rows, quantity, limit, fit.curve.rise, fit.curve.bend)
 
-        def signed_end(t, w, side=side, sign=sign):
-            residual, _, *both = _at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
-            # Shapes that are rejected are ranked by their residual, which leads the zoom to those that are not.
-            return np.where((residual <= limit) & ~np.isnan(both[side]), sign * both[side], _OUTSIDE * (1 + residual))
+    @functools.cache  # the searches for both ends go over much the same shapes
+    def at(t: float, w: float) -> tuple[float, float, float, float]:
+        return at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
 
-        # The edges of the domain are searched by themselves too: an end often lies on one.
-        reached = min(minimise(signed_end, t_range, w_range)[2] for _, t_range, w_range in _FACES)
-        if reached < _OUTSIDE:  # else no shape of any scan is allowed, as where only the best one is
-            ends[side] = sign * min(sign * ends[side], reached)
-    return float(best), float(ends[0]), float(ends[1])
+    def ranked(t: float, w: float, side: int) -> tuple[bool, float]:
+        # Shapes that are rejected come behind all others, the worse the further: this leads to those that are allowed.
+        residual, _, *ends = at(t, w)
+        if residual > limit or math.isnan(ends[side]):
+            return True, residual
+        return False, -ends[side] if side else ends[side]
+
+    for _, t_range, w_range in _FACES:  # the edges of the domain by themselves too: an end often lies on one
+        *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 0), t_range, w_range)
+        low = low if rejected else np.fmin(low, end)
+        *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 1), t_range, w_range)
+        high = high if rejected else np.fmax(high, -end)
+    if quantity.name in _POWERS:
+        with np.errstate(over="ignore", under="ignore"):
+            value, low, high = 10.0 ** np.array([value, low, high])
+    return float(value), float(low), float(high)
 
 
-def _at_shape(
-    rows: Rows, quantity, limit: float, rise: np.ndarray, bend: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each shape: its residual sum, the best value, the low end and the high end (steps 2 to 4).
+def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
+    """Return the residual sum of one shape, and the best value, the low end and the high end of what is allowed there.
 
-    Values are on a scale that rises with the quantity and on which the search is safe, undone by `natural`: -1/E for
-    E_start and E_max, the angle of the line of sight for N_cutoff, decades above N for effective_parameters, log10 L
-    for losses.
+    Values are in the units of the quantity, but for those of `_POWERS`. Where the shape is rejected (a residual sum
+    above the limit) both ends are the best value.
     """
-    residual, scores, triangle = _solve(rows, rise, bend)
+    solved = _solve(rows, limit, rise, bend)
     if quantity.name in ("E_start", "E_max"):
-        return residual, *_own_ends(quantity.name, rise, bend)
-    room = np.maximum(limit - residual, 0.0)
-    if quantity.name in ("N_cutoff", "effective_parameters"):
-        return residual, *_ratio_ends(rows, quantity, room, scores, triangle, rise, bend)
-    fixed, moving, factor = _linear(rows, quantity, rise, bend)
-    endless = np.isinf(factor)  # the linear limit: what the infinite factor multiplies outweighs the rest
-    direction = np.where(endless, moving, np.where(endless, 0.0, factor) * moving + fixed)
-    noise = float(quantity.name == "observation")
-    ends = _linear_ends(room, scores, triangle, direction, noise)
-    with np.errstate(invalid="ignore"):
-        value, low, high = (end * np.where(endless, math.inf, 1.0) for end in ends)
-    if quantity.name in ("a", "d"):  # E_start = 1 leads to the linear limit with K = 0, so that any K belongs to it
-        _, least, most = _linear_ends(room, scores, triangle, fixed, noise)
-        low, high = np.where(endless, np.fmin(low, least), low), np.where(endless, np.fmax(high, most), high)
-    return residual, value, low, high
-
-
-def _linear_ends(room, scores, triangle, direction, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
-    solved = _across(triangle, direction)
-    value = (solved * scores).sum(0)
-    reach = np.sqrt(room * ((solved**2).sum(0) + noise))
-    return value, value - reach, value + reach
-
-
-def _solve(rows: Rows, rise: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each shape, the residual sum [...], z [4, ...] and Δ [4, 4, ...] of step 2, by Gram-Schmidt."""
-    offset = rows.log_size - rows.log_size.mean()
-    psi = _psi(rows, rows.extra_experts, rise[..., None], bend[..., None])
-    scores, triangle, units = np.zeros((4, *rise.shape)), np.zeros((4, 4, *rise.shape)), []
-    rest = rows.log_loss - rows.log_loss.mean()
-    for k, column in enumerate([np.ones_like(offset), offset, psi, psi * offset]):
-        for j, unit in enumerate(units):
-            triangle[j, k] = share = (column * unit).sum(-1)
-            column = column - share[..., None] * unit
-        triangle[k, k] = length = np.linalg.norm(column, axis=-1)
-        units.append(column / length[..., None])
-        scores[k] = share = (rest * units[k]).sum(-1)
-        rest = rest - share[..., None] * units[k]
-    scores[0] += rows.log_loss.mean() * triangle[0, 0]  # taken off above, so that little cancels
-    return (rest**2).sum(-1), scores, triangle
-
-
-def _across(triangle: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return u = Δ⁻ᵀh [4, ...] for h [4, ...], one line after the other."""
-    solved = np.zeros(triangle.shape[1:])
-    for k in range(4):
-        solved[k] = (direction[k] - (triangle[:k, k] * solved[:k]).sum(0)) / triangle[k, k]
-    return solved
-
-
-def _linear(
-    rows: Rows, quantity, rise: np.ndarray, bend: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (fixed, moving, factor) such that h = fixed + factor · moving, the table of step 3.
-
-    fixed and moving do not depend on the shape: [4, 1, ...]. factor [...] does: ψ₀, 1/span or K, the last two infinite
-    in the linear limit.
-    """
-    mean = rows.log_size.mean()
-    at = (math.log10(quantity.N) if PLACE[quantity.name] else 0.0) - mean
-    fixed, moving = {
-        "prediction": ((1, at, 0, 0), (0, 0, 1, at)), "observation": ((1, at, 0, 0), (0, 0, 1, at)),
-        "gain": ((0, 0, 0, 0), (0, 0, 1, at)), "slope": ((0, 0, 0, 0), (0, 0, 1, at)),
-        "b": ((0, 0, 0, 0), (0, 0, 1, at)), "c": ((0, 0, 0, 0), (0, 0, 0, 1)),
-        "a": ((0, 1, 0, 0), (0, 0, 0, -1)), "d": ((1, at, 0, 0), (0, 0, -1, -at)),
-    }[quantity.name]  # fmt: skip
-    fixed, moving = (np.array(h, dtype=np.float64).reshape(4, *[1] * rise.ndim) for h in (fixed, moving))
-    if "E" in PLACE[quantity.name]:
-        return fixed, moving, _psi(rows, quantity.E - 1.0, rise, bend)
-    top = rows.extra_experts.max()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = math.log(10) / np.log1p(rise * top / (1 + bend * top))
-        if quantity.name in ("a", "d"):
-            factor = np.where(rise == 0, math.inf, factor * np.maximum(np.log10(rise / (rise + bend) ** 2), 0.0))
-    return fixed, moving, factor
-
-
-def _ratio_ends(rows, quantity, room, scores, triangle, rise, bend) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best value, the low end and the high end of a ratio for each shape (step 4)."""
-    if quantity.name == "N_cutoff":
-        (x, y), unseen, *tangents = _sight(room, scores, _across(triangle, np.array([0.0, 0, 0, 1])),
-                                           _across(triangle, np.array([0.0, 0, -1, 0])))  # fmt: skip
-        best, low, high = (_angle(*direction) for direction in ((x, y), *tangents))
-        unseen = unseen | (low > high)  # the lines that are allowed pass through -90 degrees
-        return best, np.where(unseen, -math.pi / 2, low), np.where(unseen, 3 * math.pi / 2, high)
-    at = math.log10(quantity.N) - rows.log_size.mean()
-    psi = _psi(rows, quantity.E - 1.0, rise, bend)
-    (x, y), unseen, (x_low, y_low), (x_high, y_high) = _sight(
-        room, scores, _across(triangle, np.array([0.0, 1, 0, 0])), psi * _across(triangle, np.array([0.0, 0, 1, at]))
-    )
-    unseen = unseen | (x_low * x_high <= 0)  # a size slope of 0 is allowed: no dense size, or any, is as good
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return y / x, np.where(unseen, -math.inf, y_low / x_low), np.where(unseen, math.inf, y_high / x_high)
-
-
-def _sight(room: np.ndarray, scores: np.ndarray, u_x: np.ndarray, u_y: np.ndarray):
-    """Return where (x, y) is, whether the origin is one of the pairs allowed, and the lines of sight to the others.
-
-    Args:
-        room: [...], step 2.
-        scores: [4, ...], z.
-        u_x, u_y: [4, ...], Δ⁻ᵀh of x and of y.
-
-    Returns:
-        The best pair (x, y); a mask; the directions (x, y) of the clockwise and of the counter-clockwise tangent.
-    """
-    length = np.linalg.norm(u_x, axis=0)
-    lean = (u_x * u_y).sum(0) / length
-    upright = u_y - lean * u_x / length
-    height = np.linalg.norm(upright, axis=0)
-    circle_x, circle_y = (u_x * scores).sum(0) / length, (upright * scores).sum(0) / height  # w
-    distance = np.hypot(circle_x, circle_y)
-    sine = np.minimum(np.sqrt(room) / np.maximum(distance, np.finfo(np.float64).tiny), 1.0)
-    cosine = np.sqrt(1 - sine**2)
-
-    def back(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return length * x, lean * x + height * y
-
-    clockwise = back(circle_x * cosine + circle_y * sine, circle_y * cosine - circle_x * sine)
-    counter = back(circle_x * cosine - circle_y * sine, circle_y * cosine + circle_x * sine)
-    return back(circle_x, circle_y), sine >= 1, clockwise, counter
-
-
-def _angle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the angle of a direction, between -90 and 270 degrees, in radians."""
-    angle = np.arctan2(y, x)
-    return np.where(angle < -math.pi / 2, angle + 2 * math.pi, angle)
-
-
-def _own_ends(name: str, rise: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return -1/E_start or -1/E_max of each shape, as best value and both ends; in the linear limit NaN, -1 and 0."""
-    linear = rise == 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        both = rise + bend
-        own = -(both**2) / rise if name == "E_start" else -both * bend / rise
-    own = np.maximum(own, -1.0)  # rounding
-    return np.where(linear, math.nan, own), np.where(linear, -1.0, own), np.where(linear, 0.0, own)
-
-
-def natural(rows: Rows, quantity, value: float) -> float:
-    """Return a value of `_at_shape` in the units of the quantity; both rise together."""
-    if quantity.name in ("E_start", "E_max"):
-        return math.inf if value == 0 else -1.0 / value
-    if quantity.name == "N_cutoff":
-        value = math.inf if value >= math.pi / 2 else rows.log_size.mean() + math.tan(value)
+        ends = _own_ends(quantity.name, rise, bend)
+    elif quantity.name == "N_cutoff":
+        ends = _cutoff_ends(rows, solved)
     elif quantity.name == "effective_parameters":
-        value = math.log10(quantity.N) + value
-    elif quantity.name not in ("prediction", "observation"):
-        return value
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.float64(10.0) ** value)
+        ends = _worth_ends(rows, quantity, solved, rise, bend)
+    elif quantity.name in ("a", "d"):
+        ends = _dense_ends(rows, quantity.name, solved, rise, bend)
+    else:
+        ends = _routed_ends(rows, quantity, solved, rise, bend)
+    return solved.residual, *(float(end) for end in ends)
 
 
-def _psi(rows: Rows, extra_experts: np.ndarray, rise: np.ndarray, bend: np.ndarray) -> np.ndarray:
-    return expert_curve(np.asarray(extra_experts), rise, bend, rows.extra_experts.max())
+def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
+    """Return the least-squares solution at one shape, with columns X = Q · triangle."""
+    unit, triangle = np.linalg.qr(columns(rows, rise, bend))
+    mean = rows.log_loss.mean()  # off, and at the end on again, so that little cancels; it belongs to the first column
+    scores = unit.T @ (rows.log_loss - mean)
+    residual = float(np.sum((rows.log_loss - mean - unit @ scores) ** 2))
+    root = np.linalg.inv(triangle)
+    return Solved(residual, max(limit - residual, 0.0), root @ scores + [mean, 0, 0, 0], root)
+
+
+def _linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
+    """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
+    value, variance = h @ solved.solution, np.sum((h @ solved.root) ** 2)
+    return value + np.array([0, -1, 1]) * math.sqrt(solved.room * (variance + noise))
+
+
+def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
+    """Return the best value and both ends of prediction, observation, gain, slope, b or c (the table of step 3)."""
+    name, top = quantity.name, rows.extra_experts.max()
+    n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # of b at N = 1
+    if "E" in PLACE[name]:
+        psi = float(expert_curve(quantity.E - 1.0, rise, bend, top))
+        dense = (0, 0) if name == "gain" else (1, n)
+        return _linear_ends(solved, (*dense, psi, psi * n), noise=float(name == "observation"))
+    ends = _linear_ends(solved, (0, 0, 0, 1) if name == "c" else (0, 0, 1, n))
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the linear limit, where the span is 0, the sign is left
+        return ends / _span(rows, rise, bend)
+
+
+def _dense_ends(rows: Rows, name: str, solved: Solved, rise: float, bend: float) -> np.ndarray:
+    """Return the best value and both ends of a or d: h = dense - K · routed (the table of step 3)."""
+    n = -rows.log_size.mean()  # N = 1
+    dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
+    if rise > 0:
+        K = max(math.log10(rise / (rise + bend) ** 2), 0.0) / _span(rows, rise, bend)
+        return _linear_ends(solved, dense - K * routed)
+    # The linear limit is reached in many ways: K is 0 with E_start = 1, and grows without end as E_start does.
+    with np.errstate(invalid="ignore"):
+        value, low, high = math.inf * _linear_ends(solved, -routed)
+    _, low_at_1, high_at_1 = _linear_ends(solved, dense)
+    return np.array([value, np.fmin(low, low_at_1), np.fmax(high, high_at_1)])
+
+
+def _span(rows: Rows, rise: float, bend: float) -> np.float64:
+    """Return how many decades Ê grows from E = 1 to the largest E of the table."""
+    top = rows.extra_experts.max()
+    return np.log1p(rise * top / (1 + bend * top)) / math.log(10)
+
+
+def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> tuple[float, float, float]:
+    """Return log10 of the best effective_parameters and of their ends at one shape."""
+    at = math.log10(quantity.N)
+    psi = float(expert_curve(quantity.E - 1.0, rise, bend, rows.extra_experts.max()))
+    one_sign, best, low, high = _ratio(solved, (0, 0, psi, psi * (at - rows.log_size.mean())), (0, 1, 0, 0))
+    if not one_sign:  # a size slope of 0 is allowed: no dense size, or any, is as good
+        return at + best, -math.inf, math.inf
+    return at + best, at + low, at + high
+
+
+def _cutoff_ends(rows: Rows, solved: Solved) -> tuple[float, float, float]:
+    """Return log10 of the best N_cutoff and of its ends at one shape: infinite with an interaction of 0 or below.
+
+    Where an interaction of 0 is allowed, the ratios allowed are those below the lower root of step 2 and those above
+    the higher one. Towards an interaction of 0 from above the ratio -gain/interaction runs to ∞ if the gain is below 0,
+    and then the sizes above the higher root are the cut-offs; if it is above 0 it runs to -∞, a cut-off at no size.
+    """
+    one_sign, best, low, high = _ratio(solved, (0, 0, -1, 0), (0, 0, 0, 1))
+    gain, interaction = solved.solution[2:]
+    if one_sign and interaction < 0:
+        return math.inf, math.inf, math.inf
+    if not one_sign:
+        covariance = solved.root @ solved.root.T
+        flat = gain - interaction * covariance[2, 3] / covariance[3, 3]  # the best gain with an interaction of 0
+        low, high = (high if flat < 0 else -math.inf), math.inf
+    mean = rows.log_size.mean()
+    return (mean + best if interaction > 0 else math.inf), mean + low, mean + high
+
+
+def _ratio(solved: Solved, y: tuple, x: tuple) -> tuple[bool, float, float, float]:
+    """Return whether x·β has one sign, the best v = (y·β)/(x·β), and the two roots of step 2 for h = y - v x, s = 0.
+
+    With v = v̂ + δ, v̂ the best one, that condition is missed by h·β̂ = -δ (x·β̂), and step 2 reads
+
+        δ² (x·β̂)² <= room |u - δ u_x|²,     u = rootᵀ(y - v̂ x),  u_x = rootᵀx,     or, multiplied out,
+        steep δ² + 2 lean δ - room |u|² <= 0,     steep = (x·β̂)² - room |u_x|²,  lean = room u·u_x.
+
+    steep > 0 says that x·β = 0 is rejected: the values allowed lie between the roots. Else they lie outside them, or,
+    without roots, everywhere; then the higher root is given as -∞, so that every value is above it.
+    """
+    y, x = np.array(y, dtype=np.float64), np.array(x, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = (y @ solved.solution) / (x @ solved.solution)
+        u, u_x = (y - best * x) @ solved.root, x @ solved.root
+        steep, lean = (x @ solved.solution) ** 2 - solved.room * (u_x @ u_x), solved.room * (u @ u_x)
+        inner = lean**2 + steep * solved.room * (u @ u)
+        if not inner >= 0:
+            return False, best, math.inf, -math.inf
+        roots = best + (np.array([-1.0, 1.0]) * math.sqrt(inner) - lean) / steep
+    return bool(steep > 0), best, roots.min(), roots.max()
+
+
+def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]:
+    """Return E_start or E_max of a shape, as best value and both ends; in the linear limit NaN, 1 and ∞."""
+    if rise == 0:
+        return math.nan, 1.0, math.inf
+    both = rise + bend  # 1/E_start - 1/E_max
+    if name == "E_start":
+        own = max(rise / both**2, 1.0)  # 1 but for rounding, on that edge
+    else:
+        own = rise / (both * bend) if bend > 0 else math.inf
+    return own, own, own

@@ -1,7 +1,16 @@
-"""What the fits of `dense.py`, `log_linear.py` and `utilisation.py` share: checked columns and plain least squares.
+"""What the laws share: checked columns, plain least squares, and the form that is linear in both of two logarithms.
 
-Private to the reference. Everything is in log10 units.
+Private to the reference. Everything is in log10 units. The form, which `log_linear.py`, `routed.py` and
+`utilisation.py` put different things into, is
+
+    log10 L = a n + b e + c n e + d
+
+with n of a model's size (log10 N or log10 F) and e of its experts (log10 E, log10 Ê or log10 B̂). It can be read as a
+line in either: level + slope · e with level = a n + d and slope = b + c n, or level + slope · n with level = b e + d
+and slope = a + c e. What the laws answer beyond the loss itself is one of three questions about it.
 """
+
+import math
 
 import numpy as np
 
@@ -62,3 +71,53 @@ def independent(design: np.ndarray) -> bool:
     """Return whether the columns of `design` can be told apart: their directions span as many dimensions as columns."""
     length = np.linalg.norm(design, axis=0)
     return bool(np.all(length > 0)) and np.linalg.matrix_rank(design / length, tol=INDEPENDENT) == design.shape[1]
+
+
+def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
+    """Return the effective number of what is `extra` above its least: `start` at 0, rising, and below `limit`.
+
+    1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit), as in the equations of Ê and B̂; the limit may be math.inf.
+    """
+    saturation = 1.0 / limit  # 0 if the limit is infinite
+    return 1.0 / (1.0 / (extra + 1.0 / (1.0 / start - saturation)) + saturation)
+
+
+def bilinear(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """Return L = 10^(a n + b e + c n e + d), nats per token."""
+    a, b, c, d = coefficients
+    return 10.0 ** (a * n + b * e + c * n * e + d)
+
+
+def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
+    """Return 10^x at which level + slope · x falls to a loss; `never` where the slope is not below 0.
+
+    What is beyond the range of float64 is inf or 0.
+
+    Example:
+        From 10^0.3 a slope of -0.1 takes one decade to come down to 10^0.2.
+
+        >>> reach(np.array(0.2), np.array(0.3), np.array([-0.1, 0.1]), never=math.inf).round(6)
+        array([10., inf])
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return np.where(slope < 0, 10.0 ** ((log_loss - level) / slope), never)
+
+
+def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.ndarray, start: float) -> np.ndarray:
+    """Return 10^m at which (m, e = start) has the loss of (n, e): what a model with experts is worth without them.
+
+    Setting both losses equal leaves (a + c start) m = (a + c e) n + b (e - start). a + c start must not be 0.
+    """
+    a, b, c, _ = coefficients
+    with np.errstate(over="ignore", under="ignore"):
+        return 10.0 ** (((a + c * e) * n + b * (e - start)) / (a + c * start))
+
+
+def crossing(b: float, c: float) -> float:
+    """Return 10^(-b/c), at which b + c n rises to 0: inf if it never does (c <= 0) or beyond float64; NaN of NaN."""
+    if math.isnan(b) or math.isnan(c):
+        return math.nan
+    if c <= 0:
+        return math.inf
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        return float(np.float64(10.0) ** (-np.float64(b) / np.float64(c)))

@@ -1,8 +1,17 @@
 """What `fitting.py` and `uncertainty.py` share: the law as a curve that is linear in four unknowns, and a safe search.
 
 Private to the reference (the fast twin has its own kernel). In the order of use: `check_rows` takes logarithms; `shape`
-maps the unit square onto all (rise, bend), the two coefficients that are not linear; `expert_curve` is ψ; `project`
-solves for the four that are; `minimise` searches the square. The equations are in `fitting.py`.
+maps the unit square onto all (rise, bend), the two coefficients that are not linear; `expert_curve` is ψ; `columns`
+are what the four that are linear multiply, and `residual_sum` is what the best four leave; `minimise` searches the
+square. The equations are in `fitting.py`.
+
+Why the least value that `minimise` finds is the global one. The square is searched line by line: for each t the least
+value over w, and then the least of these over t. Every line is scanned from end to end, and its lowest few points are
+narrowed down, all of them to the end, before one is chosen. Nothing is followed downhill through the square, where the
+narrow slanted valley that E_start and E_max form would mislead a search along the axes; and a point that is low in the
+scan of a line and not the lowest is not given up: along w there are often two low points, one of them narrow. What
+could be missed is a low point that lies wholly between two points of a scan, 1/48 apart. The tests hold the fit to much
+denser scans.
 """
 
 import math
@@ -13,16 +22,30 @@ import numpy as np
 
 from ..notation import check_finite
 
-SCAN = 33  # points of the first scan along each axis
-ZOOM = 9  # points of each later scan, between the neighbours of the best point so far
-LEVELS = 13  # later scans: each narrows the interval 4 times, 2/32 · 4⁻¹³ = 1e-9 at the end
+SCAN = 49  # points of the scan of a line
 CANDIDATES = 3  # low points of a scan that are narrowed down
-CHOOSE = 2  # later scans until one of them is chosen
+GOLDEN = (math.sqrt(5) - 1) / 2  # the share of an interval that a step of golden section keeps, 0.618
+STEPS = 37  # of them: 2/48 · 0.618³⁷ = 8e-10 is left of the interval around a point of the scan
+STRAIGHT = 1e-14  # rise·top and bend·top below which rounding of the losses hides that ψ is no straight line
 RESOLUTION = 1e-10  # log10; root mean square differences of predictions below this are the search's own
 LEAST_ROWS = 7  # one more than the coefficients, so that there is a residual to judge by
 LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top: two more values are needed to fix rise and bend
 LEAST_CELLS = 6  # different (N, E): one for each coefficient
 INDEPENDENT = 1e-8  # singular value, of columns of length 1, below which they are taken to depend on each other
+
+
+class Words(NamedTuple):
+    """What a complaint about a table calls its columns and the two coefficients that are searched."""
+
+    size: str = "size"
+    sizes: str = "sizes"
+    experts: str = "num_experts"
+    expert_count: str = "num_experts"  # one of them
+    expert_counts: str = "num_experts"  # several
+    searched: str = "E_start and E_max"
+
+
+ROUTED_WORDS = Words()
 
 
 class Rows(NamedTuple):
@@ -45,8 +68,10 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     return listed.reshape(np.shape(values))
 
 
-def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> Rows:
-    """Return the table in logarithms. Raises ValueError as `fit_routed` says."""
+def check_rows(
+    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
+) -> Rows:
+    """Return the table in logarithms. Raises ValueError as `fit_routed` says, in the words given."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -60,16 +85,18 @@ def check_rows(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.n
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise ValueError(
-            f"{levels} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{levels} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
             f"{LEAST_EXPERT_COUNTS}"
         )
     cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
     if cells < LEAST_CELLS:
-        raise ValueError(f"{cells} different pairs of size and num_experts; 6 coefficients need at least {LEAST_CELLS}")
+        raise ValueError(
+            f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least {LEAST_CELLS}"
+        )
     if not _independent(np.log10(size), experts - 1.0):
         raise ValueError(
-            "size, num_experts and their product cannot be told apart in these rows; needed: at least two sizes, with "
-            "more than one num_experts at two of them"
+            f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least two "
+            f"{words.sizes}, with more than one {words.expert_count} at two of them"
         )
     return Rows(np.log10(size), experts - 1.0, np.log10(loss))
 
@@ -85,122 +112,119 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
     return True
 
 
-def shape(t: np.ndarray, w: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray]:
-    """Map the unit square onto every (rise, bend) of the domain (`fitting.py`, step 1).
+def shape(t: float, w: float, top: float) -> tuple[float, float]:
+    """Map a point of the unit square onto (rise, bend) of the domain, all of which is reached (`fitting.py`, step 1).
 
     t is 1/E_start, which runs from 0 to 1, and w is E_start/E_max, which does too, both stretched so that equal steps
     are equal ratios wherever the x of the table can tell: 1/E_start = g(t)/top and E_start/E_max = g(w)/(g(w)+g(1-w))
     with g(v) = (1 + top)^v - 1. The sides are: t = 1, E_start = 1; w = 0, E_max = ∞; t = 0 and w = 1, linear limit.
     """
 
-    def stretch(v):
-        return np.expm1(v * np.log1p(top))
+    def stretch(v: float) -> float:
+        return math.expm1(v * math.log1p(top))
 
-    inverse_start = np.minimum(stretch(t) / top, 1.0)
-    both = stretch(w) + stretch(1 - np.asarray(w))
-    ratio, rest = stretch(w) / both, stretch(1 - np.asarray(w)) / both  # rest = 1 - ratio, without cancellation
-    return inverse_start * rest**2, inverse_start * rest * ratio
+    inverse_start = min(stretch(t) / top, 1.0)
+    both = stretch(w) + stretch(1 - w)
+    ratio, rest = stretch(w) / both, stretch(1 - w) / both  # rest = 1 - ratio, without cancellation
+    rise, bend = inverse_start * rest**2, inverse_start * rest * ratio
+    # So near to the linear limit no loss can tell it from the limit itself.
+    return (0.0, 0.0) if max(rise, bend) * top < STRAIGHT else (rise, bend)
 
 
-def expert_curve(extra_experts: np.ndarray, rise: np.ndarray, bend: np.ndarray, top: float) -> np.ndarray:
+def expert_curve(extra_experts: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
     """Return ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its value at x = top; x/top where rise = 0."""
     # A quotient of two tiny logarithms is exact, but 0/0 is not: the linear limit is written out.
-    linear = np.asarray(rise) == 0
-    safe_rise = np.where(linear, 1.0, rise)
-    curved = np.log1p(safe_rise * extra_experts / (1 + bend * extra_experts))
-    curved = curved / np.log1p(safe_rise * top / (1 + bend * top))
-    return np.where(linear, extra_experts / top, curved)
+    if rise == 0:
+        return extra_experts / top
+    return np.log1p(rise * extra_experts / (1 + bend * extra_experts)) / math.log1p(rise * top / (1 + bend * top))
 
 
-def project(rows: Rows, rise: np.ndarray, bend: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Solve step 2 of `fitting.py` for each pair (rise, bend) by Gram-Schmidt, one column after the other.
+def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
+    """Return what the four linear unknowns multiply (`fitting.py`, step 2): 1, n, ψ and ψ·n, [rows, 4].
 
-    The columns are 1, log10 N, ψ·(log10 N - at), ψ. With `at` taken off in the third, the coefficient of the fourth
-    is the gain at the size log10 N = at, and because ψ comes last its coefficient is a simple regression on what is
-    left of it once the other columns are removed.
-
-    Args:
-        rows: the table, n rows.
-        rise, bend: any shape, of step 1 of `fitting.py`.
-        at: log10 of the size at which the gain is wanted.
-
-    Returns:
-        Three arrays of the shape of `rise`: the residual sum of squares; the gain at that size, which is the change of
-        log10 L from E = 1 to the largest E of the table; and the gain's variance divided by the residual variance.
+    n is log10 N less its mean over the table: sizes counted from there keep the columns from being nearly alike.
     """
-    psi = expert_curve(rows.extra_experts, np.asarray(rise)[..., None], np.asarray(bend)[..., None],
-                       rows.extra_experts.max())  # fmt: skip  # (..., n)
-    fixed, _ = np.linalg.qr(np.stack([np.ones_like(rows.log_size), rows.log_size - rows.log_size.mean()], axis=1))
+    offset = rows.log_size - rows.log_size.mean()
+    psi = expert_curve(rows.extra_experts, rise, bend, rows.extra_experts.max())
+    return np.stack([np.ones_like(offset), offset, psi, psi * offset], axis=1)
 
-    def without_fixed(column: np.ndarray) -> np.ndarray:
-        return column - (column @ fixed) @ fixed.T
 
-    def without(column: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        return column - (column * unit).sum(-1, keepdims=True) * unit
+def residual_sum(rows: Rows, rise: float, bend: float) -> float:
+    """Return the least sum of squared residuals at one (rise, bend), log10 units squared.
 
-    tilt = without_fixed(psi * (rows.log_size - at))
-    tilt = tilt / np.linalg.norm(tilt, axis=-1, keepdims=True)
-    level = without(without_fixed(psi), tilt)
-    target = without(without_fixed(rows.log_loss), tilt)
-    weight = (level**2).sum(-1)
-    gain = (level * target).sum(-1) / weight
-    residual = target - gain[..., None] * level
-    return (residual**2).sum(-1), gain, 1.0 / weight
+    Example:
+        Losses that rise and fall with the rows, which the law cannot follow.
+
+        >>> size, experts = np.repeat([7.0, 8.0], 4), np.tile([0.0, 1.0, 2.0, 3.0], 2)
+        >>> rows = Rows(size, experts, np.tile([0.01, -0.01], 4))
+        >>> round(residual_sum(rows, 0.0, 0.0), 6)  # a straight line through four points takes a fifth of 8e-4
+        0.00064
+    """
+    design = columns(rows, rise, bend)
+    target = rows.log_loss - rows.log_loss.mean()  # the first column's; taken off so that little cancels below
+    solution = np.linalg.lstsq(design, target, rcond=None)[0]
+    return float(np.sum((target - design @ solution) ** 2))
 
 
 def minimise(
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray], t_range: tuple[float, float],
-    w_range: tuple[float, float],
-) -> tuple[float, float, float]:  # fmt: skip
-    """Return (t, w, value) at the least value of `function` over a rectangle.
+    function: Callable[[float, float], float], t_range: tuple[float, float], w_range: tuple[float, float]
+) -> tuple[float, float, float]:
+    """Return (t, w, value) at the least value of `function` over a rectangle; see the top of this file.
 
-    The least value over w is found for each t, and then the least of these over t. Nesting costs evaluations and
-    buys safety: a narrow slanted valley, which E_start and E_max always form, misleads a search along the axes.
+    Only the order of the values counts, so that they may be infinite, or tuples, which Python orders by their first
+    entries, and by the next ones where those are equal.
 
-    No line is given up for its lowest point alone. Along w there are often two low points, one of them narrow, and a
-    scan may pass it by at some t; then the least values over t have a false hill where the narrow point is, and the
-    search over t turns away from the optimum. So the lowest few are narrowed down before one is chosen, along both.
+    Example:
+        A narrow slanted valley.
+
+        >>> t, w, value = minimise(lambda t, w: 1e4 * (t - w) ** 2 + (t + w - 1.3) ** 2, (0.0, 1.0), (0.0, 1.0))
+        >>> round(t, 6), round(w, 6)
+        (0.65, 0.65)
     """
 
-    def best_w(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _minimise_along(lambda w: function(np.broadcast_to(t[:, None], w.shape), w), w_range, t.size)
+    def least_over_w(t: float) -> tuple[float, float]:
+        return least_on_line(lambda w: function(t, w), *w_range)
 
-    def least_over_w(t: np.ndarray) -> np.ndarray:
-        return best_w(t[0])[1][None]
-
-    t, value = _minimise_along(least_over_w, t_range, 1)
-    return float(t[0]), float(best_w(t)[0][0]), float(value[0])
+    value, t = least_on_line(lambda t: least_over_w(t)[0], *t_range)
+    return t, least_over_w(t)[1], value
 
 
-def _minimise_along(function, ends: tuple[float, float], lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scan between the ends, narrow down the lowest points, choose one, and narrow that down to the end.
+def least_on_line(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Return (value, point) at the least value of a function from `low` to `high`: a scan, and its low points narrowed.
 
-    Args:
-        function: maps points [lines, K] to values [lines, K].
-        ends: of every line.
-        lines: how many there are.
-
-    Returns:
-        The best points and their values, each [lines].
+    Example:
+        >>> value, point = least_on_line(lambda x: min((x - 0.2) ** 2 + 0.01, (x - 0.8) ** 2), 0.0, 1.0)
+        >>> round(value, 9), round(point, 6)
+        (0.0, 0.8)
     """
-    low, high = np.full((lines, 1), ends[0]), np.full((lines, 1), ends[1])
-    for level in range(LEVELS + 1):
-        count = 1 if ends[0] == ends[1] else (SCAN if level == 0 else ZOOM)
-        points = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)  # [lines, candidates, count]
-        values = function(points.reshape(lines, -1)).reshape(points.shape)
-        if level == 0 and count > 1:
-            bent = np.pad(values[:, 0], ((0, 0), (1, 1)), constant_values=np.inf)
-            lowest = np.where(values[:, 0] <= np.minimum(bent[:, :-2], bent[:, 2:]), values[:, 0], np.inf)
-            best = np.argsort(lowest, axis=1, kind="stable")[:, :CANDIDATES]
-            points, values = np.repeat(points, CANDIDATES, axis=1), np.repeat(values, CANDIDATES, axis=1)
+    if low == high:
+        return function(low), low
+    points = np.linspace(low, high, SCAN).tolist()
+    values = [function(point) for point in points]
+    # A point is low if neither neighbour is below; at an end of the line the point itself stands for the one missing.
+    left, right = np.maximum(np.arange(SCAN) - 1, 0), np.minimum(np.arange(SCAN) + 1, SCAN - 1)
+    lows = [k for k in range(SCAN) if values[k] <= min(values[left[k]], values[right[k]])]
+    found = []
+    for k in sorted(lows, key=lambda k: values[k])[:CANDIDATES]:
+        found += [(values[k], points[k]), _narrow_down(function, points[left[k]], points[right[k]])]
+    return min(found)
+
+
+def _narrow_down(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Return (value, point) at the least value between `low` and `high`, where there is one low point: golden section.
+
+    Two points inside divide the interval; the part beyond the higher of the two is given up. Of the golden ratio, so
+    that the point that stays divides what is left in the same way, and each step asks for one new value.
+    """
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = function(left), function(right)
+    for _ in range(STEPS):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = function(left)
         else:
-            best = values.argmin(axis=2)
-        around = best + np.array([-1, 0, 1])[:, None, None]
-        low, here, high = np.take_along_axis(points[None], around.clip(0, count - 1)[..., None], axis=3)[..., 0]
-        value = np.take_along_axis(values, best[..., None], axis=2)[..., 0]
-        if level in (CHOOSE, LEVELS) or count == 1:
-            chosen = value.argmin(axis=1)[:, None]
-            low, here, high, value = (np.take_along_axis(v, chosen, axis=1) for v in (low, here, high, value))
-        if count == 1:
-            break
-    return here[:, 0], value[:, 0]
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = function(right)
+    return min((at_left, left), (at_right, right))

@@ -11,6 +11,18 @@ squares with one answer, and where it is not, the rest is searched (variable pro
 Every fit has the fields coefficients, objective, rmsle, status, covariance, rows and criterion. `predict` works
 whatever the status is; it gives NaN where a law has nothing to say (a size without a line, for per-size).
 
+A law of your own is one record more. Here is one in which nothing matters; what goes over laws takes it as the others:
+
+    >>> class Mean(NamedTuple):
+    ...     d: float
+    >>> nothing = Law(
+    ...     name="constant", formula="log10 L = d", parameters=(Parameter("d", "log10 nats", "mean of log10 L"),),
+    ...     columns=("dense_parameters",), linear=("d",), fit=lambda size, loss: Mean(np.log10(loss).mean()),
+    ...     predict=lambda fit, size: np.full(np.shape(size), 10**fit.d))
+    >>> from routelaws.reference.laws.held_out import leave_one_out
+    >>> leave_one_out(nothing, [np.array([1e7, 1e8, 1e9])], 10 ** np.array([0.3, 0.2, 0.1])).errors.round(6).tolist()
+    [-0.15, 0.0, 0.15]
+
 The dense law takes dense rows only; the others count a dense model as E = 1, or with the B that it has.
 
     >>> for law in LAWS.values():
@@ -25,6 +37,8 @@ The dense law takes dense rows only; the others count a dense model as E = 1, or
 
 from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
 
 from . import dense, fitting, log_linear, utilisation
 
@@ -47,6 +61,7 @@ class Law(NamedTuple):
     linear: tuple[str, ...]  # the parameters in which log10 L is linear, or the products that it is linear in
     fit: Callable  # (*columns, loss) -> a record of the fit
     predict: Callable  # (fit, *columns) -> loss, nats per token
+    given: Callable = lambda *columns: {}  # keyword arguments of `fit` that a table gives, kept where rows are left out
 
 
 _ROUTED = ("dense_parameters", "num_experts")
@@ -141,6 +156,7 @@ _UTILISATION = Law(
     linear=("a", "b", "c", "d"),
     fit=utilisation.fit_utilisation,
     predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}

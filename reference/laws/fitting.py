@@ -17,10 +17,10 @@ know. Here the problem is taken apart instead:
 
        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
-   and four-column least squares solves it (`project`). ψ and log10 Ê span the same models: they differ by a factor
+   and four-column least squares solves it (`residual_sum`). ψ and log10 Ê span the same models: they differ by a factor
    and a shift.
 3. What is left is a function of two variables. `shape` maps the unit square onto all allowed pairs, limits included,
-   and `minimise` scans the square and zooms in on the lowest point. These three are in `_projection.py`.
+   and `minimise` scans the square line by line and narrows its low points down. These three are in `_projection.py`.
 
 That the optimum is the global one is shown by this scan and not proved: a low point that lies wholly between the points
 of the scan would be missed. Tests hold the fit to much denser scans in other coordinates.
@@ -34,7 +34,7 @@ happened to end up large.
 A few bad rows can move a least-squares fit at will. With `huber` the sum of Huber terms is minimised instead, over the
 same domain: step 2 is then a convex problem with a method of its own (`_huber.py`), and step 3 stays as it is.
 
-Gives up: speed. A fit solves tens of thousands of small least-squares problems.
+Gives up: speed. A fit solves some ten thousand small least-squares problems, one after the other.
 """
 
 import math
@@ -43,7 +43,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from . import _huber
-from ._projection import RESOLUTION, Rows, check_range, check_rows, expert_curve, minimise, project, shape
+from ._projection import RESOLUTION, Rows, check_range, check_rows, columns, expert_curve, minimise, residual_sum, shape
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
@@ -129,22 +129,7 @@ def fit_routed(
         mean squared difference of log10 losses: [-0.08, -18.44, 1.49, 1.05, 1.0, 1.03]
         sum of Huber terms of log10 losses, delta = 0.0001: [-0.08, -0.11, 0.01, 1.1, 2.0, 300.96]
     """
-    rows = check_rows(dense_parameters, num_experts, loss)
-    huber = None if huber is None else _huber.check_delta(huber)
-
-    def residual_sum(t: np.ndarray, w: np.ndarray) -> np.ndarray:
-        rise, bend = shape(t, w, rows.extra_experts.max())
-        if huber is None:
-            return project(rows, rise, bend, rows.log_size.mean())[0]
-        return _huber.solve(rows, rise, bend, huber)[0]
-
-    found = [(status, *minimise(residual_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
-    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
-    if huber is not None:
-        floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
-    lowest = min(value for *_, value in found)
-    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
-    return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
+    return _fit_rows(check_rows(dense_parameters, num_experts, loss), huber)
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -167,15 +152,32 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
+def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
+    """Return the best fit to a checked table (step 3): of every piece of the domain, and then the best of these."""
+    huber = None if huber is None else _huber.check_delta(huber)
+
+    def least_sum(t: float, w: float) -> float:
+        rise, bend = shape(t, w, rows.extra_experts.max())
+        if huber is None:
+            return residual_sum(rows, rise, bend)
+        return _huber.solve(rows, rise, bend, huber)[0]
+
+    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
+    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
+    if huber is not None:
+        floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
+    lowest = min(value for *_, value in found)
+    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
+    return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
+
+
 def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:
     """Return everything that is reported about the optimum at (rise, bend)."""
     rise, bend, top = float(rise), float(bend), float(rows.extra_experts.max())
     centre = float(rows.log_size.mean())
-    psi = expert_curve(rows.extra_experts, rise, bend, top)
-    design = np.stack([np.ones_like(psi), rows.log_size - centre, psi, psi * (rows.log_size - centre)], axis=1)
-    target = rows.log_loss
-    if huber is not None:  # what the law predicts at this shape, which the columns below fit exactly
-        target = target - _huber.solve(rows, np.asarray(rise), np.asarray(bend), huber)[1]
+    design, target = columns(rows, rise, bend), rows.log_loss
+    if huber is not None:  # what the law predicts at this shape, which the columns fit exactly
+        target = target - _huber.solve(rows, rise, bend, huber)[1]
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     residual = rows.log_loss - design @ solution
     square = float(np.mean(residual**2))

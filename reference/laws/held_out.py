@@ -14,9 +14,9 @@ leaving one row out; leaving sizes out is our choice.
 What cannot be predicted is NaN and is counted, never guessed: rows of a fold whose rest cannot determine the law, and
 rows about which the law says nothing (per-size lines, when the size is left out).
 
-What is given and not fitted stays the same in every fold. That is B_min of the law in (F, B), the least B of all rows:
-it comes from how the models are built and not from a loss, so that nothing of a row left out leaks into its prediction,
-and without it the row with the least B could not be predicted (its B̂ would not exist).
+What is given and not fitted (`Law.given`) stays the same in every fold. That is B_min of the law in (F, B), the least B
+of all rows: it comes from how the models are built and not from a loss, so that nothing of a row left out leaks into
+its prediction, and without it the row with the least B could not be predicted (its B̂ would not exist).
 """
 
 import math
@@ -97,7 +97,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         ValueError: as `law.fit` for the whole table, or `groups` is of another length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
-    fit = _fit_of(law, columns)
+    fit = partial(law.fit, **law.given(*columns))
     fit(*columns, loss)  # what is wrong with the table is said here
     errors = np.full(loss.size, np.nan)
     names = np.unique(groups)
@@ -158,13 +158,6 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
     if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
         raise ValueError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
     return columns, loss, groups
-
-
-def _fit_of(law: Law, columns: list[np.ndarray]):
-    """Return `law.fit`, with B_min held if the law has one."""
-    if any(parameter.name == "B_min" for parameter in law.parameters):
-        return partial(law.fit, B_min=float(np.min(columns[law.columns.index("utilisation")])))
-    return law.fit
 
 
 def _summary(errors: np.ndarray, folds: int) -> HeldOut:

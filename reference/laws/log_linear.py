@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._columns import CRITERION, check_columns, independent, least_squares, need_rows
+from ._columns import CRITERION, check_columns, crossing, independent, least_squares, need_rows, reach, worth
 from ._projection import INDEPENDENT, check_range
 
 
@@ -154,13 +154,11 @@ def effective_parameter_count(
         >>> print(round(float(effective_parameter_count(1e6, 100, SeparableCoefficients(-0.1, -0.05, 1.0)))))
         10000000
     """
-    a = _interacting(coefficients).a
-    if a == 0:
+    law = _interacting(coefficients)
+    if law.a == 0:
         raise ValueError("a is 0: no dense size is equivalent, since size does not change the loss")
-    slope = slope_in_experts(dense_parameters, coefficients)
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
-    with np.errstate(over="ignore", under="ignore"):
-        return 10.0 ** (log_size + slope * np.log10(check_range("num_experts", num_experts, least=1.0)) / a)
+    return worth(law, log_size, np.log10(check_range("num_experts", num_experts, least=1.0)), start=0.0)
 
 
 def experts_for_loss(
@@ -189,10 +187,9 @@ def experts_for_loss(
         [ 1. 10.]
     """
     level, slope = _line_at_size(dense_parameters, coefficients)
-    short = np.log10(check_range("loss", loss, above=0.0)) - level  # below 0 where the dense loss is above the target
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        helped = np.where(slope < 0, 10.0 ** (short / slope), math.inf)
-    return np.where(np.isnan(short), np.nan, np.where(short >= 0, 1.0, helped))
+    log_loss = np.log10(check_range("loss", loss, above=0.0))
+    experts = np.where(log_loss >= level, 1.0, reach(log_loss, level, slope, never=math.inf))
+    return np.where(np.isnan(level), np.nan, experts)
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
@@ -218,9 +215,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
         100000000
     """
     level, slope = _line_at_experts(num_experts, coefficients)
-    short = np.log10(check_range("loss", loss, above=0.0)) - level
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+    return reach(np.log10(check_range("loss", loss, above=0.0)), level, slope, never=math.nan)
 
 
 def cutoff(coefficients: LogLinearCoefficients) -> float:
@@ -239,12 +234,7 @@ def cutoff(coefficients: LogLinearCoefficients) -> float:
         (1000000000000.0, inf)
     """
     _, b, c, _ = map(float, _interacting(coefficients))
-    if math.isnan(b) or math.isnan(c):
-        return math.nan
-    if c <= 0:
-        return math.inf
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.float64(10.0) ** (-np.float64(b) / np.float64(c)))
+    return crossing(b, c)
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._columns import bilinear, crossing, effective, reach, worth
 from ._projection import check_range
 
 
@@ -71,9 +72,7 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
     num_experts = check_range("num_experts", num_experts, least=1.0)
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
-    saturation = 0.0 if math.isinf(E_max) else 1.0 / E_max
-    offset = 1.0 / (1.0 / E_start - saturation)
-    return 1.0 / (1.0 / (num_experts - 1.0 + offset) + saturation)
+    return effective(num_experts - 1.0, E_start, E_max)
 
 
 def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
@@ -99,8 +98,7 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
     """
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
-    a, b, c, d = coefficients[:4]
-    return 10.0 ** (a * log_size + b * log_experts + c * log_size * log_experts + d)
+    return bilinear(coefficients[:4], log_size, log_experts)
 
 
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
@@ -164,11 +162,9 @@ def effective_parameter_count(
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
     log_start = math.log10(coefficients.E_start)
-    dense_slope = coefficients.a + coefficients.c * log_start
-    if dense_slope == 0:
+    if coefficients.a + coefficients.c * log_start == 0:
         raise ValueError("a + c log10 E_start is 0: no dense size is equivalent, since size does not change the loss")
-    slope = coefficients.a + coefficients.c * log_experts
-    return 10.0 ** ((slope * log_size + coefficients.b * (log_experts - log_start)) / dense_slope)
+    return worth(coefficients[:4], log_size, log_experts, log_start)
 
 
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
@@ -202,12 +198,12 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
     log_start = np.log10(effective_experts(1.0, coefficients.E_start, coefficients.E_max))
     saturation = 1.0 / coefficients.E_max  # 0 if E_max is infinite
     slope = coefficients.b + coefficients.c * log_size
-    short = log_loss - coefficients.a * log_size - coefficients.d
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        left = 10.0 ** (-short / slope) - saturation  # 1/Ê - 1/E_max
+    level = coefficients.a * log_size + coefficients.d
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = 1.0 / reach(log_loss, level, slope, never=math.inf) - saturation  # 1/Ê - 1/E_max
         experts = 1.0 + 1.0 / left - 1.0 / (1.0 / coefficients.E_start - saturation)
         experts = np.where((slope < 0) & (left > 0), np.maximum(experts, 1.0), math.inf)
-    return np.where(short >= slope * log_start, 1.0, experts)
+    return np.where(log_loss - level >= slope * log_start, 1.0, experts)
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
@@ -235,10 +231,9 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         100000000
     """
     log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
-    short = np.log10(check_range("loss", loss, above=0.0)) - coefficients.b * log_experts - coefficients.d
-    slope = coefficients.a + coefficients.c * log_experts
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+    log_loss = np.log10(check_range("loss", loss, above=0.0))
+    level, slope = coefficients.b * log_experts + coefficients.d, coefficients.a + coefficients.c * log_experts
+    return reach(log_loss, level, slope, never=math.nan)
 
 
 def cutoff(coefficients: RoutedCoefficients) -> float:
@@ -256,13 +251,7 @@ def cutoff(coefficients: RoutedCoefficients) -> float:
         >>> cutoff(RoutedCoefficients(-0.08, -0.12, 0.0, 1.1, 2.0, 300.0))
         inf
     """
-    b, c = float(coefficients.b), float(coefficients.c)
-    if math.isnan(b) or math.isnan(c):
-        return math.nan
-    if c <= 0:
-        return math.inf
-    with np.errstate(over="ignore", divide="ignore", under="ignore"):
-        return float(np.float64(10.0) ** (-np.float64(b) / np.float64(c)))
+    return crossing(float(coefficients.b), float(coefficients.c))
 
 
 # What this file does not do: find the coefficients (`fitting.py`), or say how far they can be trusted

@@ -16,11 +16,13 @@ The interval (all kinds)
    RSS*(v) <= limit = RSS_min · (1 + q²/(n - 6)), where RSS*(v) is the least residual sum of squares among all laws of
    the domain that have that value, and q is Student's two-sided quantile with n - 6 degrees of freedom
    (`student_quantile`). For an observation, RSS* counts the new run as one more row.
-2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`, so the laws
-   allowed there are an ellipsoid, and the values allowed have ends in closed form: those of a parabola where v is
-   linear in the unknowns, and two tangents (Fieller's theorem) where it is a ratio of such.
-3. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end, found by
-   the same scan and zoom as the fit. Were the union in pieces, this would be the shortest interval that holds them.
+2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`, and so is the
+   condition that it says v: for the quantities that are ratios too, since y/x = v is y - v x = 0. The least residual
+   sum under one linear condition is a formula, so that the values allowed there are the solutions of an inequality of
+   second degree in v.
+3. A value is allowed if it is at some shape. So the interval is the union over all shapes: its ends are the least lower
+   end and the greatest upper end, found by the same scan as the optimum of the fit. Were the union in pieces, this
+   would be the shortest interval that holds them.
 
 Steps 2 and 3 are in `_allowed.py`. No quadratic approximation is made in E_start and E_max; the edges and limits of
 their domain are part of the union. An infinite end says that the data allow laws whose value lies beyond any number:
@@ -37,8 +39,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..notation import check_finite
-from ._allowed import PLACE, natural, union
-from ._projection import Rows, check_rows
+from ._allowed import PLACE, union
+from ._projection import check_rows
 from .fitting import fit_routed
 
 _COEFFICIENTS = 6  # of the law: the degrees of freedom are n - 6, also where the optimum lies on an edge
@@ -127,7 +129,7 @@ def profile_intervals(
     limit = fit.objective * rows.log_loss.size * (1 + quantile**2 / (rows.log_loss.size - _COEFFICIENTS))
     found = []
     for quantity in quantities:
-        value, low, high = (natural(rows, quantity, end) for end in union(rows, quantity, fit, limit))
+        value, low, high = union(rows, quantity, fit, limit)
         outside = _extrapolated(dense_parameters, num_experts, quantity, value)
         found.append(Interval(quantity, value, low, high, level, outside))
     return found
@@ -192,11 +194,9 @@ def slope_interval(
     Raises:
         ValueError: as `fit_routed`, or `at` or `level` is out of its range.
     """
-    rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
+    sizes = _check_sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
-    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
-    slope, low, high = (np.array([item[i] for item in found]) for i in (1, 2, 3))
-    return SlopeInterval(sizes, slope, low, high, _outside(rows, sizes))
+    return SlopeInterval(sizes, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
 def gain_interval(
@@ -226,9 +226,7 @@ def gain_interval(
     if not (math.isfinite(experts) and experts > 1):
         raise ValueError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
-    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
-    gain, low, high = (np.array([item[i] for item in found]) for i in (1, 2, 3))
-    return GainInterval(sizes, experts, gain, low, high, _outside(rows, sizes))
+    return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
 def student_quantile(level: float, degrees: int) -> float:
@@ -316,10 +314,12 @@ def _check_sizes(at) -> np.ndarray:
     return sizes
 
 
-def _outside(rows: Rows, sizes: np.ndarray) -> np.ndarray:
-    """Return which sizes lie outside those of the table."""
-    log_sizes = np.log10(sizes)
-    return (log_sizes < rows.log_size.min()) | (log_sizes > rows.log_size.max())
+def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float) -> list[np.ndarray]:
+    """Return the values, the low ends and the high ends of quantities, and which N lies outside the table; [m] each."""
+    found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    least, most = np.min(dense_parameters), np.max(dense_parameters)
+    outside = np.array([not least <= item.quantity.N <= most for item in found], dtype=bool)
+    return [*(np.array([item[i] for item in found], dtype=np.float64) for i in (1, 2, 3)), outside]
 
 
 # What this file does not do: bootstrap and jackknife (`resampling.py`), held-out errors (`held_out.py`).

@@ -41,9 +41,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
-from ._columns import check_columns
-from ._projection import check_range
-from .fitting import LossCurve, RoutedFit, fit_routed, predict_curve
+from ._columns import bilinear, check_columns, effective, reach, worth
+from ._projection import Words, check_range, check_rows
+from .fitting import LossCurve, RoutedFit, _fit_rows, predict_curve
 
 Status = Literal[
     "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"
@@ -51,6 +51,15 @@ Status = Literal[
 
 FLOOR = 0.1
 """The unit u, and so the least B_start that a fit allows, as a share of B_min."""
+
+_WORDS = Words("teraflops", "values of teraflops", "utilisation", "value of utilisation", "values of utilisation",
+               "B_start and B_max")  # fmt: skip
+
+_STATUSES: dict[str, Status] = {
+    "interior": "interior", "E_start at 1": "B_start at its floor", "E_max unbounded": "B_max unbounded",
+    "E_start at 1, E_max unbounded": "B_start at its floor, B_max unbounded", "linear limit": "linear limit",
+}  # fmt: skip
+"""What the statuses of the fit in (F, E') say of B."""
 
 
 class Compute(NamedTuple):
@@ -149,9 +158,7 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
     least = float(check_range("B_min", B_min, above=0.0))
     if not (0 < B_start < B_max):
         raise ValueError(f"B_start is {B_start} and B_max is {B_max}; needed: 0 < B_start < B_max")
-    extra = check_range("utilisation", utilisation, least=least) - least
-    saturation = 0.0 if math.isinf(B_max) else 1.0 / B_max
-    return 1.0 / (1.0 / (extra + 1.0 / (1.0 / B_start - saturation)) + saturation)
+    return effective(check_range("utilisation", utilisation, least=least) - least, B_start, B_max)
 
 
 def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
@@ -177,8 +184,7 @@ def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: U
     """
     log_flops = np.log10(check_range("teraflops", teraflops, above=0.0))
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
-    a, b, c, d = coefficients[:4]
-    return 10.0 ** (a * log_flops + b * log_utilisation + c * log_flops * log_utilisation + d)
+    return bilinear(coefficients[:4], log_flops, log_utilisation)
 
 
 def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
@@ -239,12 +245,9 @@ def effective_teraflops(
     log_flops = np.log10(check_range("teraflops", teraflops, above=0.0))
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
     log_start = math.log10(coefficients.B_start)
-    dense_slope = coefficients.a + coefficients.c * log_start
-    if dense_slope == 0:
+    if coefficients.a + coefficients.c * log_start == 0:
         raise ValueError("a + c log10 B_start is 0: no F at B_min is equivalent, since F does not change the loss")
-    slope = coefficients.a + coefficients.c * log_utilisation
-    with np.errstate(over="ignore", under="ignore"):
-        return 10.0 ** ((slope * log_flops + coefficients.b * (log_utilisation - log_start)) / dense_slope)
+    return worth(coefficients[:4], log_flops, log_utilisation, log_start)
 
 
 def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
@@ -270,10 +273,9 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
         10.0
     """
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
-    short = np.log10(check_range("loss", loss, above=0.0)) - coefficients.b * log_utilisation - coefficients.d
-    slope = coefficients.a + coefficients.c * log_utilisation
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        return np.where(slope < 0, 10.0 ** (short / slope), np.nan)
+    log_loss = np.log10(check_range("loss", loss, above=0.0))
+    level, slope = coefficients.b * log_utilisation + coefficients.d, coefficients.a + coefficients.c * log_utilisation
+    return reach(log_loss, level, slope, never=math.nan)
 
 
 def fit_utilisation(
@@ -309,17 +311,13 @@ def fit_utilisation(
     least = float(np.min(utilisation) if B_min is None else check_range("B_min", B_min, above=0.0))
     extra = np.atleast_1d(check_range("utilisation", utilisation, least=least)) - least
     unit = FLOOR * least
-    try:
-        fit = fit_routed(teraflops, 1.0 + extra / unit, loss, huber)
-    except ValueError as error:
-        raise ValueError(_in_our_words(str(error))) from None
+    fit = _fit_rows(check_rows(teraflops, 1.0 + extra / unit, loss, _WORDS), huber)
     covariance = np.zeros((7, 7))
     change = _change_of_unit(unit)
     covariance[:6, :6] = change @ fit.covariance @ change.T
     curve = UtilisationCurve(fit.curve, least, unit)
-    status: Status = _in_our_words(fit.status)
-    return UtilisationFit(_coefficients(fit, unit, least), curve, fit.objective, fit.rmsle, status, covariance,
-                          fit.rows, fit.criterion)  # fmt: skip
+    return UtilisationFit(_coefficients(fit, unit, least), curve, fit.objective, fit.rmsle, _STATUSES[fit.status],
+                          covariance, fit.rows, fit.criterion)  # fmt: skip
 
 
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
@@ -354,20 +352,6 @@ def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoeff
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
-
-
-_WORDS = {
-    "E_start at 1": "B_start at its floor", "E_start": "B_start", "E_max": "B_max", "dense_parameters": "teraflops",
-    "different num_experts": "different values of utilisation", "one num_experts": "one value of utilisation",
-    "num_experts": "utilisation", "sizes": "values of teraflops", "size": "teraflops",
-}  # fmt: skip
-
-
-def _in_our_words(text: str) -> str:
-    """Return a status or a complaint of `fit_routed` in the words of this law."""
-    for theirs, ours in _WORDS.items():
-        text = text.replace(theirs, ours)
-    return text
 
 
 # What this file does not do: choose the rows (`accelerated/table.py`), or say how far a fit can be trusted.

@@ -1,0 +1,98 @@
+"""Errors of rows left out, without a fit for each fold: the short cuts of `held_out.py`, one for each kind of law.
+
+For a law that is linear throughout the error follows from the one fit to all rows: with H the matrix that takes the
+measured log10 L to the fitted ones, the rows of a fold are off by (I - H)⁻¹ times their residuals, I - H taken at those
+rows. The bounded laws are fitted under weights, all folds in one compiled call (`fit_weighted`).
+
+Each takes `refit(out)`, the errors of a fold by a fit to all other rows, for folds that the short cut cannot judge; the
+columns, [n] each; the loss, [n]; and the folds, a list of row numbers each. It returns the errors, [n].
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ._columns import INDEPENDENT
+from .fitting import fit_weighted, predict_curves
+
+_DOUBTFUL = 1e-3  # least eigenvalue of I - H, by which rounding is divided, below which a fold is fitted by itself
+
+
+def by_hat_matrix(
+    refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, interaction: bool = False
+) -> np.ndarray:
+    """Return the errors of a law that is linear in the logarithms of its columns, and in their product if asked."""
+    logs = [np.log10(column) - np.log10(column).mean() for column in columns]
+    design = [np.ones(loss.size), *logs] + ([logs[0] * logs[1]] if interaction else [])
+    target = np.log10(loss)
+    unit, _ = np.linalg.qr(np.stack(design, axis=1))
+    residual = target - unit @ (unit.T @ target)
+    errors = np.empty(loss.size)
+    for out in folds:
+        errors[out] = _left_out(unit[out], residual[out])
+        if not np.all(np.isfinite(errors[out])) or loss.size - out.size <= unit.shape[1]:
+            errors[out] = refit(out)
+    return errors
+
+
+def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
+    """Return -(I - H)⁻¹ residual for rows with H = unit unitᵀ; NaN if that is nearly singular."""
+    if residual.size == 1:
+        remaining = 1.0 - float(unit[0] @ unit[0])
+        return -residual / remaining if remaining > _DOUBTFUL else np.array([np.nan])
+    values, vectors = np.linalg.eigh(np.eye(residual.size) - unit @ unit.T)
+    return -(vectors / values) @ (vectors.T @ residual) if values[0] > _DOUBTFUL else np.full(residual.size, np.nan)
+
+
+def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+    """Return the errors of per-size lines: each line by itself, if the fold has one there and rows to spare."""
+    x, y = np.log10(columns[1]), np.log10(loss)
+    _, line = np.unique(columns[0], return_inverse=True)
+    lines = [np.flatnonzero(line == each) for each in range(line.max() + 1)]
+    errors = np.full(loss.size, np.nan)
+    rest = np.ones(loss.size, dtype=bool)
+    for out in folds:
+        rest[out] = False
+        left = [rows[rest[rows]] for rows in lines]
+        lined = [rows.size > 0 and np.ptp(x[rows]) > INDEPENDENT for rows in left]
+        if sum(rows.size for rows, good in zip(left, lined, strict=True) if good) > 2 * sum(lined):
+            for each in np.unique(line[out]):
+                if lined[each]:
+                    mine = np.isin(lines[each], out)
+                    errors[lines[each][mine]] = _line_left_out(x[lines[each]], y[lines[each]], mine)
+        rest[out] = True
+    return errors
+
+
+def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Return the errors of the points `out` of one line."""
+    offset = x - x.mean()
+    unit = np.stack([np.full(x.size, 1 / math.sqrt(x.size)), offset / math.sqrt(float(offset @ offset))], axis=1)
+    found = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
+    if np.all(np.isfinite(found)):
+        return found
+    at, level = x[~out].mean(), y[~out].mean()  # nearly one E left: straight from the points that remain
+    offset = x[~out] - at
+    # The offsets add up to a rounding, which the whole of y would multiply.
+    slope = offset @ (y[~out] - level) / (offset @ offset)
+    return level + slope * (x[out] - at) - y[out]
+
+
+def by_weights(
+    refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, experts_of: Callable = np.asarray
+) -> np.ndarray:
+    """Return the errors of a bounded law: each fold is a weight of 0 for its rows and 1 for all others.
+
+    `experts_of` maps the second column to what stands in the place of num_experts.
+    """
+    size, experts = columns[0], experts_of(columns[1])
+    weights = np.ones((len(folds), loss.size))
+    for line, out in zip(weights, folds, strict=True):
+        line[out] = 0.0
+    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4, careful=True)
+    predicted = np.log10(predict_curves(fits, size, experts))
+    errors = np.empty(loss.size)
+    for line, out in zip(predicted, folds, strict=True):
+        errors[out] = line[out] - np.log10(loss[out])
+    return errors
