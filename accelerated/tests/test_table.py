@@ -62,6 +62,19 @@ def test_a_minimal_table_is_enough(save):
         select_rows(read, "clark")
 
 
+@pytest.mark.parametrize(("column", "usual"), [("k", 1), ("granularity", 1), ("flop_increase", 1.0),
+                                               ("objective", "causal")])  # fmt: skip
+@pytest.mark.parametrize("blank", ["the dense runs", "some routed runs", "all but one"])
+def test_a_blank_cell_means_the_usual(save, column, usual, blank):
+    """Tables of one's own leave out what goes without saying; no run is left out for that."""
+    frame = make_frame().assign(**{column: pandas.Series([usual] * 32, dtype=object)})
+    rows = {"the dense runs": frame["router_type"] == "Dense", "some routed runs": frame["hyper_id"].isin([3, 5]),
+            "all but one": frame["hyper_id"] != 4}[blank]  # fmt: skip
+    frame.loc[rows, column] = ""
+    [selection] = select_rows(read_table(save(frame)))
+    assert (len(selection.frame), selection.left_out) == (16, [])
+
+
 BAD_VALUES = {
     "text in a number": ("num_experts", "many", "row 4, column num_experts: 'many'; needed: a number"),
     "text in a loss": ("loss_c4", "diverged", "row 4, column loss_c4: 'diverged'; needed: a number"),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
@@ -94,6 +94,8 @@ def check_same(found, wanted, runs: Runs, backend):
     check("laws.huber.covariance", float(error))
 
 
+# A quarter of the examples: the reference takes seconds for each.
+@settings(max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), share=SHARES)
 def test_noisy_tables_agree_with_the_reference(backend, runs, share):
     delta = delta_of(runs, share, backend)
@@ -216,7 +218,7 @@ def test_exact_tables_give_their_law_back(backend, case, delta):
             check("laws.fitting.exact_coefficient", error, message=f"{name} of {law}")
 
 
-@pytest.mark.parametrize("law", [(1.0, 300.0), (2.0, math.inf)])
+@pytest.mark.parametrize("law", [(1.0, 300.0), pytest.param((2.0, math.inf), marks=pytest.mark.slow)])
 def test_edges_agree_with_the_reference(backend, law):
     runs = noisy_released_design(3e-5, LAW._replace(E_start=law[0], E_max=law[1]), seed=2)
     runs = with_one_wrong(runs._replace(loss=runs.loss * 10 ** (1e-4 * (runs.num_experts - 1) / 511)), 0.05)

@@ -92,7 +92,7 @@ def test_the_largest_number_below_1_draws_the_last_row(backend):
             assert found[0, -1] == rows == found.sum()
 
 
-@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
 def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
     uniforms = np.random.default_rng(seed).random((4, runs.loss.size))
@@ -108,7 +108,7 @@ def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
         agree(one, other, spread_of(other))
 
 
-@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
 def test_jackknife_agrees_with_the_reference(backend, runs, level):
     ours, theirs = asked(backend, place=(1e10, 700.0))

@@ -328,7 +328,7 @@ def test_ends_of_the_shape_are_attained(backend, noise):
         assert least([(E_start, math.inf) for E_start in starts]) > allowed.limit
 
 
-@pytest.mark.parametrize("noise", [1e-4, 3e-3])
+@pytest.mark.parametrize("noise", [pytest.param(1e-4, marks=pytest.mark.slow), 3e-3])
 def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
     runs = near_linear(noise)
     for module in (backend.laws.uncertainty, reference):
@@ -352,7 +352,7 @@ def test_a_higher_level_is_a_wider_interval(backend):
     assert ends[2].low[0] < ends[1].low[0] < ends[0].low[0] < ends[0].high[0] < ends[1].high[0] < ends[2].high[0]
 
 
-@pytest.mark.parametrize("tilt", [-0.004, 0.004])
+@pytest.mark.parametrize("tilt", [-0.004, pytest.param(0.004, marks=pytest.mark.slow)])
 def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
     """E_start = E_max = 1 is a law without routing's own slope: there a and d are slope and level of dense models.
 
@@ -412,7 +412,7 @@ def open_table(kind: str) -> Runs:
     return Runs(size, experts, routed.predict_loss(size, experts, law) * 10 ** (2e-5 * noise))
 
 
-@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "flat")) for kind in OPEN])
 def test_what_cannot_be_known_is_said(backend, kind):
     runs, module = open_table(kind), backend.laws.uncertainty
     quantities = asked(module, SIZES[0], 64.0)
