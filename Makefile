@@ -9,21 +9,22 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
   conformance/suite/test_laws_global.py
 
-.PHONY: demo test test-values test-all bench lint clean
+.PHONY: help demo test test-values test-all bench lint clean
 .DELETE_ON_ERROR:
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
 	$(BIN)/routelaws sweep demo --out demo
 
-test: $(VENV)/.installed  ## a few generated examples of each property; minutes
-	$(BIN)/ruff check .
+test: lint  ## a few generated examples of each property; minutes
 	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL)
 
 test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of test-all; minutes
 	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
 
-test-all: $(VENV)/.installed  ## many examples, and the slow tests
-	$(BIN)/ruff check .
+test-all: lint  ## many examples, and the slow tests
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
 
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
@@ -33,8 +34,9 @@ bench: $(VENV)/.installed  ## times beside other solvers, in short; BENCH="assig
 	  echo "OR-tools could not be installed; it is left out."
 	$(BIN)/python -m routelaws.accelerated.benchmarks $(BENCH)
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed  ## the rules and the layout of the code, which `ruff format` decides
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

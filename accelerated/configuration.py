@@ -93,13 +93,26 @@ class ModelConfig:
     mask_token: int = 0
 
     def __post_init__(self):
-        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
-                     "flop_increase"):  # fmt: skip
+        for name in (
+            "vocab_size",
+            "d_model",
+            "num_blocks",
+            "num_heads",
+            "num_experts",
+            "k",
+            "granularity",
+            "flop_increase",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
-        for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
-                              ("drop_order", DROP_ORDERS), ("objective", OBJECTIVES)):  # fmt: skip
+        for name, allowed in (
+            ("router", ROUTERS),
+            ("hash", HASHES),
+            ("grouping", GROUPINGS),
+            ("drop_order", DROP_ORDERS),
+            ("objective", OBJECTIVES),
+        ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         self._check_options()
@@ -207,8 +220,10 @@ class ModelConfig:
 
     def _check_top_k(self):
         if self.choices == 1 and self.normalisation != "none":
-            raise InputError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
-                        "and the router without a gradient; allowed: none")  # fmt: skip
+            raise InputError(
+                f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
+                "and the router without a gradient; allowed: none"
+            )
         usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
         if self.sample_second and not usual:
             raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
@@ -279,8 +294,17 @@ class ModelConfig:
     def accounting(self, sequence_length: int) -> Accounting:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
         return count(
-            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
-            self.num_experts, self.k, self.routing_frequency, self.flop_increase,
-            granularity=self.granularity, group_size=self.group_size,
-            vocab_size=self.vocab_size, sequence_length=sequence_length,
-        )  # fmt: skip
+            self.d_model,
+            self.num_blocks,
+            self.num_heads,
+            self.kqv_size,
+            ROUTER_TYPES[self.router],
+            self.num_experts,
+            self.k,
+            self.routing_frequency,
+            self.flop_increase,
+            granularity=self.granularity,
+            group_size=self.group_size,
+            vocab_size=self.vocab_size,
+            sequence_length=sequence_length,
+        )

@@ -77,9 +77,14 @@ def routed_block(
     if config.sample_second:
         asks = routing.gate != 0
     output, dropped = routed_ffn(
-        _experts(params, x.dtype), group, routing.expert, routing.gate, capacity_factor, order=config.drop_order,
+        _experts(params, x.dtype),
+        group,
+        routing.expert,
+        routing.gate,
+        capacity_factor,
+        order=config.drop_order,
         mask=asks,
-    )  # fmt: skip
+    )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
     return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
 
@@ -241,9 +246,13 @@ def hash_table(
     experts, choices = config.expert_count, config.choices
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
     needed = {
-        "random": (uniforms, of_choices), "multi": (uniforms, of_choices), "bigram": (uniforms, (2, *of_tokens)),
-        "balanced": (counts, of_tokens), "clustered": (embeddings, of_tokens), "dispersed": (embeddings, of_tokens),
-    }  # fmt: skip
+        "random": (uniforms, of_choices),
+        "multi": (uniforms, of_choices),
+        "bigram": (uniforms, (2, *of_tokens)),
+        "balanced": (counts, of_tokens),
+        "clustered": (embeddings, of_tokens),
+        "dispersed": (embeddings, of_tokens),
+    }
     if config.router != "hash" or config.hash == "position":
         raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
     if config.hash not in needed:

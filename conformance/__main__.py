@@ -19,26 +19,44 @@ def parser() -> argparse.ArgumentParser:
     summary, _, codes = __doc__.partition("\n\n")
     found = argparse.ArgumentParser(prog="python -m routelaws.conformance", description=summary, epilog=codes)
     add = found.add_argument
-    add("--backend", action="append", metavar="NAME",
+    add(
+        "--backend",
+        action="append",
+        metavar="NAME",
         help="module, module:attribute, or an entry point of group routelaws.backends; repeatable; "
-             "without it ROUTELAWS_BACKEND, else routelaws.accelerated")  # fmt: skip
+        "without it ROUTELAWS_BACKEND, else routelaws.accelerated",
+    )
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test these functions alone")
     add("--require", action="append", metavar="FUNCTION[,...]", default=[], help="fail where one of these is not there")
-    add("--profile", choices=("quick", "default", "nightly"), default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
-        help="8, 40 or 400 examples of a property; quick leaves the slow tests out")  # fmt: skip
+    add(
+        "--profile",
+        choices=("quick", "default", "nightly"),
+        default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
+        help="8, 40 or 400 examples of a property; quick leaves the slow tests out",
+    )
     add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
     add("--export-failing", metavar="FOLDER", help="write the failing calls there, to be run again by --replay")
-    add("--replay", action="append", metavar="PATH", default=[],
-        help="run only the calls of this file, or of all files in this folder, again; repeatable")
+    add(
+        "--replay",
+        action="append",
+        metavar="PATH",
+        default=[],
+        help="run only the calls of this file, or of all files in this folder, again; repeatable",
+    )
     add("--known-failures", metavar="FILE", help="functions that may fail: a text with `path: reason` in each line")
     add("--strict", action="store_true", help="fail where a known failure is right")
     add("--suite-version", metavar="X", help="fail where another version of the suite is installed")
     add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
     add("--list", action="store_true", help="print the names of the functions and stop")
-    add("--show", action="append", metavar="FUNCTION[,...]", default=[],
-        help="print the reference's source of a function, with the record that it returns, and stop")  # fmt: skip
+    add(
+        "--show",
+        action="append",
+        metavar="FUNCTION[,...]",
+        default=[],
+        help="print the reference's source of a function, with the record that it returns, and stop",
+    )
     add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
     return found
 
@@ -61,8 +79,11 @@ def _compile_quickly(folder: str) -> None:
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        os.environ |= {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                       "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}  # fmt: skip
+        os.environ |= {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
 
 
 def _run(options, names) -> int:
@@ -83,14 +104,24 @@ def _run(options, names) -> int:
             raise backends.BackendError("--processes needs pytest-xdist: pip install pytest-xdist")
         if options.replay:
             return _replay(options)
-        more = [f"--routelaws-{kind}={os.path.abspath(path)}" for kind, path in
-                (("json", options.json), ("html", options.html)) if path]  # fmt: skip
+        more = [
+            f"--routelaws-{kind}={os.path.abspath(path)}"
+            for kind, path in (("json", options.json), ("html", options.html))
+            if path
+        ]
         more += ["-n", options.processes, "--dist", "loadfile"] if options.processes else []
-        code, _ = runner.run_suite(names, profile=options.profile, require=_names(options.require),
-                                   only=_names(options.only),
-                                   time_limit=options.time_limit, export_failing=options.export_failing,
-                                   known_failures=options.known_failures, strict=options.strict, options=more,
-                                   verbose=options.verbose)  # fmt: skip
+        code, _ = runner.run_suite(
+            names,
+            profile=options.profile,
+            require=_names(options.require),
+            only=_names(options.only),
+            time_limit=options.time_limit,
+            export_failing=options.export_failing,
+            known_failures=options.known_failures,
+            strict=options.strict,
+            options=more,
+            verbose=options.verbose,
+        )
         return code
     except backends.BackendError as error:
         print(error, file=sys.stderr)
@@ -119,8 +150,10 @@ def _replay(options) -> int:
     others = ("only", "require", "html", "processes", "export_failing", "known_failures", "strict")
     given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name)]
     if given:
-        raise backends.BackendError(f"{', '.join(given)}: not with --replay, which runs the calls of its files and no "
-                                    "tests; allowed: --backend, --time-limit, --json, --suite-version")  # fmt: skip
+        raise backends.BackendError(
+            f"{', '.join(given)}: not with --replay, which runs the calls of its files and no "
+            "tests; allowed: --backend, --time-limit, --json, --suite-version"
+        )
     names = options.backend or list(filter(None, [os.environ.get("ROUTELAWS_BACKEND")]))
     return replay_run.main(options.replay, names, time_limit=options.time_limit, json_file=options.json)
 

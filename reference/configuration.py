@@ -176,13 +176,26 @@ class ModelConfig:
             object.__setattr__(self, "routing_frequency", 1 / self.period)
 
     def _check_counts_and_names(self):
-        for name in ("vocab_size", "d_model", "num_blocks", "num_heads", "num_experts", "k", "granularity",
-                     "flop_increase"):  # fmt: skip
+        for name in (
+            "vocab_size",
+            "d_model",
+            "num_blocks",
+            "num_heads",
+            "num_experts",
+            "k",
+            "granularity",
+            "flop_increase",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
-        for name, allowed in (("router", ROUTERS), ("hash", HASHES), ("grouping", GROUPINGS),
-                              ("drop_order", DROP_ORDERS), ("objective", OBJECTIVES)):  # fmt: skip
+        for name, allowed in (
+            ("router", ROUTERS),
+            ("hash", HASHES),
+            ("grouping", GROUPINGS),
+            ("drop_order", DROP_ORDERS),
+            ("objective", OBJECTIVES),
+        ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
@@ -286,8 +299,10 @@ class ModelConfig:
 
     def _check_top_k(self):
         if self.choices == 1 and self.normalisation != "none":
-            raise ValueError(f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
-                        "and the router without a gradient; allowed: none")  # fmt: skip
+            raise ValueError(
+                f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
+                "and the router without a gradient; allowed: none"
+            )
         usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
         if self.sample_second and not usual:
             raise ValueError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
@@ -358,8 +373,17 @@ class ModelConfig:
     def accounting(self, sequence_length: int) -> Accounting:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
         return count(
-            self.d_model, self.num_blocks, self.num_heads, self.kqv_size, ROUTER_TYPES[self.router],
-            self.num_experts, self.k, self.routing_frequency, self.flop_increase,
-            granularity=self.granularity, group_size=self.group_size,
-            vocab_size=self.vocab_size, sequence_length=sequence_length,
-        )  # fmt: skip
+            self.d_model,
+            self.num_blocks,
+            self.num_heads,
+            self.kqv_size,
+            ROUTER_TYPES[self.router],
+            self.num_experts,
+            self.k,
+            self.routing_frequency,
+            self.flop_increase,
+            granularity=self.granularity,
+            group_size=self.group_size,
+            vocab_size=self.vocab_size,
+            sequence_length=sequence_length,
+        )

@@ -251,8 +251,8 @@ def routed_ffn(
     placement = dispatch(expert, num_experts, capacity, order=order, priority=priority, mask=asked)
     padded = np.concatenate([x, np.zeros((1, x.shape[1]))])  # row T is the empty slot
     # RUN
-    outputs = np.stack([
-        expert_ffn(params["up"][e], params["down"][e], padded[placement.token[e]]) for e in range(num_experts)
-    ])  # [E, C, d]
+    outputs = np.stack(
+        [expert_ffn(params["up"][e], params["down"][e], padded[placement.token[e]]) for e in range(num_experts)]
+    )  # [E, C, d]
     # COMBINE
     return RoutedOutput(combine(outputs, expert, placement, gate), float((~placement.kept)[asked].mean()))

@@ -298,9 +298,13 @@ def hash_table(
     experts, choices = config.expert_count, config.choices
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
     needed = {
-        "random": (uniforms, of_choices), "multi": (uniforms, of_choices), "bigram": (uniforms, (2, *of_tokens)),
-        "balanced": (counts, of_tokens), "clustered": (embeddings, of_tokens), "dispersed": (embeddings, of_tokens),
-    }  # fmt: skip
+        "random": (uniforms, of_choices),
+        "multi": (uniforms, of_choices),
+        "bigram": (uniforms, (2, *of_tokens)),
+        "balanced": (counts, of_tokens),
+        "clustered": (embeddings, of_tokens),
+        "dispersed": (embeddings, of_tokens),
+    }
     if config.router != "hash" or config.hash == "position":
         raise ValueError(f"router {config.router} with hash {config.hash} has no table of token ids")
     if config.hash not in needed:

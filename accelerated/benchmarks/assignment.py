@@ -139,16 +139,22 @@ def measure(num_tokens: int, num_experts: int, k: int, repeats: int, seed: int, 
 def report(lines: list[Result]) -> str:
     """Return the table as text."""
     text = [f"{'tokens x experts':18}{'scores':8}{'method':20}{'ms':>10}{'ratio':>9}{'missing':>10}"]
-    text += [f"{x.size:18}{x.inputs:8}{x.method:20}{x.milliseconds:>10.2f}{x.ratio:>9.1f}{x.missing:>10.1e}"
-             for x in lines]  # fmt: skip
+    text += [
+        f"{x.size:18}{x.inputs:8}{x.method:20}{x.milliseconds:>10.2f}{x.ratio:>9.1f}{x.missing:>10.1e}" for x in lines
+    ]
     return "\n".join(text)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Times of the exact balanced assignment.")
-    parser.add_argument("--sizes", nargs="+", default=["1024x16", "4096x64", "16384x64"], metavar="TxE",
-                        help="tokens x experts; E has to divide T (%(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        default=["1024x16", "4096x64", "16384x64"],
+        metavar="TxE",
+        help="tokens x experts; E has to divide T (%(default)s)",
+    )
     parser.add_argument("--k", type=int, default=1, help="experts per token (%(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements, of which the median (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the scores (%(default)s)")

@@ -67,11 +67,12 @@ def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
         "skewed": lambda: noise + np.linspace(0, 2, num_experts),
         "anisotropic": lambda: (
             (random.standard_normal((num_tokens, 32)) + 2 * random.standard_normal(32))
-            @ random.standard_normal((32, num_experts)) / np.sqrt(32)
+            @ random.standard_normal((32, num_experts))
+            / np.sqrt(32)
         ),
         "tied": lambda: random.choice([-0.5, 0.0, 0.5], (num_tokens, num_experts)),
         "integer": lambda: random.integers(-3, 4, (num_tokens, num_experts)),
-    }[kind]()  # fmt: skip
+    }[kind]()
     return values.astype(np.float32)
 
 

@@ -120,8 +120,13 @@ def main(arguments: list[str] | None = None) -> None:
     from ..errors import InputError
 
     parser = argparse.ArgumentParser(description="Loads of the experts by each hash on Zipf's law.")
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="VxExGxk",
-                        help="tokens x experts x granularity x experts per token (%(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        default=list(SIZES),
+        metavar="VxExGxk",
+        help="tokens x experts x granularity x experts per token (%(default)s)",
+    )
     parser.add_argument("--hashes", nargs="+", default=list(HASHES), choices=HASHES, help="which; all by default")
     parser.add_argument("--positions", type=int, default=1024, help="of the position hash (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of tables and embeddings (%(default)s)")

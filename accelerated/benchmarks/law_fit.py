@@ -148,7 +148,7 @@ def measure(bootstraps: int, restarts: int, repeats: int, seed: int) -> tuple[st
         "fit_weighted, bootstrap": lambda: [fit_weighted(*v, weights[name]).objective for name, v in columns.items()],
         "fit_routed, least squares": lambda: [fit_routed(*v).objective for v in columns.values()],
         f"fit_routed, Huber {DELTA:g}": lambda: [fit_routed(*v, DELTA).objective for v in columns.values()],
-    }  # fmt: skip
+    }
     for start, run in zip(starts, runs.values(), strict=False):  # compiles
         run(start)
     for method in list(methods.values())[1:]:
@@ -160,8 +160,10 @@ def measure(bootstraps: int, restarts: int, repeats: int, seed: int) -> tuple[st
             found[name] = np.concatenate([np.atleast_1d(part) for part in method()])
             seconds[name].append(time.perf_counter() - begin)
     best = optima(columns, weights, jobs)
-    lines = [Result(name, found[name].size, statistics.median(seconds[name]), reached(found[name], optimum))
-             for name, optimum in zip(methods, best, strict=True)]  # fmt: skip
+    lines = [
+        Result(name, found[name].size, statistics.median(seconds[name]), reached(found[name], optimum))
+        for name, optimum in zip(methods, best, strict=True)
+    ]
     return source, lines
 
 

@@ -167,9 +167,15 @@ def estimator(
         loss = -found.reward.mean()
         for logits, expert in zip(found.logits, draw, strict=True):
             loss += reinforce.policy_terms(
-                logits, expert, value, credited,
-                policy_weight=1.0, baseline_weight=0.0, balance_weight=0.0, nucleus=nucleus,
-            ).loss  # fmt: skip
+                logits,
+                expert,
+                value,
+                credited,
+                policy_weight=1.0,
+                baseline_weight=0.0,
+                balance_weight=0.0,
+                nucleus=nucleus,
+            ).loss
         return loss
 
     return jax.grad(training_loss)(params)
@@ -274,10 +280,21 @@ def report(measured: dict) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Bias and variance of REINFORCE, by going through all draws.")
-    parser.add_argument("--layouts", nargs="+", default=["r", "ra", "raa", "raaa"], metavar="LAYOUT",
-                        help="letters r (routed) and a (attention) (%(default)s)")  # fmt: skip
-    parser.add_argument("--steps", nargs="+", type=int, default=[0, 300], metavar="N",
-                        help="training steps before the measurement (%(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        default=["r", "ra", "raa", "raaa"],
+        metavar="LAYOUT",
+        help="letters r (routed) and a (attention) (%(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        type=int,
+        default=[0, 300],
+        metavar="N",
+        help="training steps before the measurement (%(default)s)",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="models, of which the median (%(default)s)")
     parser.add_argument("--tokens", type=int, default=4, help="T (%(default)s)")
     parser.add_argument("--experts", type=int, default=3, help="E (%(default)s)")
@@ -289,8 +306,10 @@ def main(arguments: list[str] | None = None) -> None:
         if set(layout) - {"r", "a"} or "r" not in layout:
             parser.error(f"--layouts has {layout!r}; needed: letters r and a, one r at least, such as ra")
         if given.experts ** (given.tokens * layout.count("r")) > MOST_DRAWS:
-            parser.error(f"--layouts has {layout!r}, which at T = {given.tokens} and E = {given.experts} has more than "
-                         f"{MOST_DRAWS} draws")  # fmt: skip
+            parser.error(
+                f"--layouts has {layout!r}, which at T = {given.tokens} and E = {given.experts} has more than "
+                f"{MOST_DRAWS} draws"
+            )
     measured = {}
     for layout in given.layouts:
         measured |= measure(layout, given.seeds, given.steps, given.tokens, given.experts)

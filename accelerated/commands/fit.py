@@ -48,9 +48,12 @@ class FitReport(NamedTuple):
 
 
 def fit_report(
-    paths, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    paths,
+    law: str = "routed-bounded",
+    loss_column: str = "loss_validation",
+    rows: str | None = None,
     huber: float | None = None,
-) -> FitReport:  # fmt: skip
+) -> FitReport:
     """Fit `law` to each router of a table.
 
     Args:
@@ -82,9 +85,12 @@ def fit_report(
 
 
 def fit_table(
-    paths, law: str = "routed-bounded", loss_column: str = "loss_validation", rows: str | None = None,
+    paths,
+    law: str = "routed-bounded",
+    loss_column: str = "loss_validation",
+    rows: str | None = None,
     huber: float | None = None,
-) -> dict:  # fmt: skip
+) -> dict:
     """Fit as `fit_report` and return what `routelaws fit --json` prints.
 
     Returns:
@@ -174,14 +180,16 @@ def _as_dict(entry: LawFit) -> dict:
         "router": entry.selection.router,
         "rows": fit.rows,
         "left_out": entry.selection.left_out,
-        "coefficients": {name: plain(value) if np.ndim(value) or _found(entry, name, value) else None
-                         for name, value in fit.coefficients._asdict().items()},
+        "coefficients": {
+            name: plain(value) if np.ndim(value) or _found(entry, name, value) else None
+            for name, value in fit.coefficients._asdict().items()
+        },
         "rmsle": fit.rmsle,
         "criterion": fit.criterion,
         "objective": fit.objective,
         "status": fit.status,
         "determined": entry.determined,
-    }  # fmt: skip
+    }
     cutoff = _cutoff(entry)
     if cutoff is not None:
         found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, *cutoff) else None}
@@ -208,9 +216,7 @@ def _intervals(entry: LawFit) -> dict | None:
     """Return the intervals as JSON holds them; None where the criterion gives none."""
     if not entry.ranges:
         return None
-    found = {
-        item.name: _range_dict(item) for item in entry.ranges if item.at is None
-    }
+    found = {item.name: _range_dict(item) for item in entry.ranges if item.at is None}
     slopes = entry.slopes or [item for item in entry.ranges if item.at is not None]
     if slopes:
         found["slopes"] = [{"N": item.at} | _range_dict(item) for item in slopes]
@@ -274,8 +280,14 @@ def _slopes_table(entry: LawFit):
     """Return a table of the slopes at the sizes of the rows."""
     from rich.table import Table
 
-    table = Table("N", "b + c log10 N", "95 % interval", "the data", title_justify="left",
-                  title=f"{entry.selection.router}: change of log10 L per tenfold effective experts")  # fmt: skip
+    table = Table(
+        "N",
+        "b + c log10 N",
+        "95 % interval",
+        "the data",
+        title_justify="left",
+        title=f"{entry.selection.router}: change of log10 L per tenfold effective experts",
+    )
     for item in entry.slopes:
         table.add_row(f"{item.at:,.0f}", _shown(item.value, ".4f"), _ends(item, ".4f"), item.words)
     return table

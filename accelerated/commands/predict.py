@@ -54,9 +54,14 @@ class PredictReport(NamedTuple):
 
 
 def predict_report(
-    paths, at: dict[str, float | None], law: str = "routed-bounded", loss_column: str = "loss_validation",
-    rows: str | None = None, router: str | None = None, level: float = LEVEL,
-) -> PredictReport:  # fmt: skip
+    paths,
+    at: dict[str, float | None],
+    law: str = "routed-bounded",
+    loss_column: str = "loss_validation",
+    rows: str | None = None,
+    router: str | None = None,
+    level: float = LEVEL,
+) -> PredictReport:
     """Fit a law to a table and predict a loss.
 
     Args:
@@ -136,8 +141,10 @@ def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
             times = f"{value / low:.3g} times the smallest of the data ({low:g})"
             warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
     if not warnings and not inside_hull(fitted.columns, tuple(point.values())):
-        warnings.append("no runs surround this point, although each of its numbers is within the range of the data: "
-                        "an extrapolation")  # fmt: skip
+        warnings.append(
+            "no runs surround this point, although each of its numbers is within the range of the data: "
+            "an extrapolation"
+        )
     warnings += warnings_of(fitted) + _bends(fitted, point)
     if not fitted.determined:
         warnings.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
@@ -185,21 +192,29 @@ def as_dict(report: PredictReport) -> dict:
         None.
     """
     return {
-        "law": report.law, "loss_column": report.loss_column, "at": report.at, "level": report.level,
+        "law": report.law,
+        "loss_column": report.loss_column,
+        "at": report.at,
+        "level": report.level,
         "remarks": report.remarks,
         "predictions": [
             {
-                "router": p.router, "rows": p.fitted.fit.rows, "loss": plain(p.loss),
+                "router": p.router,
+                "rows": p.fitted.fit.rows,
+                "loss": plain(p.loss),
                 "law_interval": [plain(end) for end in p.law],
                 "by_size_interval": None if p.by_size is None else [plain(end) for end in p.by_size],
                 "run_interval": [plain(end) for end in p.run],
-                "dense_equivalent": None if p.dense is None else dict(zip(("N", "low", "high"), map(plain, p.dense),
-                                                                          strict=True)),
-                "status": p.fitted.fit.status, "determined": p.fitted.determined, "warnings": p.warnings,
+                "dense_equivalent": None
+                if p.dense is None
+                else dict(zip(("N", "low", "high"), map(plain, p.dense), strict=True)),
+                "status": p.fitted.fit.status,
+                "determined": p.fitted.determined,
+                "warnings": p.warnings,
             }
             for p in report.predictions
         ],
-    }  # fmt: skip
+    }
 
 
 def print_prediction(report: PredictReport, console=None) -> None:
@@ -219,8 +234,14 @@ def print_prediction(report: PredictReport, console=None) -> None:
     for remark in report.remarks:
         console.print(remark, markup=False)
     sizes = any(p.by_size for p in report.predictions)
-    table = Table("router", "rows", "loss", f"{level}, the law", *([f"{level}, by size"] if sizes else []),
-                  f"{level}, one more run")  # fmt: skip
+    table = Table(
+        "router",
+        "rows",
+        "loss",
+        f"{level}, the law",
+        *([f"{level}, by size"] if sizes else []),
+        f"{level}, one more run",
+    )
     for p in report.predictions:
         ends = [p.law, *([p.by_size] if sizes else []), p.run]
         shown = ["" if end is None else f"{end[0]:.4f} to {end[1]:.4f}" for end in ends]

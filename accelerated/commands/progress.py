@@ -39,10 +39,14 @@ class Progress:
         self.started: dict[int, float] = {}
         self.began = self.said = time.monotonic()
         self.bars = Bars(
-            TextColumn("{task.description:28}"), BarColumn(None), MofNCompleteColumn(),
+            TextColumn("{task.description:28}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            console=self.console, disable=not self.console.is_terminal, transient=True,
-        )  # fmt: skip
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
         self.tasks: dict[int, int] = {}
 
     def __enter__(self):
@@ -95,8 +99,11 @@ class Progress:
             return
         seconds = time.monotonic() - self.started[run]
         loss = "finished before" if run not in self.losses else f"validation loss {self.losses[run]:.4f}"
-        self._say(run, f"{len(self.finished):3}/{len(self.runs)}  {self.runs[run].name():28} {loss}  {seconds:5.0f} s"
-                       f"  {self._time_left()}")  # fmt: skip
+        self._say(
+            run,
+            f"{len(self.finished):3}/{len(self.runs)}  {self.runs[run].name():28} {loss}  {seconds:5.0f} s"
+            f"  {self._time_left()}",
+        )
 
     def _failed(self, run: int, line: str) -> None:
         self._remove(run)

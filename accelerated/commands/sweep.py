@@ -14,9 +14,7 @@ from . import flags
 from .progress import Progress
 
 
-def sweep(
-    grid: tyro.conf.Positional[str], out: Path, corpus: tuple[str, ...] = (), jobs: int | None = None
-) -> None:
+def sweep(grid: tyro.conf.Positional[str], out: Path, corpus: tuple[str, ...] = (), jobs: int | None = None) -> None:
     """Train a grid of models, fit the law to it and write the report.
 
     Args:

@@ -19,9 +19,7 @@ def main(arguments: list[str]) -> None:
     file = flags.value_of("--config", arguments)
     default = TrainConfig() if file is None else from_mapping(read_toml(Path(file)), file)
 
-    def train(
-        out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[TrainConfig] = default
-    ) -> None:
+    def train(out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[TrainConfig] = default) -> None:
         """Train one model.
 
         Args:

@@ -48,16 +48,25 @@ def experts_per_token(runs: list[Run]) -> dict:
     cells = []
     for (router, size, experts), by_k in grid.items():
         if 1 in by_k and len(by_k) > 1:
-            cells.append({"router": router, "N": size, "E": experts, "growth": _growth(grid, router, size, experts),
-                          "points": _against_first(by_k, "k")})  # fmt: skip
+            cells.append(
+                {
+                    "router": router,
+                    "N": size,
+                    "E": experts,
+                    "growth": _growth(grid, router, size, experts),
+                    "points": _against_first(by_k, "k"),
+                }
+            )
     dense = _wider_dense(runs)
-    by_size = {entry["N"]: {point["flop_increase"]: point["per_decade"] for point in entry["points"]}
-               for entry in dense}  # fmt: skip
+    by_size = {
+        entry["N"]: {point["flop_increase"]: point["per_decade"] for point in entry["points"]} for entry in dense
+    }
     return {
-        "cells": cells, "dense": dense,
+        "cells": cells,
+        "dense": dense,
         "versus_growth": _versus(cells, lambda cell, k: cell["growth"]),
         "versus_dense": _versus(cells, lambda cell, k: by_size.get(cell["N"], {}).get(k)),
-    }  # fmt: skip
+    }
 
 
 def routing_frequency(runs: list[Run]) -> dict:
@@ -88,8 +97,9 @@ def routing_frequency(runs: list[Run]) -> dict:
             if frequency != usual:
                 logs.setdefault((router, frequency), []).append(change)
         cells.append({"router": router, "N": size, "E": experts, "points": found})
-    changes = [{"router": router, "R": frequency} | _change(values) for (router, frequency), values in
-               sorted(logs.items())]  # fmt: skip
+    changes = [
+        {"router": router, "R": frequency} | _change(values) for (router, frequency), values in sorted(logs.items())
+    ]
     below: dict = {}
     for (router, frequency), values in sorted(logs.items()):
         if frequency < LEAST_FREQUENCY:
@@ -99,8 +109,11 @@ def routing_frequency(runs: list[Run]) -> dict:
 
 
 def _change(values: list[float]) -> dict:
-    return {"cells": len(values), "lower": sum(value < 0 for value in values),
-            "percent": as_percent(mean_interval(values))}  # fmt: skip
+    return {
+        "cells": len(values),
+        "lower": sum(value < 0 for value in values),
+        "percent": as_percent(mean_interval(values)),
+    }
 
 
 def _point(group: list[Run]) -> Point:
@@ -119,11 +132,16 @@ def _per_decade(low: Point, high: Point) -> float | None:
 def _against_first(points: dict, name: str) -> list[dict]:
     first = points[1]
     return [
-        {name: value, "loss": point.loss, "flops": point.flops, "runs": point.runs,
-         "percent": percent(math.log10(point.loss / first.loss)),
-         "per_decade": None if value == 1 else _per_decade(first, point)}
+        {
+            name: value,
+            "loss": point.loss,
+            "flops": point.flops,
+            "runs": point.runs,
+            "percent": percent(math.log10(point.loss / first.loss)),
+            "per_decade": None if value == 1 else _per_decade(first, point),
+        }
         for value, point in points.items()
-    ]  # fmt: skip
+    ]
 
 
 def _growth(grid: dict, router: str, size: int, experts: int) -> float | None:
@@ -138,10 +156,13 @@ def _wider_dense(runs: list[Run]) -> list[dict]:
         if run.router == DENSE:
             points.setdefault(run.size, {}).setdefault(run.flop_increase, []).append(run)
     return [
-        {"N": size, "points": _against_first({f: _point(group) for f, group in sorted(by_width.items())},
-                                             "flop_increase")}
-        for size, by_width in sorted(points.items()) if 1 in by_width and len(by_width) > 1
-    ]  # fmt: skip
+        {
+            "N": size,
+            "points": _against_first({f: _point(group) for f, group in sorted(by_width.items())}, "flop_increase"),
+        }
+        for size, by_width in sorted(points.items())
+        if 1 in by_width and len(by_width) > 1
+    ]
 
 
 def _versus(cells: list[dict], other) -> dict:

@@ -28,21 +28,33 @@ def advice(results: dict) -> list[dict]:
 
 
 def _size(results: dict) -> dict:
-    rule = ("supported if at every trained N up to 1.3B the gain of the law at the largest E is below 0 with its"
-            " interval")  # fmt: skip
-    gains = [gain | {"router": law["router"]} for law in results["laws"] if law["missing"] is None
-             for gain in law["gains"] if gain["N"] <= LARGEST]  # fmt: skip
+    rule = (
+        "supported if at every trained N up to 1.3B the gain of the law at the largest E is below 0 with its interval"
+    )
+    gains = [
+        gain | {"router": law["router"]}
+        for law in results["laws"]
+        if law["missing"] is None
+        for gain in law["gains"]
+        if gain["N"] <= LARGEST
+    ]
     if not gains:
         return _said(rule, CANNOT, "no router has a law at a size up to 1.3B", {})
     good = [gain for gain in gains if gain["high"] < 0]
     bad = [gain for gain in gains if gain["low"] > 0]
     top = max(gain["N"] for gain in gains)
-    evidence = {"gains": [{key: gain[key] for key in ("router", "N", "E", "percent")} for gain in gains],
-                "below": len(good), "of": len(gains), "largest_size": top}  # fmt: skip
+    evidence = {
+        "gains": [{key: gain[key] for key in ("router", "N", "E", "percent")} for gain in gains],
+        "below": len(good),
+        "of": len(gains),
+        "largest_size": top,
+    }
     least = max(gains, key=lambda gain: gain["value"])
-    because = (f"by the law E = {least['E']} lowers the loss with its interval at {len(good)} of {len(gains)} points"
-               f" (router and size), least for {_name(least['router'])} at N = {count(least['N'])}:"
-               f" {least['percent'][0]:+.1f} %")  # fmt: skip
+    because = (
+        f"by the law E = {least['E']} lowers the loss with its interval at {len(good)} of {len(gains)} points"
+        f" (router and size), least for {_name(least['router'])} at N = {count(least['N'])}:"
+        f" {least['percent'][0]:+.1f} %"
+    )
     if len(good) == len(gains):
         reach = "supported" if top >= LARGEST / 2 else "supported in part"
         return _said(rule, reach, because + ("" if top >= LARGEST / 2 else ", none of them near 1.3B"), evidence)
@@ -52,9 +64,11 @@ def _size(results: dict) -> dict:
 
 
 def _experts(results: dict) -> dict:
-    rule = ("supported if no step beyond E = 128 lowers the loss with its interval; in part if one does, but E = 128"
-            " brings at least two thirds of the fall of log L to the largest E, and every doubling beyond it less than"
-            " the best doubling below it; else not")  # fmt: skip
+    rule = (
+        "supported if no step beyond E = 128 lowers the loss with its interval; in part if one does, but E = 128"
+        " brings at least two thirds of the fall of log L to the largest E, and every doubling beyond it less than"
+        " the best doubling below it; else not"
+    )
     verdicts, evidence = [], []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
@@ -66,11 +80,17 @@ def _experts(results: dict) -> dict:
         helps = any(step["percent"]["high"] is not None and step["percent"]["high"] < 0 for step in beyond)
         best = min(step["per_doubling"] for step in below)
         fades = all(step["per_doubling"] > best for step in beyond)
-        verdict = "supported" if not helps else "supported in part" if (
-            share["percent"] >= MOST_OF_THE_FALL and fades) else "not supported"  # fmt: skip
+        verdict = (
+            "supported"
+            if not helps
+            else "supported in part"
+            if (share["percent"] >= MOST_OF_THE_FALL and fades)
+            else "not supported"
+        )
         verdicts.append(verdict)
-        evidence.append({"router": entry["router"], "reached": inside, "beyond": beyond, "best_doubling": best,
-                         "verdict": verdict})  # fmt: skip
+        evidence.append(
+            {"router": entry["router"], "reached": inside, "beyond": beyond, "best_doubling": best, "verdict": verdict}
+        )
     if not verdicts:
         return _said(rule, CANNOT, "no router has runs between E = 64 and 128 and beyond", {})
     shares = listed([f"{e['reached'][-1]['percent']:.0f} % ({_name(e['router'])})" for e in evidence])
@@ -83,9 +103,11 @@ def _experts(results: dict) -> dict:
 
 
 def _k(results: dict) -> dict:
-    rule = ("supported if more experts per token lower the loss by less per tenfold FLOPs than the next larger model"
-            " with k = 1 does, with the interval of the mean difference, at every k; not supported if by more at every"
-            " k; in part if by less at one k and at none by more")  # fmt: skip
+    rule = (
+        "supported if more experts per token lower the loss by less per tenfold FLOPs than the next larger model"
+        " with k = 1 does, with the interval of the mean difference, at every k; not supported if by more at every"
+        " k; in part if by less at one k and at none by more"
+    )
     versus = results["experts_per_token"]["versus_growth"]
     if not versus:
         return _said(rule, CANNOT, "no runs with known FLOPs differ in k alone beside a larger model with k = 1", {})
@@ -98,19 +120,24 @@ def _k(results: dict) -> dict:
             verdict = "not supported"
         elif any(entry["low"] > 0 for entry in known) and not any(entry["high"] < 0 for entry in known):
             verdict = "supported in part"
-    because = "; ".join(f"k = {k} buys less per FLOP than a larger model in {entry['less']} of {entry['values']} cells"
-                        for k, entry in versus.items())  # fmt: skip
+    because = "; ".join(
+        f"k = {k} buys less per FLOP than a larger model in {entry['less']} of {entry['values']} cells"
+        for k, entry in versus.items()
+    )
     beside = results["experts_per_token"]["versus_dense"]
     if beside:
         because += "; than wider dense layers in " + ", ".join(
-            f"{entry['less']} of {entry['values']} (k = {k})" for k, entry in beside.items())  # fmt: skip
+            f"{entry['less']} of {entry['values']} (k = {k})" for k, entry in beside.items()
+        )
     return _said(rule, verdict, because, {"versus_growth": versus, "versus_dense": beside})
 
 
 def _router(results: dict) -> dict:
-    rule = ("supported if the mean loss of S-BASE over the shared (N, E) is below that of every other router with its"
-            " interval (each size counted once); in part if below some and above none; not supported if above"
-            " one")  # fmt: skip
+    rule = (
+        "supported if the mean loss of S-BASE over the shared (N, E) is below that of every other router with its"
+        " interval (each size counted once); in part if below some and above none; not supported if above"
+        " one"
+    )
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
         return _said(rule, CANNOT, "S-BASE is not there beside another router at the same N and E", {})
@@ -122,27 +149,49 @@ def _router(results: dict) -> dict:
         low, high = (None, None) if ends[0] is None else sorted(sign * end for end in ends)
         way = "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
         cells = [sign * cell["percent"] for cell in pair["cells"]]
-        sizes = [sign * entry["percent"]["low" if sign < 0 else "high"] for entry in pair["sizes"]
-                 if entry["percent"]["high"] is not None]  # fmt: skip
-        evidence.append({"other": other, "mean": sign * pair["overall"]["mean"], "low": low, "high": high, "way": way,
-                         "lower_in": sum(value < 0 for value in cells), "cells": len(cells),
-                         "lower_sizes": sum(value < 0 for value in sizes), "sizes": len(sizes)})  # fmt: skip
+        sizes = [
+            sign * entry["percent"]["low" if sign < 0 else "high"]
+            for entry in pair["sizes"]
+            if entry["percent"]["high"] is not None
+        ]
+        evidence.append(
+            {
+                "other": other,
+                "mean": sign * pair["overall"]["mean"],
+                "low": low,
+                "high": high,
+                "way": way,
+                "lower_in": sum(value < 0 for value in cells),
+                "cells": len(cells),
+                "lower_sizes": sum(value < 0 for value in sizes),
+                "sizes": len(sizes),
+            }
+        )
     ways = [entry["way"] for entry in evidence]
-    verdict = ("not supported" if "higher" in ways else "supported" if set(ways) == {"lower"}
-               else "supported in part" if "lower" in ways else "open")  # fmt: skip
+    verdict = (
+        "not supported"
+        if "higher" in ways
+        else "supported"
+        if set(ways) == {"lower"}
+        else "supported in part"
+        if "lower" in ways
+        else "open"
+    )
     because = "; ".join(
         f"S-BASE against {_name(e['other'])}: {e['mean']:+.2f} % in the mean"
         + ("" if e["low"] is None else f" ({e['low']:+.2f} to {e['high']:+.2f})")
         + f", lower in {e['lower_in']} of {e['cells']} cells"
         + (f" and with its interval at {e['lower_sizes']} of {e['sizes']} sizes" if e["sizes"] else "")
         for e in evidence
-    )  # fmt: skip
+    )
     return _said(rule, verdict, because, {"against": evidence})
 
 
 def _frequency(results: dict) -> dict:
-    rule = ("supported if for every router the loss with R below 0.5 is above that with the usual R, with the interval"
-            " of the mean difference over the cells; not supported if it is below for one")  # fmt: skip
+    rule = (
+        "supported if for every router the loss with R below 0.5 is above that with the usual R, with the interval"
+        " of the mean difference over the cells; not supported if it is below for one"
+    )
     ablation = results["routing_frequency"]
     below = ablation["below_half"]
     if not below or ablation["usual"] < LEAST_FREQUENCY:
@@ -154,12 +203,17 @@ def _frequency(results: dict) -> dict:
         verdict = "not supported"
     elif any(low > 0 for low, _ in known):
         verdict = "supported" if all(low is not None and low > 0 for low, _ in ends) else "supported in part"
-    because = "; ".join(f"{_name(entry['router'])}: the loss is higher with R below 0.5 in"
-                        f" {entry['cells'] - entry['lower']} of {entry['cells']} cells" for entry in below)  # fmt: skip
+    because = "; ".join(
+        f"{_name(entry['router'])}: the loss is higher with R below 0.5 in"
+        f" {entry['cells'] - entry['lower']} of {entry['cells']} cells"
+        for entry in below
+    )
     for change in ablation["changes"]:
         if change["R"] > ablation["usual"]:
-            because += (f"; {_name(change['router'])} with R = {change['R']:g} is lower than with R ="
-                        f" {ablation['usual']:g} in {change['lower']} of {change['cells']}")  # fmt: skip
+            because += (
+                f"; {_name(change['router'])} with R = {change['R']:g} is lower than with R ="
+                f" {ablation['usual']:g} in {change['lower']} of {change['cells']}"
+            )
     return _said(rule, verdict, because, {"below_half": below, "changes": ablation["changes"]})
 
 

@@ -38,16 +38,28 @@ def compare(table: Table) -> list[dict]:
         scores = [{score.name: _score(score) for score in part} for part in both]
         for name in FORMS:
             fit = fits.get(name)
-            found.append({
-                "router": selection.router, "law": name, "formula": LAWS[name].formula, "rows": loss.size,
-                "missing": missing.get(name), "status": fit and fit.status, "rmsle": fit and fit.rmsle,
-                "leave_one_out": fit and scores[0][name], "leave_one_size_out": fit and scores[1][name],
-            })  # fmt: skip
+            found.append(
+                {
+                    "router": selection.router,
+                    "law": name,
+                    "formula": LAWS[name].formula,
+                    "rows": loss.size,
+                    "missing": missing.get(name),
+                    "status": fit and fit.status,
+                    "rmsle": fit and fit.rmsle,
+                    "leave_one_out": fit and scores[0][name],
+                    "leave_one_size_out": fit and scores[1][name],
+                }
+            )
     return found
 
 
 def _score(score: Score) -> dict:
     known = math.isfinite(score.held_out.rmsle)
     rmsle = float(score.held_out.rmsle) if known else None
-    return {"rmsle": rmsle, "rmsle_percent": percent(rmsle), "predicted": score.held_out.predicted,
-            "verdict": score.verdict}  # fmt: skip
+    return {
+        "rmsle": rmsle,
+        "rmsle_percent": percent(rmsle),
+        "predicted": score.held_out.predicted,
+        "verdict": score.verdict,
+    }

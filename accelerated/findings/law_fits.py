@@ -109,8 +109,9 @@ def fit_law(
         raise ValueError(f"no rows are left ({'; '.join(reasons)})")
     columns, loss = law_columns(selection, law, loss_column)
     if huber is not None and not name.startswith("routed-"):
-        raise ValueError(f"huber: the law {name} is fitted by least squares alone; with huber: routed-bounded and "
-                         "routed-utilisation")  # fmt: skip
+        raise ValueError(
+            f"huber: the law {name} is fitted by least squares alone; with huber: routed-bounded and routed-utilisation"
+        )
     fit = law.fit(*columns, loss) if huber is None else law.fit(*columns, loss, huber=huber)
     ranges, slopes = ([], []) if huber is not None else _ranges(law, columns, loss, fit, level)
     steepness = slopes or _steepness(law, columns, loss, fit)
@@ -120,10 +121,20 @@ def fit_law(
         sizes = selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
         held_out_size = leave_one_group_out(law, columns, loss, sizes)
     return LawFit(
-        selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, is_determined(steepness),
-        misfit_of(selection, law, columns, loss, fit, held_out_size, huber), differences(selection.frame, AXES.get(name)
-        == "compute"), shorter_runs(selection.frame),
-    )  # fmt: skip
+        selection,
+        law,
+        columns,
+        loss,
+        fit,
+        ranges,
+        slopes,
+        held_out,
+        held_out_size,
+        is_determined(steepness),
+        misfit_of(selection, law, columns, loss, fit, held_out_size, huber),
+        differences(selection.frame, AXES.get(name) == "compute"),
+        shorter_runs(selection.frame),
+    )
 
 
 def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
@@ -139,9 +150,13 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
     far = outliers(frame["hyper_id"].to_numpy(), loss, found)
     near = ~np.isin(frame["hyper_id"].to_numpy(), [run.hyper_id for run in far])
     return Misfit(
-        by_size(size, miss), bend, seeds, largest_size(size, None if held_out_size is None else held_out_size.errors),
-        far, _rmsle_of(law, [column[near] for column in columns], loss[near], huber) if far else None,
-    )  # fmt: skip
+        by_size(size, miss),
+        bend,
+        seeds,
+        largest_size(size, None if held_out_size is None else held_out_size.errors),
+        far,
+        _rmsle_of(law, [column[near] for column in columns], loss[near], huber) if far else None,
+    )
 
 
 def _rmsle_of(law: Law, columns, loss, huber: float | None) -> float | None:
@@ -268,8 +283,9 @@ def _predict_linear(fitted: LawFit, at, level: float):
         if not here.any():
             sizes = ", ".join(f"{size:.0f}" for size in np.unique(columns[0]))
             raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
-        design, point = (np.stack([np.log10(e), np.ones_like(e)], axis=-1) for e in (columns[1][here],
-                                                                                  np.array([at[1]])))  # fmt: skip
+        design, point = (
+            np.stack([np.log10(e), np.ones_like(e)], axis=-1) for e in (columns[1][here], np.array([at[1]]))
+        )
         freedom = fitted.fit.rows - 2 * len(np.asarray(fitted.fit.coefficients.sizes))
     else:
         design, point = _design(law, columns), _design(law, [np.array([value]) for value in at])
@@ -301,9 +317,10 @@ def _ranges(law: Law, columns, loss, fit, level: float) -> tuple[list[Range], li
     quantile = student_quantile(level, fit.rows - len(fit.coefficients))
     ranges = [
         Range(name, None, float(value), float(value - quantile * error), float(value + quantile * error), "")
-        for name, value, error in zip(fit.coefficients._fields, fit.coefficients, np.sqrt(np.diag(fit.covariance)),
-                                      strict=True)
-    ]  # fmt: skip
+        for name, value, error in zip(
+            fit.coefficients._fields, fit.coefficients, np.sqrt(np.diag(fit.covariance)), strict=True
+        )
+    ]
     if law.name == "dense":
         ranges[1] = _crossing(columns[0], loss, fit, quantile)
     return ranges, []
@@ -332,8 +349,10 @@ def _per_size_ranges(fit, level: float) -> list[Range]:
     sizes, slopes, _ = (np.asarray(column) for column in fit.coefficients)
     quantile = student_quantile(level, fit.rows - 2 * sizes.size)
     errors = np.sqrt(fit.covariance[:, 0, 0])
-    return [Range("b", float(size), float(b), float(b - quantile * error), float(b + quantile * error), "")
-            for size, b, error in zip(sizes, slopes, errors, strict=True)]  # fmt: skip
+    return [
+        Range("b", float(size), float(b), float(b - quantile * error), float(b + quantile * error), "")
+        for size, b, error in zip(sizes, slopes, errors, strict=True)
+    ]
 
 
 def _utilisation_ranges(columns, loss, fit, level: float) -> list[Range]:
@@ -350,8 +369,9 @@ def _utilisation_ranges(columns, loss, fit, level: float) -> list[Range]:
     for interval in found:
         times = fit.curve.unit if interval.quantity.name in ("E_start", "E_max") else 1.0
         own = _range(interval)
-        ranges.append(own._replace(name=names[own.name], value=own.value * times, low=own.low * times,
-                                   high=own.high * times))  # fmt: skip
+        ranges.append(
+            own._replace(name=names[own.name], value=own.value * times, low=own.low * times, high=own.high * times)
+        )
     return ranges
 
 
@@ -359,4 +379,3 @@ def _range(interval: Interval) -> Range:
     quantity = interval.quantity
     at = None if math.isnan(quantity.N) else quantity.N
     return Range(quantity.name, at, interval.value, interval.low, interval.high, verdict(interval))
-

@@ -127,8 +127,10 @@ def outliers(hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray) -> list[Ou
     scale = 1.4826 * float(np.median(miss))
     far = np.flatnonzero((miss > FAR * scale) & (miss > math.log10(1 + LEAST)))
     ranked = sorted(far, key=lambda i: -miss[i])
-    return [Outlier(int(hyper_id[i]), float(loss[i]), float(law[i]), float(miss[i] / scale) if scale else math.inf)
-            for i in ranked]  # fmt: skip
+    return [
+        Outlier(int(hyper_id[i]), float(loss[i]), float(law[i]), float(miss[i] / scale) if scale else math.inf)
+        for i in ranked
+    ]
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:

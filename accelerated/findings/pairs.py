@@ -37,9 +37,10 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     routers = sorted({router for router, _, _ in means} - {DENSE})
     return [
         _pair(means, first, second, alpha, scatter)
-        for i, first in enumerate(routers) for second in routers[i + 1 :]
+        for i, first in enumerate(routers)
+        for second in routers[i + 1 :]
         if any((first, n, e) in means and (second, n, e) in means for _, n, e in means)
-    ]  # fmt: skip
+    ]
 
 
 def doublings(runs: list[Run]) -> list[dict]:
@@ -64,8 +65,15 @@ def doublings(runs: list[Run]) -> list[dict]:
             if changes:
                 mean = mean_interval(changes)
                 per_doubling = mean["mean"] / math.log2(high / low)
-                steps.append({"from": low, "to": high, "percent": as_percent(mean), "per_doubling": per_doubling,
-                              "sizes": len(both)})  # fmt: skip
+                steps.append(
+                    {
+                        "from": low,
+                        "to": high,
+                        "percent": as_percent(mean),
+                        "per_doubling": per_doubling,
+                        "sizes": len(both),
+                    }
+                )
         found.append({"router": router, "steps": steps, "reached": _reached(losses, sizes, counts)})
     return found
 
@@ -93,19 +101,30 @@ def _pair(means: dict, first: str, second: str, alpha: float | None, scatter: di
             one, other = means[first, size, experts], means[second, size, experts]
             change = math.log10(one / other)
             changes.append((size, experts, change))
-            cells.append({
-                "N": size, "E": experts, "first_loss": one, "second_loss": other, "nats": one - other,
-                "nats_reach": None if reach is None else reach * math.log(10) * other, "percent": percent(change),
-                "percent_reach": None if reach is None else 100 * reach * math.log(10),
-                "size_ratio": None if alpha is None else 10 ** (-change / alpha),
-            })  # fmt: skip
+            cells.append(
+                {
+                    "N": size,
+                    "E": experts,
+                    "first_loss": one,
+                    "second_loss": other,
+                    "nats": one - other,
+                    "nats_reach": None if reach is None else reach * math.log(10) * other,
+                    "percent": percent(change),
+                    "percent_reach": None if reach is None else 100 * reach * math.log(10),
+                    "size_ratio": None if alpha is None else 10 ** (-change / alpha),
+                }
+            )
     overall = mean_interval([change for *_, change in changes], [size for size, *_ in changes])
     return {
-        "first": first, "second": second, "cells": cells, "overall": as_percent(overall),
+        "first": first,
+        "second": second,
+        "cells": cells,
+        "overall": as_percent(overall),
         "overall_size_ratio": None if alpha is None else _ratio(overall, alpha),
         "turned": _turned(cells, overall["mean"]),
-        "sizes": _grouped(changes, 0, "N", alpha), "experts": _grouped(changes, 1, "E", alpha),
-    }  # fmt: skip
+        "sizes": _grouped(changes, 0, "N", alpha),
+        "experts": _grouped(changes, 1, "E", alpha),
+    }
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
@@ -135,10 +154,18 @@ def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:
     top, found = counts[-1], []
     for experts in counts[1:]:
         shares = [
-            100 * math.log(losses[n, experts] / losses[n, 1]) / math.log(losses[n, top] / losses[n, 1]) for n in sizes
+            100 * math.log(losses[n, experts] / losses[n, 1]) / math.log(losses[n, top] / losses[n, 1])
+            for n in sizes
             if {(n, 1), (n, experts), (n, top)} <= losses.keys() and losses[n, top] < losses[n, 1]
-        ]  # fmt: skip
+        ]
         if shares:
-            found.append({"E": experts, "percent": float(np.mean(shares)), "low": min(shares), "high": max(shares),
-                          "sizes": len(shares)})  # fmt: skip
+            found.append(
+                {
+                    "E": experts,
+                    "percent": float(np.mean(shares)),
+                    "low": min(shares),
+                    "high": max(shares),
+                    "sizes": len(shares),
+                }
+            )
     return found

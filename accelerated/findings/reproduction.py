@@ -30,10 +30,13 @@ def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
     runs = all_runs(table)
     good = trusted(runs)
     results = {
-        "about": ABOUT, "level": 0.95, "table": _table(table, runs),
+        "about": ABOUT,
+        "level": 0.95,
+        "table": _table(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
-        "rows": used_rows(table, runs), "seed_scatter": seed_scatter(runs),
-    }  # fmt: skip
+        "rows": used_rows(table, runs),
+        "seed_scatter": seed_scatter(runs),
+    }
     say("dense power law")
     results["dense"] = dense_law(table, good)
     say("bounded law of each router, with intervals")
@@ -62,16 +65,23 @@ def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
 def _table(table: Table, runs: list[Run]) -> dict:
     routed = [run for run in runs if run.router != DENSE]
     return {
-        "name": table.name, "rows": len(table.frame), "runs": len(runs), "released": table.released,
-        "row_choice": table.rows or "every seed", "loss_column": table.loss_column,
-        "loss_columns": table.loss_columns, "routers": sorted({run.router for run in routed}),
-        "sizes": sorted({run.size for run in runs}), "experts": sorted({run.experts for run in routed}),
-        "ks": sorted({run.k for run in routed}), "usual_frequency": usual_frequency(runs),
+        "name": table.name,
+        "rows": len(table.frame),
+        "runs": len(runs),
+        "released": table.released,
+        "row_choice": table.rows or "every seed",
+        "loss_column": table.loss_column,
+        "loss_columns": table.loss_columns,
+        "routers": sorted({run.router for run in routed}),
+        "sizes": sorted({run.size for run in runs}),
+        "experts": sorted({run.experts for run in routed}),
+        "ks": sorted({run.k for run in routed}),
+        "usual_frequency": usual_frequency(runs),
         "frequencies": sorted({run.frequency for run in routed if run.frequency is not None}),
         "seeds": sorted({run.seed for run in runs}) if "seed" in table.last else [],
         "remarks": table.frame.attrs.get("remarks", []),
         "last_steps": [int(table.last["step"].min()), int(table.last["step"].max())],
-    }  # fmt: skip
+    }
 
 
 def used_rows(table: Table, runs: list[Run]) -> dict:
@@ -82,15 +92,39 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
     return {
         "routers": {router: len(ids) for router, ids in used.items()},
         "not_in_laws": _why_not(table, plain),
-        "suspect": [{"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts,
-                     "R": run.frequency, "loss": run.loss, "reason": run.suspect} for run in runs if run.suspect],
-        "twice": [{"hyper_ids": [run.hyper_id for run in group], "losses": [run.loss for run in group],
-                   "router": group[0].router, "N": group[0].size, "E": group[0].experts, "k": group[0].k,
-                   "R": group[0].frequency, "seed": group[0].seed} for group in twice(runs)],
-        "blank": [{"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}
-                  for run in runs if None in run.losses.values()],
+        "suspect": [
+            {
+                "hyper_id": run.hyper_id,
+                "router": run.router,
+                "N": run.size,
+                "E": run.experts,
+                "R": run.frequency,
+                "loss": run.loss,
+                "reason": run.suspect,
+            }
+            for run in runs
+            if run.suspect
+        ],
+        "twice": [
+            {
+                "hyper_ids": [run.hyper_id for run in group],
+                "losses": [run.loss for run in group],
+                "router": group[0].router,
+                "N": group[0].size,
+                "E": group[0].experts,
+                "k": group[0].k,
+                "R": group[0].frequency,
+                "seed": group[0].seed,
+            }
+            for group in twice(runs)
+        ],
+        "blank": [
+            {"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}
+            for run in runs
+            if None in run.losses.values()
+        ],
         "cells_missing": _cells_missing(runs),
-    }  # fmt: skip
+    }
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:

@@ -48,15 +48,29 @@ def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
     runs, groups = (bootstrap(size, experts, loss, weights, quantities, LEVEL) for weights in (by_run, by_size))
     knife = jackknife(size, experts, loss, size, quantities, LEVEL)
     entries = [
-        {"name": quantity.name, "N": quantity.N, "E": quantity.E, "value": profile["value"],
-         "profile": [profile["low"], profile["high"]], "jackknife": _ends(knife.intervals[i]),
-         "runs": _ends(runs.intervals[i]), "sizes": _ends(groups.intervals[i]),
-         "undefined_runs": runs.undefined[i], "undefined_sizes": groups.undefined[i]}
+        {
+            "name": quantity.name,
+            "N": quantity.N,
+            "E": quantity.E,
+            "value": profile["value"],
+            "profile": [profile["low"], profile["high"]],
+            "jackknife": _ends(knife.intervals[i]),
+            "runs": _ends(runs.intervals[i]),
+            "sizes": _ends(groups.intervals[i]),
+            "undefined_runs": runs.undefined[i],
+            "undefined_sizes": groups.undefined[i],
+        }
         for i, (quantity, profile) in enumerate(asked)
-    ]  # fmt: skip
-    return {"seed": SEED, "resamples": RESAMPLES, "quantities": entries, "undetermined_runs": runs.undetermined,
-            "undetermined_sizes": groups.undetermined, "unbounded_runs": _unbounded(runs),
-            "unbounded_sizes": _unbounded(groups)}  # fmt: skip
+    ]
+    return {
+        "seed": SEED,
+        "resamples": RESAMPLES,
+        "quantities": entries,
+        "undetermined_runs": runs.undetermined,
+        "undetermined_sizes": groups.undetermined,
+        "unbounded_runs": _unbounded(runs),
+        "unbounded_sizes": _unbounded(groups),
+    }
 
 
 def _ends(interval: Interval) -> list[float]:

@@ -1,10 +1,10 @@
 """The laws in N and E, router by router, with intervals, and the paper's printed constants beside them.
 
-    bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth
-    printed        `beside_paper`    the printed constants, their differences, what they score on the rows
-    other rows     `other_rows`      the same law when the seeds are chosen otherwise
-    other losses   `transfer`        the same law for every loss column
-    dense          `dense_law`       the power law of the models without routing
+bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth
+printed        `beside_paper`    the printed constants, their differences, what they score on the rows
+other rows     `other_rows`      the same law when the seeds are chosen otherwise
+other losses   `transfer`        the same law for every loss column
+dense          `dense_law`       the power law of the models without routing
 """
 
 import math
@@ -50,10 +50,13 @@ def _law(table: Table, selection, dense: dict) -> dict:
     size, experts, loss = columns_of(selection, table.loss_column)
     sizes, counts = np.unique(size), np.unique(experts)
     entry = {
-        "router": selection.router, "rows": size.size,
-        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()), "sizes": [int(n) for n in sizes],
-        "experts": [int(e) for e in counts], "left_out": selection.left_out,
-    }  # fmt: skip
+        "router": selection.router,
+        "rows": size.size,
+        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()),
+        "sizes": [int(n) for n in sizes],
+        "experts": [int(e) for e in counts],
+        "left_out": selection.left_out,
+    }
     try:
         fit = fit_routed(size, experts, loss)
     except ValueError as error:
@@ -69,17 +72,27 @@ def _law(table: Table, selection, dense: dict) -> dict:
     found = [_interval(interval) for interval in raw]
     names, m = (*COEFFICIENTS, "N_cutoff"), sizes.size
     slopes, gains, effective = found[7 : 7 + m], found[7 + m : 7 + 2 * m], found[7 + 2 * m :]
-    entry |= {"missing": None} | described(fit) | {
-        "criterion": fit.criterion, "curve": fit.curve._asdict(),
-        "determined": _determined(raw[:7]),
-        "intervals": dict(zip(names, found, strict=False)), "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
-        "slopes": [{"N": int(n)} | interval for n, interval in zip(sizes, slopes, strict=True)],
-        "gains": [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
-                  for n, interval in zip(sizes, gains, strict=True)],
-        "measured_slopes": _measured_slopes(size, experts, loss, fit),
-        "worth": [_worth(table, selection, n, e, interval, dense) for (n, e), interval in
-                  zip(worth, effective, strict=True)],
-    }  # fmt: skip
+    entry |= (
+        {"missing": None}
+        | described(fit)
+        | {
+            "criterion": fit.criterion,
+            "curve": fit.curve._asdict(),
+            "determined": _determined(raw[:7]),
+            "intervals": dict(zip(names, found, strict=False)),
+            "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
+            "slopes": [{"N": int(n)} | interval for n, interval in zip(sizes, slopes, strict=True)],
+            "gains": [
+                {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+                for n, interval in zip(sizes, gains, strict=True)
+            ],
+            "measured_slopes": _measured_slopes(size, experts, loss, fit),
+            "worth": [
+                _worth(table, selection, n, e, interval, dense)
+                for (n, e), interval in zip(worth, effective, strict=True)
+            ],
+        }
+    )
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
         entry["printed"] = beside_paper(selection.router, (size, experts, loss), entry)
     return entry
@@ -103,9 +116,13 @@ def _interval(interval: Interval) -> dict:
 def described(fit: RoutedFit) -> dict:
     """Return status, coefficients and scores of a fit. Coefficients that were not found are NaN."""
     return {
-        "status": fit.status, "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle), "objective": fit.objective,
-        "coefficients": fit.coefficients._asdict(), "N_cutoff": cutoff(fit.coefficients),
-    }  # fmt: skip
+        "status": fit.status,
+        "rmsle": fit.rmsle,
+        "rmsle_percent": percent(fit.rmsle),
+        "objective": fit.objective,
+        "coefficients": fit.coefficients._asdict(),
+        "N_cutoff": cutoff(fit.coefficients),
+    }
 
 
 def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fit: RoutedFit | None) -> list[dict]:
@@ -133,8 +150,14 @@ def _worth(table: Table, selection, size: float, experts: float, interval: dict,
     if dense.get("status") == FOUND:
         measured = equal_dense_size(loss, dense["alpha"]["value"], dense["N_c"]["value"])
     times = None if measured is None else measured / size
-    return {"N": int(size), "E": int(experts), "loss": loss, "times": interval["value"] / size,
-            "measured": measured, "measured_times": times} | interval  # fmt: skip
+    return {
+        "N": int(size),
+        "E": int(experts),
+        "loss": loss,
+        "times": interval["value"] / size,
+        "measured": measured,
+        "measured_times": times,
+    } | interval
 
 
 def dense_law(table: Table, runs: list[Run]) -> dict:
@@ -156,15 +179,19 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     with np.errstate(over="ignore", invalid="ignore"):
         spread = math.inf if not critical > 0 else float(10 ** (reach[1] / critical / math.log(10)))
     entry |= {
-        "missing": None, "status": fit.status, "line": fit.line._asdict(),
-        "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle),
+        "missing": None,
+        "status": fit.status,
+        "line": fit.line._asdict(),
+        "rmsle": fit.rmsle,
+        "rmsle_percent": percent(fit.rmsle),
         "alpha": {"value": alpha, "low": alpha - reach[0], "high": alpha + reach[0]},
         "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
-    }  # fmt: skip
+    }
     if table.released and table.loss_column == "loss_validation":
         by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
         entry["printed"] = {
-            "alpha": paper.DENSE_ALPHA, "N_c": paper.DENSE_N_C,
+            "alpha": paper.DENSE_ALPHA,
+            "N_c": paper.DENSE_N_C,
             "rmsle": float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2))),
         }
     return entry
@@ -185,17 +212,26 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
     fitted = entry["coefficients"] | {"N_cutoff": entry["N_cutoff"]}
     residual = np.log10(predict_loss(size, experts, printed.coefficients)) - np.log10(loss)
     _, b, c, *_ = printed.coefficients
-    ends = [10 ** (-(b + i) / (c + j)) for i in (-paper.HALF_UNIT, paper.HALF_UNIT)
-            for j in (-paper.HALF_UNIT, paper.HALF_UNIT)]  # fmt: skip
+    ends = [
+        10 ** (-(b + i) / (c + j))
+        for i in (-paper.HALF_UNIT, paper.HALF_UNIT)
+        for j in (-paper.HALF_UNIT, paper.HALF_UNIT)
+    ]
     rmsle = float(np.sqrt(np.mean(residual**2)))
     return {
-        "coefficients": printed.coefficients._asdict(), "N_cutoff": printed.cutoff,
+        "coefficients": printed.coefficients._asdict(),
+        "N_cutoff": printed.cutoff,
         "difference": {name: fitted[name] - value for name, value in values.items()},
-        "inside": {name: bool(entry["intervals"][name]["low"] <= value <= entry["intervals"][name]["high"])
-                   for name, value in values.items()},
-        "rmsle": rmsle, "rmsle_percent": percent(rmsle), "best_in_box": best_in_box(printed.coefficients, rows),
-        "cutoff_of_rounded": cutoff(printed.coefficients), "cutoff_box": [min(ends), max(ends)],
-    }  # fmt: skip
+        "inside": {
+            name: bool(entry["intervals"][name]["low"] <= value <= entry["intervals"][name]["high"])
+            for name, value in values.items()
+        },
+        "rmsle": rmsle,
+        "rmsle_percent": percent(rmsle),
+        "best_in_box": best_in_box(printed.coefficients, rows),
+        "cutoff_of_rounded": cutoff(printed.coefficients),
+        "cutoff_box": [min(ends), max(ends)],
+    }
 
 
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
@@ -261,8 +297,12 @@ def transfer(table: Table) -> list[dict]:
 
 def _transferred(selection, column: str) -> dict:
     size, experts, loss = columns_of(selection, column)
-    entry = {"loss": column, "router": selection.router, "rows": size.size,
-             "left_out": [run["hyper_id"] for run in selection.left_out]}  # fmt: skip
+    entry = {
+        "loss": column,
+        "router": selection.router,
+        "rows": size.size,
+        "left_out": [run["hyper_id"] for run in selection.left_out],
+    }
     try:
         fit = fit_routed(size, experts, loss)
     except ValueError as error:
@@ -272,9 +312,17 @@ def _transferred(selection, column: str) -> dict:
     quantities += [Quantity("slope", N=float(n)) for n in sizes] + [Quantity("gain", N=float(n), E=top) for n in sizes]
     raw = profile_intervals(size, experts, loss, quantities, LEVEL)
     found = [_interval(interval) for interval in raw]
-    gains = [{"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
-             for n, interval in zip(sizes, found[7 + sizes.size :], strict=True)]  # fmt: skip
-    return entry | {"missing": None} | described(fit) | {
-        "determined": _determined(raw[:7]),
-        "intervals": dict(zip((*COEFFICIENTS, "N_cutoff"), found, strict=False)), "gains": gains,
-    }  # fmt: skip
+    gains = [
+        {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+        for n, interval in zip(sizes, found[7 + sizes.size :], strict=True)
+    ]
+    return (
+        entry
+        | {"missing": None}
+        | described(fit)
+        | {
+            "determined": _determined(raw[:7]),
+            "intervals": dict(zip((*COEFFICIENTS, "N_cutoff"), found, strict=False)),
+            "gains": gains,
+        }
+    )

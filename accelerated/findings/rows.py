@@ -139,9 +139,10 @@ def usual(runs: list[Run]) -> list[Run]:
     """Return the runs of the paper's main grid: k 1, the usual routing frequency, dense ones no wider than N says."""
     frequency = usual_frequency(runs)
     return [
-        run for run in runs
+        run
+        for run in runs
         if (run.flop_increase == 1 if run.router == DENSE else run.k == 1 and run.frequency in (frequency, None))
-    ]  # fmt: skip
+    ]
 
 
 def twice(runs: list[Run]) -> list[list[Run]]:
@@ -171,10 +172,12 @@ def seed_scatter(runs: list[Run]) -> dict | None:
     degrees = sum(values.size - 1 for values in logs)
     deviation = float(np.sqrt(sum(np.sum((values - values.mean()) ** 2) for values in logs) / degrees))
     return {
-        "deviation": deviation, "percent": percent(deviation), "degrees": degrees,
+        "deviation": deviation,
+        "percent": percent(deviation),
+        "degrees": degrees,
         "runs": sum(map(len, points.values())),
         "points": [{"router": key[0], "N": key[1], "E": key[2], "losses": losses} for key, losses in points.items()],
-    }  # fmt: skip
+    }
 
 
 def _is_released(last) -> bool:
@@ -182,8 +185,10 @@ def _is_released(last) -> bool:
     if "loss_validation" not in last:
         return False
     dense = last[last["router_type"] == DENSE]
-    there = {(int(size), round(float(loss), 4)) for size, loss in
-             zip(dense["dense_parameter_count"], dense["loss_validation"], strict=True)}  # fmt: skip
+    there = {
+        (int(size), round(float(loss), 4))
+        for size, loss in zip(dense["dense_parameter_count"], dense["loss_validation"], strict=True)
+    }
     return there >= set(paper.DENSE_LOSSES.items())
 
 
@@ -192,17 +197,32 @@ def _run(table: Table, row: dict) -> Run:
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")
     suspect = next(
-        (s.reason for s in paper.SUSPECTS if table.released
-         and (s.hyper_id, s.router, s.experts, s.frequency) == (row["hyper_id"], router, row["num_experts"], frequency)
-         and abs(s.loss - loss) < 1e-4), "",
-    )  # fmt: skip
+        (
+            s.reason
+            for s in paper.SUSPECTS
+            if table.released
+            and (s.hyper_id, s.router, s.experts, s.frequency)
+            == (row["hyper_id"], router, row["num_experts"], frequency)
+            and abs(s.loss - loss) < 1e-4
+        ),
+        "",
+    )
     losses = {name: _number(row, name) for name in table.loss_columns}
     return Run(
-        int(row["hyper_id"]), router, int(row["dense_parameter_count"]), int(row["num_experts"]),
-        1 if dense else int(_number(row, "k") or 1), frequency, _number(row, "flop_increase") or 1.0,
-        int(_number(row, "seed") or 0), _number(row, "total_parameter_count"), _teraflops(row), suspect,
-        losses[table.loss_column], losses,
-    )  # fmt: skip
+        int(row["hyper_id"]),
+        router,
+        int(row["dense_parameter_count"]),
+        int(row["num_experts"]),
+        1 if dense else int(_number(row, "k") or 1),
+        frequency,
+        _number(row, "flop_increase") or 1.0,
+        int(_number(row, "seed") or 0),
+        _number(row, "total_parameter_count"),
+        _teraflops(row),
+        suspect,
+        losses[table.loss_column],
+        losses,
+    )
 
 
 def _teraflops(row: dict) -> float | None:

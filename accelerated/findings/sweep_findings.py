@@ -110,10 +110,17 @@ def seed_spreads(runs: list[SweepRun]) -> list[SeedSpread]:
     for group in points.values():
         if len(group) > 1:
             losses, first = [run.loss for run in group], group[0]
-            spreads.append(SeedSpread(
-                first.router, first.size, first.experts, [run.config.seed for run in group], losses,
-                max(losses) - min(losses), float(np.std(losses, ddof=1)),
-            ))  # fmt: skip
+            spreads.append(
+                SeedSpread(
+                    first.router,
+                    first.size,
+                    first.experts,
+                    [run.config.seed for run in group],
+                    losses,
+                    max(losses) - min(losses),
+                    float(np.std(losses, ddof=1)),
+                )
+            )
     return sorted(spreads, key=lambda spread: (spread.router, spread.size, spread.experts))
 
 
@@ -141,10 +148,21 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[SeedSpread]) -> l
         largest = [run for run in routed if run.experts == experts]
         before, after = (float(np.mean([run.loss for run in group])) for group in (dense, largest))
         error = difference_error(largest, dense)
-        comparisons.append(Comparison(
-            selection.router, size, experts, before, after, after - before, 100 * (after - before) / before, spread,
-            borrowed, error, verdict(after - before, spread, error),
-        ))  # fmt: skip
+        comparisons.append(
+            Comparison(
+                selection.router,
+                size,
+                experts,
+                before,
+                after,
+                after - before,
+                100 * (after - before) / before,
+                spread,
+                borrowed,
+                error,
+                verdict(after - before, spread, error),
+            )
+        )
     return comparisons
 
 
@@ -181,8 +199,13 @@ def fit_law(selection: RouterRows) -> RouterLaw:
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     columns = [selection.frame[name].to_numpy(dtype=np.float64) for name in names]
     at = np.unique(columns[0])
-    head = (selection.router, columns[0].size, [int(n) for n in at], [int(e) for e in np.unique(columns[1])],
-            selection.left_out)  # fmt: skip
+    head = (
+        selection.router,
+        columns[0].size,
+        [int(n) for n in at],
+        [int(e) for e in np.unique(columns[1])],
+        selection.left_out,
+    )
     try:
         fit = fit_routed(*columns)
     except ValueError as error:
@@ -224,10 +247,18 @@ def loads(sweep: Sweep) -> list[Load]:
         for size in sorted({run.size for run in runs}):
             run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
             shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
-            found.append(Load(
-                run.router, size, run.experts, run.config.seed, shares, max(max(block) for block in shares),
-                sum(share == 0 for block in shares for share in block), float(run.row["dropped_fraction"]),
-            ))  # fmt: skip
+            found.append(
+                Load(
+                    run.router,
+                    size,
+                    run.experts,
+                    run.config.seed,
+                    shares,
+                    max(max(block) for block in shares),
+                    sum(share == 0 for block in shares for share in block),
+                    float(run.row["dropped_fraction"]),
+                )
+            )
     return found
 
 
@@ -249,19 +280,29 @@ def _law_as_json(law: RouterLaw) -> dict:
     fit, slope, gain = law.fit, law.slope, law.gain
     coefficients = {name: finite(value) for name, value in fit.coefficients._asdict().items()}
     return result | {
-        "status": fit.status, "coefficients": coefficients,
+        "status": fit.status,
+        "coefficients": coefficients,
         "coefficients_95_rough": {name: finite(value) for name, value in law.reach.items()},
-        "rmsle": fit.rmsle, "N_cutoff": finite(cutoff(fit.coefficients)),
+        "rmsle": fit.rmsle,
+        "N_cutoff": finite(cutoff(fit.coefficients)),
         "slopes": [
             {"N": int(n), "slope": finite(s), "low": finite(low), "high": finite(high), "negative": law.verdict(i)}
             for i, (n, s, low, high) in enumerate(zip(*slope[:4], strict=True))
         ],
         "gains": [
-            {"N": int(n), "experts": int(gain.experts), "log10": finite(g), "low": finite(low), "high": finite(high),
-             "percent": finite(percent(g)), "percent_low": finite(percent(low)), "percent_high": finite(percent(high))}
+            {
+                "N": int(n),
+                "experts": int(gain.experts),
+                "log10": finite(g),
+                "low": finite(low),
+                "high": finite(high),
+                "percent": finite(percent(g)),
+                "percent_low": finite(percent(low)),
+                "percent_high": finite(percent(high)),
+            }
             for n, g, low, high in zip(gain.at, gain.gain, gain.low, gain.high, strict=True)
         ],
-    }  # fmt: skip
+    }
 
 
 def finite(value: float) -> float | None:

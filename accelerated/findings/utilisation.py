@@ -72,12 +72,15 @@ def _fitted(runs: list[Run], usual: float | None) -> dict:
     kinds = [kind_of(run, usual) for run in runs]
     held_out = leave_one_out(LAWS["routed-utilisation"], (flops, utilisation), loss)
     return {
-        "missing": None, "status": fit.status, "coefficients": _coefficients(fit, flops, utilisation, loss),
+        "missing": None,
+        "status": fit.status,
+        "coefficients": _coefficients(fit, flops, utilisation, loss),
         "leave_one_out": float(held_out.rmsle),
-        "rmsle": fit.rmsle, "rmsle_percent": percent(fit.rmsle),
+        "rmsle": fit.rmsle,
+        "rmsle_percent": percent(fit.rmsle),
         "kinds": _by_kind(kinds, np.log10(loss) - np.log10(fitted)),
         "points": _points(runs, kinds, fit.coefficients, flops, utilisation, fitted),
-    }  # fmt: skip
+    }
 
 
 def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray) -> dict:
@@ -108,8 +111,14 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
     found = []
     for kind in order:
         own = misses[[other == kind for other in kinds]]
-        found.append({"kind": kind, "rows": own.size, "rmsle": float(np.sqrt(np.mean(own**2))),
-                      "percent": percent(float(own.mean()))})  # fmt: skip
+        found.append(
+            {
+                "kind": kind,
+                "rows": own.size,
+                "rmsle": float(np.sqrt(np.mean(own**2))),
+                "percent": percent(float(own.mean())),
+            }
+        )
     return found
 
 
@@ -122,7 +131,15 @@ def _points(runs, kinds, coefficients, flops, utilisation, fitted) -> list[dict]
         return []
     predicted = predict_loss(effective, coefficients.B_min, coefficients)
     return [
-        {"hyper_id": run.hyper_id, "kind": kind, "F": run.flops, "B": run.utilisation, "loss": run.loss,
-         "fitted": float(one), "effective": float(worth), "predicted": float(line)}
+        {
+            "hyper_id": run.hyper_id,
+            "kind": kind,
+            "F": run.flops,
+            "B": run.utilisation,
+            "loss": run.loss,
+            "fitted": float(one),
+            "effective": float(worth),
+            "predicted": float(line),
+        }
         for run, kind, one, worth, line in zip(runs, kinds, fitted, effective, predicted, strict=True)
-    ]  # fmt: skip
+    ]

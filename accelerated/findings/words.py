@@ -109,8 +109,10 @@ def plural(number: int, noun: str) -> str:
 def table(head: tuple, rows: list[tuple]) -> str:
     """Return a Markdown table; columns of numbers are set right."""
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
-    right = [all((row[i][:1] in "+-0123456789∞" or row[i] in WORDS) and "," not in row[i] for row in cells)
-             for i in range(len(head))]  # fmt: skip
+    right = [
+        all((row[i][:1] in "+-0123456789∞" or row[i] in WORDS) and "," not in row[i] for row in cells)
+        for i in range(len(head))
+    ]
     rule = ["---:" if to_the_right else "---" for to_the_right in right]
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, rule, *cells))
 

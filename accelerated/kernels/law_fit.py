@@ -416,8 +416,9 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
         t, w = (place // part.shape[1] + first + 1) / scan, (place % part.shape[1] + free_logit) / scan
         alpha, ratio, rest = _shape(t, w, log_top)
         logit = math.log(ratio / rest) if free_logit else -np.inf
-        log_alpha, logit, value = search(problem, extra, constant, math.log(alpha), logit, free_alpha, free_logit,
-                                         settled, work)  # fmt: skip
+        log_alpha, logit, value = search(
+            problem, extra, constant, math.log(alpha), logit, free_alpha, free_logit, settled, work
+        )
         if careful:
             log_alpha, logit, value = polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work)
         if value < best[3]:
@@ -516,8 +517,9 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     for piece in (INTERIOR, UNBOUNDED, START_AT_1):
         line = values[:, 0] if piece == UNBOUNDED else values[scan - 1]
         if piece == INTERIOR or careful or _may_win(line, found[INTERIOR, 3], constant):
-            found[piece] = _search_piece(problem, extra, constant, values, piece != START_AT_1, piece != UNBOUNDED,
-                                         starts, careful, work)  # fmt: skip
+            found[piece] = _search_piece(
+                problem, extra, constant, values, piece != START_AT_1, piece != UNBOUNDED, starts, careful, work
+            )
     lowest = found[:, 3].min() + constant
     # Differences of predictions below RESOLUTION do not decide between pieces: noise-free tables only.
     limit = lowest * (1.0 + TIE) + weights.sum() * RESOLUTION * RESOLUTION

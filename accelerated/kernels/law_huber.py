@@ -346,8 +346,9 @@ def fit(log_size, log_loss, level, extra, delta, scan, starts):
     for piece in (LINEAR, CORNER):
         found[piece, 3] = solve(problem, delta, found[piece, 0], 0.0, 1.0, found[piece, 4:], work)
     for piece in range(START_AT_1, INTERIOR + 1):
-        found[piece] = _search_piece(problem, delta, values, solutions, piece != START_AT_1, piece != UNBOUNDED, starts,
-                                     work)  # fmt: skip
+        found[piece] = _search_piece(
+            problem, delta, values, solutions, piece != START_AT_1, piece != UNBOUNDED, starts, work
+        )
     # A search that ended on the edge E_start = 1 found a point of that edge.
     for inside, edge in ((INTERIOR, START_AT_1), (UNBOUNDED, CORNER)):
         if found[inside, 0] == 1.0 and found[inside, 3] < found[edge, 3]:

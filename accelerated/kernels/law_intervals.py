@@ -29,7 +29,7 @@ from .law_fit import (
     _remove,
     _shape,
     fill_psi,
-)  # fmt: skip
+)
 
 (PREDICTION, OBSERVATION, GAIN, SLOPE, INTERACTION, SIZE_SLOPE, LEVEL_AT_1, START, LIMIT, CUTOFF, EFFECTIVE) = range(11)
 """What an interval is asked for: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
@@ -104,9 +104,14 @@ def _sight(room, scores, u_x, u_y):
     first = (x * cosine + y * sine, y * cosine - x * sine)
     last = (x * cosine - y * sine, y * cosine + x * sine)
     return (
-        sine >= 1.0, length * x, lean * x + height * y, length * first[0], lean * first[0] + height * first[1],
-        length * last[0], lean * last[0] + height * last[1],
-    )  # fmt: skip
+        sine >= 1.0,
+        length * x,
+        lean * x + height * y,
+        length * first[0],
+        lean * first[0] + height * first[1],
+        length * last[0],
+        lean * last[0] + height * last[1],
+    )
 
 
 @_jit
@@ -273,8 +278,9 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
-            first, last, value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, first,
-                                           last, CHOOSE)  # fmt: skip
+            first, last, value = _golden_w(
+                problem, extra, constant, kind, at, beyond, t, limit, sign, work, first, last, CHOOSE
+            )
             if k == 0 or value < chosen:
                 low, high, chosen = first, last, value
     value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, TIMES - CHOOSE)[2]
@@ -313,12 +319,14 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
-            first, last, value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work,
-                                           first, last, CHOOSE)  # fmt: skip
+            first, last, value = _golden_t(
+                problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, first, last, CHOOSE
+            )
             if k == 0 or value < chosen:
                 low, high, chosen = first, last, value
-    value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high,
-                      TIMES - CHOOSE)[2]  # fmt: skip
+    value = _golden_t(
+        problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, TIMES - CHOOSE
+    )[2]
     return min(best, chosen, value)
 
 

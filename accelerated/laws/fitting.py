@@ -70,9 +70,14 @@ class LevelTable(NamedTuple):
 
 
 def fit_routed(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, huber: float | None = None, *,
-    scan: int = 16, starts: int = 4,
-) -> RoutedFit:  # fmt: skip
+    dense_parameters: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = None,
+    *,
+    scan: int = 16,
+    starts: int = 4,
+) -> RoutedFit:
     """See reference. With `huber` a fit takes a few milliseconds (`kernels/law_huber.py`).
 
     Args:
@@ -85,9 +90,15 @@ def fit_routed(
 
 
 def fit_weighted(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, weights: np.ndarray, *,
-    scan: int = 8, starts: int = 1, careful: bool = False,
-) -> WeightedFits:  # fmt: skip
+    dense_parameters: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    weights: np.ndarray,
+    *,
+    scan: int = 8,
+    starts: int = 1,
+    careful: bool = False,
+) -> WeightedFits:
     """Fit one table under many weightings, for a bootstrap or a jackknife. The fast twin's own: no reference.
 
     Args:
@@ -114,14 +125,16 @@ def fit_weighted(
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = found.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
-    curves = np.stack([intercept - size * table.centre, size, gain - interaction * table.centre, interaction, rise,
-                       bend], axis=1)  # fmt: skip
+    curves = np.stack(
+        [intercept - size * table.centre, size, gain - interaction * table.centre, interaction, rise, bend], axis=1
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         span = np.log1p(rise * top / (1 + bend * top)) / math.log(10)
         b, c = curves[:, 2] / span, curves[:, 3] / span
         log_start = -np.log10(alpha)
-        coefficients = np.stack([size - c * log_start, b, c, curves[:, 0] - b * log_start, 1 / alpha,
-                                 1 / (alpha * ratio)], axis=1)  # fmt: skip
+        coefficients = np.stack(
+            [size - c * log_start, b, c, curves[:, 0] - b * log_start, 1 / alpha, 1 / (alpha * ratio)], axis=1
+        )
     coefficients[piece == law_fit.LINEAR] = np.nan
     with np.errstate(invalid="ignore"):
         objective = residual / weights.sum(axis=1)
@@ -197,8 +210,9 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
         found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, True)[0]
     else:
         huber = _checked_delta(huber)
-        found = law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2,
-                              2 * starts)  # fmt: skip
+        found = law_huber.fit(
+            table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2, 2 * starts
+        )
     piece, alpha, ratio, rest = int(found[0]), *found[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
@@ -212,8 +226,9 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
         objective = law_huber.criterion(residual, huber)
         criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
     intercept, size, gain, interaction = map(float, solution)
-    curve = LossCurve(intercept - size * table.centre, size, gain - interaction * table.centre, interaction,
-                      rise, bend, top)  # fmt: skip
+    curve = LossCurve(
+        intercept - size * table.centre, size, gain - interaction * table.centre, interaction, rise, bend, top
+    )
     coefficients = _coefficients(curve, piece, alpha, ratio)
     covariance = _covariance(table, psi, coefficients, curve, piece, _error_variance(residual, huber))
     return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
@@ -273,8 +288,9 @@ def _covariance(
     by_max = by_p / E_max**2 + by_q * (2 * E_start / E_max - 1) / E_max**2
     log_experts = math.log10(E_start) + psi * math.log10(1 + curve.rise * curve.top / (1 + q * curve.top))
     slope = (b + c * log_size) / math.log(10)
-    derivatives = np.stack([log_size, log_experts, log_size * log_experts, np.ones_like(psi), slope * by_start,
-                            slope * by_max])  # fmt: skip
+    derivatives = np.stack(
+        [log_size, log_experts, log_size * log_experts, np.ones_like(psi), slope * by_start, slope * by_max]
+    )
     free = [i for i in range(6) if not (i == 4 and piece == law_fit.START_AT_1 or i == 5 and math.isinf(E_max))]
     if piece == law_fit.CORNER:
         free = free[:4]

@@ -85,9 +85,7 @@ def effective_parameter_count(
         return np.exp(log_size + (b + c / _LOG_10 * log_size) / a * _log_experts(num_experts))
 
 
-def experts_for_loss(
-    dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients
-) -> np.ndarray:
+def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
     """See reference."""
     level, slope = _at_size(dense_parameters, coefficients)
     short = np.log(check_range("loss", loss, above=0.0)) - _LOG_10 * level
@@ -133,8 +131,9 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     covariance = shared * np.array([[1 / spread, -at / spread], [-at / spread, 1 / count + at**2 / spread]])
     status = "interior" if lined.all() else f"no line at {int((~lined).sum())} of {lined.size} sizes"
     objective = squares / x.size
-    return LogLinearFit(coefficients, objective, math.sqrt(objective), status, np.moveaxis(covariance, 2, 0), x.size,
-                        CRITERION)  # fmt: skip
+    return LogLinearFit(
+        coefficients, objective, math.sqrt(objective), status, np.moveaxis(covariance, 2, 0), x.size, CRITERION
+    )
 
 
 def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:

@@ -123,8 +123,9 @@ def _fits(columns, weights: np.ndarray) -> WeightedFits:
     rest = fit_weighted(*columns, weights, careful=True, **more)
     return WeightedFits(
         *(np.concatenate([getattr(whole, name), getattr(rest, name)]) for name in ("status", "coefficients", "curves")),
-        whole.top, np.concatenate([whole.objective, rest.objective]),
-    )  # fmt: skip
+        whole.top,
+        np.concatenate([whole.objective, rest.objective]),
+    )
 
 
 def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
@@ -176,8 +177,10 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
         raise ValueError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
     if any(quantity.name == "observation" for quantity in checked):
-        raise ValueError("quantity observation: resampling shows the scatter of the law, not of a new run; "
-                         "needed: prediction, or profile_intervals")  # fmt: skip
+        raise ValueError(
+            "quantity observation: resampling shows the scatter of the law, not of a new run; "
+            "needed: prediction, or profile_intervals"
+        )
     return checked
 
 

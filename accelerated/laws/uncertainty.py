@@ -83,8 +83,9 @@ def profile_intervals(
     quantile = student_quantile(level, freedom)
     fit = fit_routed(dense_parameters, num_experts, loss)
     limit = fit.objective * table.log_loss.size * (1 + quantile**2 / freedom)
-    reduced = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size),
-                                  table.extra.size)  # fmt: skip
+    reduced = law_fit.reduce_rows(
+        table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
+    )
     found = []
     for quantity in quantities:
         value, low, high = (_natural(table, quantity, end) for end in _ends(table, reduced, fit, quantity, limit))
@@ -167,9 +168,7 @@ def check_quantity(quantity: Quantity) -> Quantity:
     return quantity
 
 
-def _ends(
-    table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit: float
-) -> tuple[float, float, float]:
+def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit: float) -> tuple[float, float, float]:
     """Return best value, low end and high end on the scale of the kernel."""
     problem, constant = reduced
     kind = _KINDS[quantity.name]

@@ -22,11 +22,27 @@ Status = Literal[
 
 FLOOR = 0.1
 
-_WORDS = Words("teraflops", "values of teraflops", "utilisation", "value of utilisation", "values of utilisation",
-               "B_start and B_max")  # fmt: skip
-_STATUSES: dict[str, Status] = dict(zip(STATUSES, (
-    "linear limit", "B_start at its floor, B_max unbounded", "B_start at its floor", "B_max unbounded", "interior",
-), strict=True))  # fmt: skip
+_WORDS = Words(
+    "teraflops",
+    "values of teraflops",
+    "utilisation",
+    "value of utilisation",
+    "values of utilisation",
+    "B_start and B_max",
+)
+_STATUSES: dict[str, Status] = dict(
+    zip(
+        STATUSES,
+        (
+            "linear limit",
+            "B_start at its floor, B_max unbounded",
+            "B_start at its floor",
+            "B_max unbounded",
+            "interior",
+        ),
+        strict=True,
+    )
+)
 
 _LOG_10 = math.log(10)
 
@@ -126,9 +142,12 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
 
 
 def fit_utilisation(
-    teraflops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray, B_min: float | None = None,
+    teraflops: np.ndarray,
+    utilisation: np.ndarray,
+    loss: np.ndarray,
+    B_min: float | None = None,
     huber: float | None = None,
-) -> UtilisationFit:  # fmt: skip
+) -> UtilisationFit:
     """See reference."""
     flops, used, loss = check_columns(teraflops=teraflops, utilisation=utilisation, loss=loss)
     least = float(used.min() if B_min is None else check_range("B_min", B_min, above=0.0))
@@ -140,8 +159,9 @@ def fit_utilisation(
     a, d = a - c * log_unit, d - b * log_unit
     coefficients = UtilisationCoefficients(a, b, c, d, unit * E_start, unit * E_max, least)
     curve, covariance = UtilisationCurve(fit.curve, least, unit), _covariance(fit.covariance, unit)
-    return UtilisationFit(coefficients, curve, fit.objective, fit.rmsle, _STATUSES[fit.status], covariance, fit.rows,
-                          fit.criterion)  # fmt: skip
+    return UtilisationFit(
+        coefficients, curve, fit.objective, fit.rmsle, _STATUSES[fit.status], covariance, fit.rows, fit.criterion
+    )
 
 
 def experts_of(utilisation: np.ndarray) -> np.ndarray:

@@ -21,8 +21,10 @@ def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misf
     said = [difference_words(entry) for entry in differences]
     if shorter:
         runs = ", ".join(f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter[:SHOWN])
-        said.append(f"{_runs(len(shorter))} before most others of the same size: hyper_id {runs}"
-                    f"{', ...' if len(shorter) > SHOWN else ''}; are these unfinished?")  # fmt: skip
+        said.append(
+            f"{_runs(len(shorter))} before most others of the same size: hyper_id {runs}"
+            f"{', ...' if len(shorter) > SHOWN else ''}; are these unfinished?"
+        )
     if misfit.outliers:
         said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
     return said
@@ -30,8 +32,9 @@ def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misf
 
 def difference_words(entry: Difference) -> str:
     """Return what rows differ in, the groups, and how to choose."""
-    groups = "; ".join(value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in
-                       entry.groups[:SHOWN]) + ("; ..." if len(entry.groups) > SHOWN else "")  # fmt: skip
+    groups = "; ".join(
+        value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in entry.groups[:SHOWN]
+    ) + ("; ..." if len(entry.groups) > SHOWN else "")
     if entry.column == "tokens" and entry.where == "sizes":
         return (
             f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
@@ -50,15 +53,17 @@ def misfit_lines(misfit: Misfit) -> list[str]:
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
             f"the misses bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, and"
-            " beyond them it goes on missing" if test.p < CLEAR else f"no bend of the misses with log N shows (p ="
-            f" {test.p:.2g})"
-        )  # fmt: skip
+            " beyond them it goes on missing"
+            if test.p < CLEAR
+            else f"no bend of the misses with log N shows (p = {test.p:.2g})"
+        )
     if misfit.seeds is not None:
         chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
         lines.append(
             f"points miss the law by more than runs of one point scatter {chance}: part of the miss is the law"
-            if misfit.seeds.p < CLEAR else f"points miss the law by no more than runs of one point scatter {chance}"
-        )  # fmt: skip
+            if misfit.seeds.p < CLEAR
+            else f"points miss the law by no more than runs of one point scatter {chance}"
+        )
     if misfit.largest is not None:
         entry, off = misfit.largest, percent(misfit.largest.miss)
         word = "low" if off > 0 else "high"
@@ -74,7 +79,7 @@ def _runs(count: int) -> str:
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float) -> str:
     runs = "; ".join(
         f"hyper_id {run.hyper_id}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far[:SHOWN]
-    ) + ("; ..." if len(far) > SHOWN else "")  # fmt: skip
+    ) + ("; ..." if len(far) > SHOWN else "")
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

@@ -26,7 +26,7 @@ from .style import (
     save_figure,
     size_shade,
     size_ticks,
-)  # fmt: skip
+)
 
 
 def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
@@ -44,8 +44,12 @@ def draw_all(folder: Path, sweep: Sweep, findings: Findings) -> list[str]:
 
     make_folder(folder)
     drawn = []
-    for name, draw in (("loss", loss_figure), ("effective_size", effective_size_figure),
-                       ("training", training_figure), ("load", load_figure)):  # fmt: skip
+    for name, draw in (
+        ("loss", loss_figure),
+        ("effective_size", effective_size_figure),
+        ("training", training_figure),
+        ("load", load_figure),
+    ):
         with matplotlib.rc_context():
             matplotlib.rcdefaults()  # a reader's own style would change the bytes
             matplotlib.rcParams.update(STYLE)
@@ -103,8 +107,16 @@ def _loss_line(panel, runs: list[SweepRun], law: RouterLaw, colour) -> tuple[flo
     for count, mean in zip(counts, means, strict=True):
         losses = [run.loss for run in runs if run.experts == count]
         dense = count == 1
-        panel.plot(count, mean, "o", color=COLOURS[DENSE] if dense else colour, markersize=6.5, markeredgecolor="white",
-                   markeredgewidth=0.8, zorder=3)  # fmt: skip
+        panel.plot(
+            count,
+            mean,
+            "o",
+            color=COLOURS[DENSE] if dense else colour,
+            markersize=6.5,
+            markeredgecolor="white",
+            markeredgewidth=0.8,
+            zorder=3,
+        )
         if len(losses) > 1:  # dashes wider than the point, so that they show where seeds hardly differ
             panel.plot([count] * len(losses), losses, "_", color="black", markersize=15, markeredgewidth=0.9, zorder=4)
     return float(at[-1]), float(line[-1])
@@ -112,8 +124,11 @@ def _loss_line(panel, runs: list[SweepRun], law: RouterLaw, colour) -> tuple[flo
 
 def effective_size_figure(sweep: Sweep, findings: Findings):
     """Return the figure of loss against effective parameter count; None if no router has a law."""
-    laws = [(law, sweep.of(s)) for law, s in zip(findings.laws, sweep.selections, strict=True)
-            if law.fit is not None and law.fit.curve.size != 0]  # fmt: skip
+    laws = [
+        (law, sweep.of(s))
+        for law, s in zip(findings.laws, sweep.selections, strict=True)
+        if law.fit is not None and law.fit.curve.size != 0
+    ]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.4, most=2)
@@ -127,8 +142,17 @@ def effective_size_figure(sweep: Sweep, findings: Findings):
                 everything += list(at)
                 colour = COLOURS[DENSE] if dense else size_shade(router_colour(law.router), i, len(sizes))
                 label = f"N = {size_label(size)}" if not dense else "dense" if i == len(sizes) - 1 else None
-                panel.plot(at, [run.loss for run in chosen], "s" if dense else "o", color=colour, markersize=6.5,
-                           markeredgecolor="white", markeredgewidth=0.8, zorder=3, label=label)  # fmt: skip
+                panel.plot(
+                    at,
+                    [run.loss for run in chosen],
+                    "s" if dense else "o",
+                    color=colour,
+                    markersize=6.5,
+                    markeredgecolor="white",
+                    markeredgewidth=0.8,
+                    zorder=3,
+                    label=label,
+                )
         reach.append((min(everything), max(everything)))
         panel.set(title=law.router, xlabel="effective parameter count  (parameters)")
         panel.legend(loc="lower left", handletextpad=0.2, borderaxespad=0.2)
@@ -164,8 +188,16 @@ def training_figure(sweep: Sweep, findings: Findings):
             at, loss = _curve(run, "train", "loss")
             panel.plot(at, _smoothed(loss), color=size_shade(colour, 0, 3), linewidth=1.0)
             at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
-            panel.plot(at_evaluation, validation, "o-", color=colour, markersize=4, linewidth=1.6, zorder=3,
-                       label=names[run.router])  # fmt: skip
+            panel.plot(
+                at_evaluation,
+                validation,
+                "o-",
+                color=colour,
+                markersize=4,
+                linewidth=1.6,
+                zorder=3,
+                label=names[run.router],
+            )
             tops += list(_smoothed(loss)[at >= 0.04 * at[-1]]) + list(validation) if at.size else list(validation)
         if tops:
             room = 0.04 * (max(tops) - min(tops))
@@ -197,11 +229,15 @@ def load_figure(sweep: Sweep, findings: Findings):
                 panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
         panel.axhline(1, color=COLOURS[DENSE], linewidth=1.1, linestyle=(0, (4, 3)))
         count = len(load.shares[0])
-        panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5,
-                   color=COLOURS[DENSE])  # fmt: skip
-        panel.set(title=f"{load.router}, N = {size_label(load.size)}, E = {load.experts}",
-                  xlabel="experts, busiest first", xlim=(0.5, count + 0.5),
-                  ylim=(0, highest * 1.06))  # fmt: skip
+        panel.text(
+            count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=COLOURS[DENSE]
+        )
+        panel.set(
+            title=f"{load.router}, N = {size_label(load.size)}, E = {load.experts}",
+            xlabel="experts, busiest first",
+            xlim=(0.5, count + 0.5),
+            ylim=(0, highest * 1.06),
+        )
         panel.xaxis.get_major_locator().set_params(integer=True)
         if len(load.shares) > 1:
             panel.legend(loc="upper right")

@@ -55,9 +55,10 @@ def _slopes(law: RouterLaw) -> list[str]:
     """Return a sentence on the slopes that are not negative with their interval, and one on infinite ends."""
     doubtful = [size_label(n) for i, n in enumerate(law.sizes) if not law.verdict(i).startswith("yes")]
     unbounded = [
-        size_label(n) for n, *ends in zip(law.sizes, law.slope.low, law.slope.high, strict=True)
+        size_label(n)
+        for n, *ends in zip(law.sizes, law.slope.low, law.slope.high, strict=True)
         if not all(map(math.isfinite, ends))
-    ]  # fmt: skip
+    ]
     sentences = []
     if doubtful:
         sentences.append(f"At N = {_listed(doubtful)} the runs do not show that the slope is negative.")

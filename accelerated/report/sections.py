@@ -25,13 +25,34 @@ def helps_section(findings: Findings, sweep: Sweep) -> str:
     if not findings.comparisons:
         return "## Does routing help?\n\nNo size has both a dense and a routed run yet, so this cannot be said."
     lines = table(
-        ("router", "N", "dense loss", "largest E", "loss there", "difference", "± over documents", "in %",
-         "seed spread", "below dense by more than chance?"),
-        [(c.router, f"{c.size:,}", f"{c.dense_loss:.4f}", c.experts, f"{c.routed_loss:.4f}", f"{c.difference:+.4f}",
-          "not known" if c.error is None else f"{c.error:.4f}", f"{c.percent:+.2f}",
-          "not measured" if c.spread is None else f"{c.spread:.4f}" + ("*" if c.borrowed else ""),
-          f"**{c.verdict}**") for c in findings.comparisons],
-    )  # fmt: skip
+        (
+            "router",
+            "N",
+            "dense loss",
+            "largest E",
+            "loss there",
+            "difference",
+            "± over documents",
+            "in %",
+            "seed spread",
+            "below dense by more than chance?",
+        ),
+        [
+            (
+                c.router,
+                f"{c.size:,}",
+                f"{c.dense_loss:.4f}",
+                c.experts,
+                f"{c.routed_loss:.4f}",
+                f"{c.difference:+.4f}",
+                "not known" if c.error is None else f"{c.error:.4f}",
+                f"{c.percent:+.2f}",
+                "not measured" if c.spread is None else f"{c.spread:.4f}" + ("*" if c.borrowed else ""),
+                f"**{c.verdict}**",
+            )
+            for c in findings.comparisons
+        ],
+    )
     text = "## Does routing help?\n\nLosses are validation losses in nats per token, means over the seeds of a point."
     text += f" {_evaluation_words(sweep)}\n\n{lines}\n\n{_spread_words(findings)}\n\n{_error_words(sweep, findings)}"
     if any(c.borrowed for c in findings.comparisons):
@@ -92,10 +113,17 @@ def _spread_words(findings: Findings) -> str:
         )
     lines = table(
         ("point", "seeds", "losses", "range", "standard deviation"),
-        [(f"{s.router}, N = {s.size:,}" + ("" if s.router == DENSE else f", E = {s.experts}"),
-          ", ".join(map(str, s.seeds)), ", ".join(f"{loss:.4f}" for loss in s.losses), f"{s.range:.4f}",
-          f"{s.deviation:.4f}") for s in findings.spreads],
-    )  # fmt: skip
+        [
+            (
+                f"{s.router}, N = {s.size:,}" + ("" if s.router == DENSE else f", E = {s.experts}"),
+                ", ".join(map(str, s.seeds)),
+                ", ".join(f"{loss:.4f}" for loss in s.losses),
+                f"{s.range:.4f}",
+                f"{s.deviation:.4f}",
+            )
+            for s in findings.spreads
+        ],
+    )
     points = "one point" if len(findings.spreads) == 1 else f"{len(findings.spreads)} points"
     return (
         f"**Seed spread:** measured at {points}, from runs that differ in the seed of their weights and of the order of"
@@ -145,10 +173,11 @@ def _coefficients(laws: list[RouterLaw]) -> str:
         ("where the optimum lies", *(_status_words(law.fit.status) for law in laws)),
     ]
     return (
-        "### Coefficients\n\n" + table(("", *(law.router for law in laws)), rows)
+        "### Coefficients\n\n"
+        + table(("", *(law.router for law in laws)), rows)
         + "\n\n± is half of a rough 95 % interval, from the curvature at the optimum. b and d are values at N = 1, far"
         " below every model here, and change together with c: read the slopes below and not b."
-    )  # fmt: skip
+    )
 
 
 def _coefficient(law: RouterLaw, name: str) -> str:
@@ -180,25 +209,39 @@ def _status_words(status: str) -> str:
 
 def _slopes(laws: list[RouterLaw]) -> str:
     rows = [
-        (law.router, f"{n:,}", number(law.slope.slope[i]), interval(law.slope.low[i], law.slope.high[i]),
-         f"**{law.verdict(i)}**") for law in laws for i, n in enumerate(law.sizes)
-    ]  # fmt: skip
+        (
+            law.router,
+            f"{n:,}",
+            number(law.slope.slope[i]),
+            interval(law.slope.low[i], law.slope.high[i]),
+            f"**{law.verdict(i)}**",
+        )
+        for law in laws
+        for i, n in enumerate(law.sizes)
+    ]
     return (
         "### Slopes\n\nb + c log10 N is the change of log10 L per tenfold *effective* experts at size N: negative where"
         " routing helps. An infinite one has a sign and no size.\n\n"
         + table(("router", "N", "slope b + c log10 N", "95 % interval", "negative, with its interval?"), rows)
         + "\n\nProfile-likelihood intervals over all six coefficients, edges of the domain included; they take the"
         " misses of the law as independent and normal, which a few sizes cannot check."
-    )  # fmt: skip
+    )
 
 
 def _gains(laws: list[RouterLaw]) -> str:
     rows = [
-        (law.router, f"{int(n):,}", f"1 → {law.gain.experts:g}", number(gain), interval(low, high),
-         f"{percent(gain):+.2f} %", f"{percent(low):+.2f} % to {percent(high):+.2f} %")
+        (
+            law.router,
+            f"{int(n):,}",
+            f"1 → {law.gain.experts:g}",
+            number(gain),
+            interval(low, high),
+            f"{percent(gain):+.2f} %",
+            f"{percent(low):+.2f} % to {percent(high):+.2f} %",
+        )
         for law in laws
         for n, gain, low, high in zip(law.gain.at, law.gain.gain, law.gain.low, law.gain.high, strict=True)
-    ]  # fmt: skip
+    ]
     return (
         "### Gains\n\nThe change of the loss from dense to the largest E, by the law. It is close to what was measured,"
         " and so better known than the slope, which divides it by a length that E_start and E_max set.\n\n"
@@ -239,17 +282,35 @@ def load_section(findings: Findings, drawn: list[str]) -> str:
     """Return the load of the experts and what was dropped."""
     if "load" not in drawn:
         return "## Load of the experts\n\nNo finished routed run has its load in the log."
-    rows = [(load.router, f"{load.size:,}", load.experts, f"{load.busiest:.2f}", load.idle,
-             f"{100 * load.dropped_fraction:.2f} %") for load in findings.loads]  # fmt: skip
+    rows = [
+        (
+            load.router,
+            f"{load.size:,}",
+            load.experts,
+            f"{load.busiest:.2f}",
+            load.idle,
+            f"{100 * load.dropped_fraction:.2f} %",
+        )
+        for load in findings.loads
+    ]
     return (
         "## Load of the experts\n\nThe share of the validation tokens that each expert takes, times the number of"
         " experts: 1 is a fair share. Evaluation is greedy: where a token goes depends on no later token, and none is"
         " dropped. In training an expert with a capacity takes no more than that; what is dropped passes by on the"
         " residual connection.\n\n"
         "![Load per expert](figures/load.png)\n\n"
-        + table(("router", "N", "E", "busiest expert (fair = 1)", "experts without a token",
-                 "dropped in training (last stretch)"), rows)
-    )  # fmt: skip
+        + table(
+            (
+                "router",
+                "N",
+                "E",
+                "busiest expert (fair = 1)",
+                "experts without a token",
+                "dropped in training (last stretch)",
+            ),
+            rows,
+        )
+    )
 
 
 def runs_section(sweep: Sweep) -> str:
@@ -273,10 +334,18 @@ def runs_section(sweep: Sweep) -> str:
 def _run_row(run: SweepRun) -> tuple:
     row = run.row
     return (
-        run.hyper_id, run.router, run.experts, f"{run.size:,}", f"{int(row['total_parameter_count']):,}",
-        run.config.seed, f"{row['learning_rate']:.3g}", f"{int(row['tokens']):,}", f"{run.loss:.4f}",
-        f"{run.standard_error:.4f}" if math.isfinite(run.standard_error) else "", duration(row["wall_seconds"]),
-    )  # fmt: skip
+        run.hyper_id,
+        run.router,
+        run.experts,
+        f"{run.size:,}",
+        f"{int(row['total_parameter_count']):,}",
+        run.config.seed,
+        f"{row['learning_rate']:.3g}",
+        f"{int(row['tokens']):,}",
+        f"{run.loss:.4f}",
+        f"{run.standard_error:.4f}" if math.isfinite(run.standard_error) else "",
+        duration(row["wall_seconds"]),
+    )
 
 
 def repeat_section(sweep: Sweep) -> str:
@@ -293,11 +362,17 @@ def repeat_section(sweep: Sweep) -> str:
         f"```\nroutelaws sweep {shlex.quote(grid)}{flag} --out NEW_FOLDER\nroutelaws report NEW_FOLDER\n```\n\n"
         f"{where} The second command writes this report again. A sweep that was stopped goes on with the same"
         " command.\n\n"
-        + table(("", ""), [("seeds", ", ".join(map(str, seeds))), ("device", ", ".join(devices)),
-                           ("commit", ", ".join(commits) + mixed)])
+        + table(
+            ("", ""),
+            [
+                ("seeds", ", ".join(map(str, seeds))),
+                ("device", ", ".join(devices)),
+                ("commit", ", ".join(commits) + mixed),
+            ],
+        )
         + "\n\nEvery number above is in [report.json](report.json), the table of all evaluations in"
         " [results.csv](results.csv)."
-    )  # fmt: skip
+    )
 
 
 def _grid_argument(sweep: Sweep) -> tuple[str, str]:

@@ -114,5 +114,14 @@ def label_ends(panel, ends: list[tuple[float, float, str]], colour: str) -> None
     gap, height = 0.055 * (high - low), -np.inf
     for x, y, text in sorted(ends, key=lambda end: end[1]):
         height = max(np.log(y), height + gap)
-        panel.annotate(text, (x, np.exp(height)), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
-                       fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip
+        panel.annotate(
+            text,
+            (x, np.exp(height)),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontweight="bold",
+            fontsize=9.5,
+            annotation_clip=False,
+        )

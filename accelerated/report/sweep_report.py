@@ -41,8 +41,10 @@ def write_report(folder: Path) -> Path:
     fitted = time.perf_counter()
     drawn = draw_all(folder / "figures", sweep, findings)
     seconds = {
-        "training": sweep.seconds(), "fitting": fitted - started, "figures": time.perf_counter() - fitted,
-    }  # fmt: skip
+        "training": sweep.seconds(),
+        "fitting": fitted - started,
+        "figures": time.perf_counter() - fitted,
+    }
     write_atomically(folder / "report.json", json.dumps(_numbers(sweep, findings, seconds), indent=1, allow_nan=False))
     write_atomically(folder / "report.md", markdown(sweep, findings, seconds, drawn))
     return folder / "report.md"
@@ -64,10 +66,15 @@ def markdown(sweep: Sweep, findings: Findings, seconds: dict[str, float], drawn:
             f"*{_caption(findings)} E = 1 is the dense model; dashes mark single seeds where there are several.*"
         )
     parts += [
-        sections.helps_section(findings, sweep), sections.effective_section(drawn), sections.law_section(findings),
-        sections.open_section(sweep, findings), sections.training_section(drawn),
-        sections.load_section(findings, drawn), sections.runs_section(sweep), sections.repeat_section(sweep),
-    ]  # fmt: skip
+        sections.helps_section(findings, sweep),
+        sections.effective_section(drawn),
+        sections.law_section(findings),
+        sections.open_section(sweep, findings),
+        sections.training_section(drawn),
+        sections.load_section(findings, drawn),
+        sections.runs_section(sweep),
+        sections.repeat_section(sweep),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,10 +84,12 @@ def summary(sweep: Sweep, findings: Findings, seconds: dict[str, float]) -> list
         ("What was trained.", _what(sweep)),
         ("On what.", _on_what(sweep)),
         ("How long.", _how_long(sweep, seconds)),
-        ("What came out.", " ".join(_outcome(findings, s.router) for s in sweep.selections)
-         or "No routed run is in yet."),
+        (
+            "What came out.",
+            " ".join(_outcome(findings, s.router) for s in sweep.selections) or "No routed run is in yet.",
+        ),
         ("The law.", _law(findings)),
-    ]  # fmt: skip
+    ]
 
 
 def _what(sweep: Sweep) -> str:
@@ -153,10 +162,15 @@ def _outcome(findings: Findings, router: str) -> str:
         return text + f"{'all ' if len(good) > 1 else ''}{_count(len(good), 'size')}: {_range(good)}."
     text += f"{len(good)} of {_count(len(entries), 'size')}{': ' + _range(good) if good else ''}."
     rest = [c for c in entries if c.verdict != "yes"]
-    return text + " Not so at " + "; ".join(
-        f"N = {sections.sizes_text([c.size])} ({c.difference:+.4f} nats, {c.verdict.removeprefix('no, ')})"
-        for c in rest
-    ) + "."  # fmt: skip
+    return (
+        text
+        + " Not so at "
+        + "; ".join(
+            f"N = {sections.sizes_text([c.size])} ({c.difference:+.4f} nats, {c.verdict.removeprefix('no, ')})"
+            for c in rest
+        )
+        + "."
+    )
 
 
 def _range(entries: list) -> str:
@@ -205,17 +219,33 @@ def _caption(findings: Findings) -> str:
 def _numbers(sweep: Sweep, findings: Findings, seconds: dict[str, float]) -> dict:
     """Return report.json: null where a number is infinite or was not found."""
     return {
-        "name": sweep.name, "runs_planned": len(sweep.planned), "runs_finished": len(sweep.runs),
-        "seconds": seconds, "sessions": sweep.sessions, **as_json(findings),
+        "name": sweep.name,
+        "runs_planned": len(sweep.planned),
+        "runs_finished": len(sweep.runs),
+        "seconds": seconds,
+        "sessions": sweep.sessions,
+        **as_json(findings),
         "runs": [
-            {"hyper_id": run.hyper_id, "name": run.config.name(), "router": run.router, "experts": run.experts,
-             "N": run.size, "P": int(run.row["total_parameter_count"]), "seed": run.config.seed,
-             "learning_rate": run.row["learning_rate"], "tokens": int(run.row["tokens"]), "loss": run.loss,
-             "standard_error": finite(run.standard_error), "dropped_fraction": run.row["dropped_fraction"],
-             "wall_seconds": run.row["wall_seconds"], "device": run.row["device"], "commit": run.row["commit"]}
+            {
+                "hyper_id": run.hyper_id,
+                "name": run.config.name(),
+                "router": run.router,
+                "experts": run.experts,
+                "N": run.size,
+                "P": int(run.row["total_parameter_count"]),
+                "seed": run.config.seed,
+                "learning_rate": run.row["learning_rate"],
+                "tokens": int(run.row["tokens"]),
+                "loss": run.loss,
+                "standard_error": finite(run.standard_error),
+                "dropped_fraction": run.row["dropped_fraction"],
+                "wall_seconds": run.row["wall_seconds"],
+                "device": run.row["device"],
+                "commit": run.row["commit"],
+            }
             for run in sweep.runs
         ],
-    }  # fmt: skip
+    }
 
 
 def _count(number: int, noun: str) -> str:

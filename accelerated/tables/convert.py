@@ -340,8 +340,15 @@ def _count(name: str, router: str, known: dict[str, float | None]) -> float | No
     if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
         return None
     counted = count(
-        *shape, router, values["num_experts"] or 1, values["k"] or 1, known["routing_frequency"] or 0.5, int(wide),
-        granularity=values["granularity"] or 1, vocab_size=vocabulary or 1, sequence_length=length or 1,
-    )  # fmt: skip
+        *shape,
+        router,
+        values["num_experts"] or 1,
+        values["k"] or 1,
+        known["routing_frequency"] or 0.5,
+        int(wide),
+        granularity=values["granularity"] or 1,
+        vocab_size=vocabulary or 1,
+        sequence_length=length or 1,
+    )
     per_step = batch * length if name == "flops_per_step" else 0
     return float(counted.flops_per_token * per_step or counted.total_parameters)

@@ -247,9 +247,12 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
         ("k", ~dense & (column("k") > experts), "at most num_experts"),
         ("routing_frequency", ~dense & (column("routing_frequency") == 0), "above 0, since the run is routed"),
         ("flop_increase", ~dense & (column("flop_increase") > 1), "1, since the run is routed"),
-        ("total_parameter_count", column("total_parameter_count") < column("dense_parameter_count"),
-         "at least dense_parameter_count"),
-    ]  # fmt: skip
+        (
+            "total_parameter_count",
+            column("total_parameter_count") < column("dense_parameter_count"),
+            "at least dense_parameter_count",
+        ),
+    ]
     for name, mask, needed in checks:
         _name(frame, name, mask, needed, rows, problems)
 

@@ -159,8 +159,9 @@ def select_rows(
         own = last["router_type"].isin([router, DENSE])
         left_out = [
             {"hyper_id": int(run), "reason": reason}
-            for run, reason in zip(last["hyper_id"][own], reasons[own], strict=True) if reason
-        ]  # fmt: skip
+            for run, reason in zip(last["hyper_id"][own], reasons[own], strict=True)
+            if reason
+        ]
         selection.append(RouterRows(router, last[own & (reasons == "")], left_out))
     return selection
 
@@ -187,10 +188,16 @@ def _fast_part(block: Block) -> _Part | None:
     exact = {} if recent else {"float_precision": "round_trip"}  # later ones always give the nearest float64
     try:
         frame = pandas.read_csv(
-            io.BytesIO(data), header=None, names=block.names, index_col=False, low_memory=False, keep_default_na=False,
+            io.BytesIO(data),
+            header=None,
+            names=block.names,
+            index_col=False,
+            low_memory=False,
+            keep_default_na=False,
             dtype={name: "float64" if name in numbers else str for name in block.names},
-            na_values={name: list(BLANK) for name in numbers}, **exact,
-        )  # fmt: skip
+            na_values={name: list(BLANK) for name in numbers},
+            **exact,
+        )
     except ValueError:
         return None
     columns = {name: frame.pop(name).array for name in block.names}

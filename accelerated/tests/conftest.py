@@ -130,7 +130,16 @@ def text_file(tmp_path_factory):
 def small_fields(text_file):
     """Fields of a run that takes a few seconds, most of them to compile."""
     return {
-        "corpus": [str(text_file)], "vocab_size": 300, "d_model": 8, "heads": 1, "blocks": 2, "sequence_length": 16,
-        "batch_size": 4, "steps": 24, "steps_per_call": 4, "evaluations": 3, "evaluation_tokens": 256, "seed": 1,
-    }  # fmt: skip
-
+        "corpus": [str(text_file)],
+        "vocab_size": 300,
+        "d_model": 8,
+        "heads": 1,
+        "blocks": 2,
+        "sequence_length": 16,
+        "batch_size": 4,
+        "steps": 24,
+        "steps_per_call": 4,
+        "evaluations": 3,
+        "evaluation_tokens": 256,
+        "seed": 1,
+    }

@@ -332,8 +332,9 @@ def test_without_ties_nobody_leaves_the_links(plain, recorded, monkeypatch):
         for k in (1, 2):
             whole = whole_scores(seed, (12, 4), most)
             with monkeypatch.context() as patch:
-                chains, left, moved = (recorded(assignment, name, patch=patch) for name in
-                                       ("_cheapest_chain", "_leave", "_move_slot"))  # fmt: skip
+                chains, left, moved = (
+                    recorded(assignment, name, patch=patch) for name in ("_cheapest_chain", "_leave", "_move_slot")
+                )
                 assignment.solve(whole, np.zeros(5, np.int64), k, 3 * k, 0)
             searches = [call for call in chains if call[-1] == 0]
             settled = len(left) - len(moved)

@@ -184,8 +184,9 @@ def test_windows_of_a_text_that_is_too_large_to_encode_come_from_all_of_it(files
     monkeypatch.setattr(batches, "ENCODED_FOR_ONE", 0)
     text = windows_of_text(str(tmp_path / "large.jsonl"), files, sequence_length=S, batch_size=B, num_batches=10_000)
     assert text.document.max() == 49
-    names = {int(word) for row in text.tokens.reshape(-1, S + 1) for word in tokenizer.decode(row).split()
-             if len(word) == 3}  # fmt: skip
+    names = {
+        int(word) for row in text.tokens.reshape(-1, S + 1) for word in tokenizer.decode(row).split() if len(word) == 3
+    }
     assert len(names) > 40 and min(names) < 20 and max(names) > 180
 
 

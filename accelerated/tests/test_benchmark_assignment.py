@@ -12,8 +12,11 @@ def test_a_small_run(k, capsys):
     assignment.main(["--sizes", "32x4", "--repeats", "1", "--k", str(k)])
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["tokens", "x", "experts", "scores"]
-    rows = [(line[18:26].strip(), line[26:46].strip(), *map(float, line[46:].split()))
-            for line in lines if line.startswith("32x4")]  # fmt: skip
+    rows = [
+        (line[18:26].strip(), line[26:46].strip(), *map(float, line[46:].split()))
+        for line in lines
+        if line.startswith("32x4")
+    ]
     assert {row[0] for row in rows} == {"skew", "aniso"} and len(rows) >= (8 if k == 1 else 6)
     for _, method, milliseconds, ratio, missing in rows:
         assert milliseconds >= 0 and ratio >= 0  # a ratio is printed with one digit: 0.0 on a busy machine
@@ -22,8 +25,10 @@ def test_a_small_run(k, capsys):
     assert named == {"assign", "assign under jit", "auction under jit", "SciPy, T columns", "OR-tools flow"}
 
 
-@pytest.mark.parametrize("options", [["--sizes", "10x4"], ["--sizes", "ten"], ["--repeats", "0"], ["--seed", "-1"],
-                                     ["--k", "0"], ["--k", "17"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [["--sizes", "10x4"], ["--sizes", "ten"], ["--repeats", "0"], ["--seed", "-1"], ["--k", "0"], ["--k", "17"]],
+)
 def test_what_is_wrong_is_named(options, capsys):
     with pytest.raises(SystemExit) as caught:
         assignment.main(options)

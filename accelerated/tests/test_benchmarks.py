@@ -56,9 +56,15 @@ def test_the_released_rows_are_those_of_the_notebook(tmp_path):
     law = RoutedCoefficients(-0.08, -0.1, 0.009, 1.1, 2.0, 300.0)
     loss = predict_loss(1e8, 8, law)
     head = "hyper_id,step,router_type,routing_frequency,k,seed,dense_parameter_count,num_experts,loss_validation"
-    rows = ["0,200,Hash,0.5,1,42,1e8,8,{0}", "0,100,Hash,0.5,1,42,1e8,8,9", "1,200,Dense,0.5,1,42,1e8,1,3",
-            "2,200,Hash,0.25,1,42,1e8,8,9", "3,200,Hash,0.5,2,42,1e8,8,9", "4,200,Hash,0.5,1,1,1e8,8,9",
-            "5,200,S-Base,0.5,1,42,1e8,8,9"]  # fmt: skip
+    rows = [
+        "0,200,Hash,0.5,1,42,1e8,8,{0}",
+        "0,100,Hash,0.5,1,42,1e8,8,9",
+        "1,200,Dense,0.5,1,42,1e8,1,3",
+        "2,200,Hash,0.25,1,42,1e8,8,9",
+        "3,200,Hash,0.5,2,42,1e8,8,9",
+        "4,200,Hash,0.5,1,1,1e8,8,9",
+        "5,200,S-Base,0.5,1,42,1e8,8,9",
+    ]
     path = tmp_path / "curves.csv.gz"
     path.write_bytes(gzip.compress("\n".join([head, *rows]).format(loss).encode()))
     size, experts, losses = law_fit.released(path, "Hash")

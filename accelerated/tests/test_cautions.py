@@ -21,12 +21,24 @@ def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
     size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
     log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
     log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
-    return pandas.DataFrame({
-        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(experts == 1, "Dense", "Hash"), "k": 1,
-        "num_experts": experts, "dense_parameter_count": size, "loss_validation": 10**log_loss, "tokens": 1e9,
-        "vocab_size": 32_000, "sequence_length": 2048, "objective": "causal", "corpus": "c4",
-        "routing_frequency": np.where(experts == 1, np.nan, 0.5), "granularity": 1,
-    })  # fmt: skip
+    return pandas.DataFrame(
+        {
+            "hyper_id": range(size.size),
+            "step": 1000,
+            "router_type": np.where(experts == 1, "Dense", "Hash"),
+            "k": 1,
+            "num_experts": experts,
+            "dense_parameter_count": size,
+            "loss_validation": 10**log_loss,
+            "tokens": 1e9,
+            "vocab_size": 32_000,
+            "sequence_length": 2048,
+            "objective": "causal",
+            "corpus": "c4",
+            "routing_frequency": np.where(experts == 1, np.nan, 0.5),
+            "granularity": 1,
+        }
+    )
 
 
 def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
@@ -73,8 +85,18 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     raise AssertionError(defect)
 
 
-DEFECTS = ("mixed budget", "tokens by size", "mixed corpus", "cut short", "diverged", "loss in bits",
-           "two vocabularies", "two lengths", "a floor", "embeddings counted")  # fmt: skip
+DEFECTS = (
+    "mixed budget",
+    "tokens by size",
+    "mixed corpus",
+    "cut short",
+    "diverged",
+    "loss in bits",
+    "two vocabularies",
+    "two lengths",
+    "a floor",
+    "embeddings counted",
+)
 
 
 def said(frame, folder) -> str:
@@ -122,8 +144,13 @@ def test_names_of_runs_sizes_and_measurements_are_no_groups():
 
 def test_a_run_that_ends_early_is_held_against_its_own_size():
     """Two sizes with steps of their own are no short runs; one of three of a size is."""
-    frame = pandas.DataFrame({"hyper_id": range(7), "step": [900, 900, 900, 400, 900, 5000, 5000],
-                              "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7]})  # fmt: skip
+    frame = pandas.DataFrame(
+        {
+            "hyper_id": range(7),
+            "step": [900, 900, 900, 400, 900, 5000, 5000],
+            "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7],
+        }
+    )
     assert shorter_runs(frame) == [(3, 400, 900)]
 
 
@@ -193,8 +220,18 @@ def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
 
     runs = released_file("overtraining_runs.csv")
     columns = "hyper_id=run,dense_parameter_count=params_no_embed,loss_validation=loss_c4_val"
-    arguments = ["convert", str(runs), "--out", str(tmp_path / "table.csv"), "--columns", columns, "--keep",
-                 "training_set", "--set", "router_type=Dense,num_experts=1"]  # fmt: skip
+    arguments = [
+        "convert",
+        str(runs),
+        "--out",
+        str(tmp_path / "table.csv"),
+        "--columns",
+        columns,
+        "--keep",
+        "training_set",
+        "--set",
+        "router_type=Dense,num_experts=1",
+    ]
     assert main(arguments) == 0
     assert main(["fit", str(tmp_path / "table.csv"), "--law", "dense"]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -245,15 +245,18 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
     """`fit`, `predict`, `convert`, `reproduce` and `report` need the extra `laws` alone."""
     rows = [
         f"{3 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.2 * j + 0.01 * (i * j % 3)}"
-        for i in range(6, 10) for j in range(3)
-    ]  # fmt: skip
+        for i in range(6, 10)
+        for j in range(3)
+    ]
     header = "hyper_id,step,router_type,k,num_experts,dense_parameter_count,loss_validation"
     (tmp_path / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
     choice = ["table.csv", "--law", "bilinear", "--rows", "k == 1 and num_experts in (1, 4, 16)"]
     commands = [
-        ["convert", "runs.csv", "--out", "table.csv"], ["fit", *choice], ["fit", *choice, "--json"],
+        ["convert", "runs.csv", "--out", "table.csv"],
+        ["fit", *choice],
+        ["fit", *choice, "--json"],
         ["predict", *choice, "--n", "1e8", "--experts", "8"],
-    ]  # fmt: skip
+    ]
     others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras]
     check_one_extra(tmp_path, "laws", "train", commands, others)
 
@@ -263,8 +266,13 @@ def test_models_are_trained_without_what_fits(tmp_path):
     """`train`, `evaluate` and `generate` need the extra `train` alone; a sweep says at once what its report lacks."""
     header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4"
     (tmp_path / "table.csv").write_text(f"{header}\n1,1,a,1,1,1\n")
-    others = [["sweep", "smoke", "--out", "out"], ["fit", "table.csv"], ["convert", "table.csv", "--out", "new.csv"],
-              ["predict", "table.csv", "--n", "1", "--experts", "2"], ["reproduce", "--out", "out"]]  # fmt: skip
+    others = [
+        ["sweep", "smoke", "--out", "out"],
+        ["fit", "table.csv"],
+        ["convert", "table.csv", "--out", "new.csv"],
+        ["predict", "table.csv", "--n", "1", "--experts", "2"],
+        ["reproduce", "--out", "out"],
+    ]
     check_one_extra(tmp_path, "train", "laws", [], others)
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 

@@ -35,10 +35,16 @@ USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0
 def make_frame(cells, log_loss) -> pandas.DataFrame:
     """Return a table of dense and Top-K runs."""
     size, experts = np.array(cells).T
-    return pandas.DataFrame({
-        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(experts == 1, "Dense", "Top-K"),
-        "num_experts": experts, "dense_parameter_count": size, "loss_validation": 10 ** np.asarray(log_loss),
-    })  # fmt: skip
+    return pandas.DataFrame(
+        {
+            "hyper_id": range(size.size),
+            "step": 1000,
+            "router_type": np.where(experts == 1, "Dense", "Top-K"),
+            "num_experts": experts,
+            "dense_parameter_count": size,
+            "loss_validation": 10 ** np.asarray(log_loss),
+        }
+    )
 
 
 def make_compute_frame(log_loss, tokens: tuple[int, int] | None) -> pandas.DataFrame:
@@ -74,8 +80,10 @@ def shown(print_, report) -> list[list[str]]:
 
     console = Console(file=io.StringIO(), width=160)
     print_(report, console)
-    return [[cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")]
-            for line in console.file.getvalue().splitlines()]  # fmt: skip
+    return [
+        [cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")]
+        for line in console.file.getvalue().splitlines()
+    ]
 
 
 def near(found, wanted, share=3e-3) -> bool:
@@ -143,11 +151,14 @@ def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_fl
     report = predict_report(path, at, "routed-utilisation", level=0.8)
     [found] = as_dict(report)["predictions"]
     for key, more in (("law_interval", 0.0), ("run_interval", 1.0)):
-        wanted = quiet_interval(compute_losses, lambda t: Compute(*t, 40.0).log_loss(200.0, 900.0), truth, log_loss,
-                                0.8, more)  # fmt: skip
+        wanted = quiet_interval(
+            compute_losses, lambda t: Compute(*t, 40.0).log_loss(200.0, 900.0), truth, log_loss, 0.8, more
+        )
         assert near(np.log10([found["loss"], *found[key]]), wanted), key
-    assert any(row == ["law routed-utilisation, loss_validation, at F = 200, B = 900"]
-               for row in shown(print_prediction, report))  # fmt: skip
+    assert any(
+        row == ["law routed-utilisation, loss_validation, at F = 200, B = 900"]
+        for row in shown(print_prediction, report)
+    )
 
 
 def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth(tmp_path, capsys):
@@ -179,8 +190,9 @@ def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
     def value(kept) -> float:
         part = [i for i, (size, _) in enumerate(GRID) if size in kept]
         cells = [GRID[i] for i in part]
-        return quiet_interval(bounded_losses(cells), lambda t: Bounded(*t).log_loss(2e8, 32.0), truth, log_loss[part],
-                              0.5)[0]  # fmt: skip
+        return quiet_interval(
+            bounded_losses(cells), lambda t: Bounded(*t).log_loss(2e8, 32.0), truth, log_loss[part], 0.5
+        )[0]
 
     sizes = (1e7, 1e8, 1e9)
     pseudo = [3 * value(sizes) - 2 * value([n for n in sizes if n != out]) for out in sizes]
@@ -320,8 +332,17 @@ def test_the_dense_law_of_reproduce_holds_the_truth_as_often_as_it_says(monkeypa
     sizes, table, tables = (1e7, 3e7, 1e8, 1e9), SimpleNamespace(released=False, loss_column="loss_validation"), 600
     random, counts = np.random.default_rng(3), {"alpha": 0, "N_c": 0}
     for _ in range(tables):
-        runs = [SimpleNamespace(router="Dense", flop_increase=1.0, size=n, k=1, frequency=None,
-                                loss=(1e13 / n) ** 0.08 * 10 ** random.normal(0, 1e-4)) for n in sizes]  # fmt: skip
+        runs = [
+            SimpleNamespace(
+                router="Dense",
+                flop_increase=1.0,
+                size=n,
+                k=1,
+                frequency=None,
+                loss=(1e13 / n) ** 0.08 * 10 ** random.normal(0, 1e-4),
+            )
+            for n in sizes
+        ]
         found = fits.dense_law(table, runs)
         for name, truth in (("alpha", 0.08), ("N_c", 1e13)):
             counts[name] += found[name]["low"] <= truth <= found[name]["high"]

@@ -15,8 +15,13 @@ from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table
 from routelaws.conformance.engine.released import released_file
 
-MAP = {"hyper_id": "run", "step": "iteration", "num_experts": "E", "dense_parameter_count": "N",
-       "loss_validation": "val_loss"}  # fmt: skip
+MAP = {
+    "hyper_id": "run",
+    "step": "iteration",
+    "num_experts": "E",
+    "dense_parameter_count": "N",
+    "loss_validation": "val_loss",
+}
 
 
 def make_runs() -> list[dict]:
@@ -26,8 +31,17 @@ def make_runs() -> list[dict]:
         for experts in (1, 2, 4, 16, 64, 256):
             for step in (500, 1000):
                 loss = 12 * size**-0.08 * (1 + experts) ** -0.05 * (1 + 1 / step)
-                rows.append({"run": f"E{experts}-{size:.0e}", "iteration": step, "E": experts, "N": size,
-                             "val_loss": loss, "lr": 1e-3, "loss_balance": 0.0})  # fmt: skip
+                rows.append(
+                    {
+                        "run": f"E{experts}-{size:.0e}",
+                        "iteration": step,
+                        "E": experts,
+                        "N": size,
+                        "val_loss": loss,
+                        "lr": 1e-3,
+                        "loss_balance": 0.0,
+                    }
+                )
     return rows
 
 
@@ -86,9 +100,15 @@ def test_losses_of_other_units(converted):
     expected = [row["val_loss"] for row in rows]
     for unit, change in (("bits", lambda loss: loss / math.log(2)), ("perplexity", math.exp)):
         # A standard error of 1e-7 nats, small enough for a perplexity to change by its derivative.
-        other = [row | {"val_loss": change(row["val_loss"]),
-                        "standard_error": change(row["val_loss"] + 1e-7) - change(row["val_loss"]),
-                        "mine": change(row["val_loss"] + 1)} for row in rows]
+        other = [
+            row
+            | {
+                "val_loss": change(row["val_loss"]),
+                "standard_error": change(row["val_loss"] + 1e-7) - change(row["val_loss"]),
+                "mine": change(row["val_loss"] + 1),
+            }
+            for row in rows
+        ]
         frame, remarks = converted(other, MAP | {"loss_mine": "mine"}, {"router_type": "Hash"}, unit)
         assert frame["loss_mine"].tolist() == pytest.approx([loss + 1 for loss in expected], rel=1e-14)
         assert frame["loss_validation"].tolist() == pytest.approx(expected, rel=1e-14)
@@ -158,11 +178,25 @@ def shaped(**more) -> list[dict]:
     """Rows of one size of the paper, by its shape alone."""
     shape = SIZES["25M"]
     return [
-        {"name": f"{router}-{experts}-{frequency}", "step": 1, "router_type": router, "num_experts": experts,
-         "routing_frequency": frequency, "k": 1, "loss_c4": 3.0, "d_model": shape.d_model, "num_blocks": 8,
-         "num_heads": 8, "kqv_size": 64, "vocab_size": 32000, "sequence_length": 2048, "batch_size": 256} | more
+        {
+            "name": f"{router}-{experts}-{frequency}",
+            "step": 1,
+            "router_type": router,
+            "num_experts": experts,
+            "routing_frequency": frequency,
+            "k": 1,
+            "loss_c4": 3.0,
+            "d_model": shape.d_model,
+            "num_blocks": 8,
+            "num_heads": 8,
+            "kqv_size": 64,
+            "vocab_size": 32000,
+            "sequence_length": 2048,
+            "batch_size": 256,
+        }
+        | more
         for router, experts, frequency in [("dense", 1, ""), ("sinkhorn", 8, 0.5), ("RL-R", 16, 0.25), ("hash", 4, 1)]
-    ]  # fmt: skip
+    ]
 
 
 def test_counts_come_from_the_shape(converted):
@@ -186,8 +220,10 @@ def test_what_is_not_known_is_left_blank_and_said(converted):
     assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
     assert frame["total_parameter_count"].isna().tolist() == [False, True, True, True]
     assert "flops_per_step" not in frame
-    assert {"total_parameter_count: blank, since not all that it is counted from is known, in 3 of 4 rows",
-            "flops_per_step: blank, since not all that it is counted from is known"} <= set(remarks)  # fmt: skip
+    assert {
+        "total_parameter_count: blank, since not all that it is counted from is known, in 3 of 4 rows",
+        "flops_per_step: blank, since not all that it is counted from is known",
+    } <= set(remarks)
 
 
 def test_given_counts_are_kept(converted):
@@ -210,11 +246,21 @@ def test_constants_fill_blanks_only(converted):
 
 
 def test_nested_objects_have_columns_with_dots(converted):
-    rows = [{"name": row["run"], "eval": {"step": row["iteration"], "loss": {"c4": row["val_loss"]}},
-             "config": {"E": row["E"], "N": row["N"], "tags": [1, 2], "sweep": None, "ema": True}}
-            for row in make_runs()]  # fmt: skip
-    columns = {"hyper_id": "name", "step": "eval.step", "loss_c4": "eval.loss.c4", "num_experts": "config.E",
-               "dense_parameter_count": "config.N"}  # fmt: skip
+    rows = [
+        {
+            "name": row["run"],
+            "eval": {"step": row["iteration"], "loss": {"c4": row["val_loss"]}},
+            "config": {"E": row["E"], "N": row["N"], "tags": [1, 2], "sweep": None, "ema": True},
+        }
+        for row in make_runs()
+    ]
+    columns = {
+        "hyper_id": "name",
+        "step": "eval.step",
+        "loss_c4": "eval.loss.c4",
+        "num_experts": "config.E",
+        "dense_parameter_count": "config.N",
+    }
     frame, remarks = converted(rows, columns, {"router_type": "Hash"}, name="runs.jsonl")
     assert frame["loss_c4"].tolist() == [row["val_loss"] for row in make_runs()]
     dropped = "config.tags, config.sweep, config.ema (--keep keeps some)"
@@ -265,7 +311,8 @@ def test_the_command_converts_and_its_table_is_fitted(capsys, save, tmp_path):
     before = out.read_bytes()
     assert main(arguments) == 2 and out.read_bytes() == before
     assert capsys.readouterr().err == (
-        f"routelaws: {out}: is there already and is not overwritten; choose another --out\n")  # fmt: skip
+        f"routelaws: {out}: is there already and is not overwritten; choose another --out\n"
+    )
     assert main(["fit", str(out), "--json"]) == 0
     (fit,) = json.loads(capsys.readouterr().out)["fits"]
     assert (fit["router"], fit["rows"]) == ("Top-K", 18)
@@ -295,8 +342,9 @@ def test_the_released_table_converts_into_itself(tmp_path):
 
 def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
     rows = [row | {"training_set": "c4" if row["N"] < 1e9 else "pile", "note": "x"} for row in make_runs()]
-    done = convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Hash", "k": "1"},
-                        keep=("training_set", "lr"))  # fmt: skip
+    done = convert_runs(
+        save(rows), tmp_path / "table.csv", MAP, {"router_type": "Hash", "k": "1"}, keep=("training_set", "lr")
+    )
     frame = read_table(tmp_path / "table.csv")
     assert frame["training_set"].tolist() == [row["training_set"] for row in rows]
     assert set(frame["lr"]) == {"0.001"} and "note" not in frame

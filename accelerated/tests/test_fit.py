@@ -28,11 +28,16 @@ def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=
     """Write a table of one router whose losses follow a law; returns its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], experts))
     losses = predict_loss(size, count, law) if loss is None else loss(size, count)
-    frame = pandas.DataFrame({
-        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(count == 1, "Dense", "Top-K"),
-        "num_experts": count, "dense_parameter_count": size,
-        "loss_validation": losses * 10 ** np.random.default_rng(0).normal(0, noise, size.size),
-    })  # fmt: skip
+    frame = pandas.DataFrame(
+        {
+            "hyper_id": range(size.size),
+            "step": 1000,
+            "router_type": np.where(count == 1, "Dense", "Top-K"),
+            "num_experts": count,
+            "dense_parameter_count": size,
+            "loss_validation": losses * 10 ** np.random.default_rng(0).normal(0, noise, size.size),
+        }
+    )
     frame.to_csv(folder / "table.csv", index=False)
     return folder / "table.csv"
 
@@ -51,9 +56,22 @@ def test_the_law_of_a_table_is_found(tmp_path):
     assert list(result) == ["law", "loss_column", "remarks", "fits"]
     (fit,) = result["fits"]
     assert list(fit) == [
-        "router", "rows", "left_out", "coefficients", "rmsle", "criterion", "objective", "status", "determined",
-        "derived", "intervals", "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit", "warnings",
-    ]  # fmt: skip
+        "router",
+        "rows",
+        "left_out",
+        "coefficients",
+        "rmsle",
+        "criterion",
+        "objective",
+        "status",
+        "determined",
+        "derived",
+        "intervals",
+        "leave_one_out_rmsle",
+        "leave_one_size_out_rmsle",
+        "misfit",
+        "warnings",
+    ]
     assert fit["determined"] and math.sqrt(fit["objective"]) == fit["rmsle"]
     assert list(fit["intervals"]) == [*RoutedCoefficients._fields, "N_cutoff", "slopes"]
     assert [slope["N"] for slope in fit["intervals"]["slopes"]] == [1e7, 1e8, 1e9]
@@ -230,8 +248,9 @@ def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
 def test_the_released_runs_of_every_k_and_frequency():
     """The figures of an independent refit, to the digits it is printed with; it took one more dense run."""
     rows = "seed == 42 and hyper_id not in [54, 55, 56, 57, 66, 67]"
-    fits = {fit["router"]: fit for fit in fit_table(released_file("curves.csv.gz"), "routed-utilisation",
-                                                    rows=rows)["fits"]}  # fmt: skip
+    fits = {
+        fit["router"]: fit for fit in fit_table(released_file("curves.csv.gz"), "routed-utilisation", rows=rows)["fits"]
+    }
     assert {router: fit["rows"] for router, fit in fits.items()} == {"Hash": 79, "RL-R": 64, "S-Base": 91}
     assert [round(fits[router]["rmsle"], 4) for router in ("Hash", "RL-R", "S-Base")] == [0.0037, 0.0036, 0.0039]
     assert fits["S-Base"]["coefficients"]["c"] == pytest.approx(0.0100, abs=1e-4)

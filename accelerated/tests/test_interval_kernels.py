@@ -176,16 +176,21 @@ def test_ends_of_a_line_of_sight(plain, centre):
         if share < 1:
             rays = [(1.0, root) for root in fieller(centre, matrix, room)]
             side = [np.sign(np.linalg.solve(matrix, centre) @ ray) for ray in rays]
-            ends = sorted((math.degrees(math.atan2(s * r[1], s)) + 90) % 360 - 90
-                          for s, r in zip(side, rays, strict=True))  # fmt: skip
+            ends = sorted(
+                (math.degrees(math.atan2(s * r[1], s)) + 90) % 360 - 90 for s, r in zip(side, rays, strict=True)
+            )
             wanted = (best, *ends) if ends[1] - ends[0] < 180 else wanted
         numbers_near(found, wanted, f"share {share}")
 
 
 def test_a_line_of_sight_along_the_axis(plain, monkeypatch):
     """A tangent at x = 0 leaves a ratio open on both sides; lines of one angle are no way around."""
-    for x_low, x_high, wanted in ((0.0, 3.0, (-math.inf, math.inf)), (3.0, 0.0, (-math.inf, math.inf)),
-                                  (-2.0, 4.0, (-math.inf, math.inf)), (-2.0, -4.0, (-0.5, -0.5))):  # fmt: skip
+    for x_low, x_high, wanted in (
+        (0.0, 3.0, (-math.inf, math.inf)),
+        (3.0, 0.0, (-math.inf, math.inf)),
+        (-2.0, 4.0, (-math.inf, math.inf)),
+        (-2.0, -4.0, (-0.5, -0.5)),
+    ):
         monkeypatch.setattr(
             law_intervals, "_sight", lambda *given, x=x_low, y=x_high: (False, 1.0, 5.0, x, 1.0, y, 2.0)
         )
@@ -203,9 +208,11 @@ def test_directions_of_the_linear_quantities(plain):
     """h = fixed + factor moving, of which an infinite factor leaves `moving` alone; see the reference's step 3."""
     at, psi = 0.25, 0.5
     parts = {
-        "SLOPE": ((0, 0, 0, 0), (0, 0, 1, at)), "INTERACTION": ((0, 0, 0, 0), (0, 0, 0, 1)),
-        "SIZE_SLOPE": ((0, 1, 0, 0), (0, 0, 0, -1)), "LEVEL_AT_1": ((1, at, 0, 0), (0, 0, -1, -at)),
-    }  # fmt: skip
+        "SLOPE": ((0, 0, 0, 0), (0, 0, 1, at)),
+        "INTERACTION": ((0, 0, 0, 0), (0, 0, 0, 1)),
+        "SIZE_SLOPE": ((0, 1, 0, 0), (0, 0, 0, -1)),
+        "LEVEL_AT_1": ((1, at, 0, 0), (0, 0, -1, -at)),
+    }
     for name, (fixed, moving) in parts.items():
         kind = getattr(law_intervals, name)
         found = law_intervals._direction(kind, at, psi, 3.0)

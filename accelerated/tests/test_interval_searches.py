@@ -23,10 +23,12 @@ def test_the_end_that_is_searched(plain, monkeypatch):
 
     outside = law_intervals.OUTSIDE
     for answer, low, high in (
-        ((2.0, 9.0, -3.0, 5.0), -3.0, -5.0), ((2.5, 9.0, -3.0, 5.0), -3.0, -5.0),
-        ((2.6, 9.0, -3.0, 5.0), 3.6 * outside, 3.6 * outside), ((1.0, 9.0, math.nan, 5.0), 2.0 * outside, -5.0),
+        ((2.0, 9.0, -3.0, 5.0), -3.0, -5.0),
+        ((2.5, 9.0, -3.0, 5.0), -3.0, -5.0),
+        ((2.6, 9.0, -3.0, 5.0), 3.6 * outside, 3.6 * outside),
+        ((1.0, 9.0, math.nan, 5.0), 2.0 * outside, -5.0),
         ((1.0, 9.0, -math.inf, math.inf), -math.inf, -math.inf),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(law_intervals, "ends_at", lambda *asked, answer=answer: given.append(asked) or answer)
         for sign, wanted in ((1.0, low), (-1.0, high)):
             asked = ("problem", extra, "constant", "kind", "at", "beyond")
@@ -55,8 +57,11 @@ def test_an_end_is_the_least_of_the_inside_and_both_edges(plain, monkeypatch):
         monkeypatch.setattr(law_intervals, "_least_over_w", over)
         asked = ("problem", np.zeros(3), "constant", "kind", "at", "beyond")
         assert law_intervals.interval_end(*asked, "limit", "sign") == 1.0
-        assert [one[6:-1] for one in given] == [(False, "limit", "sign"), (True, "limit", "sign"),
-                                                (1.0, "limit", "sign")]  # fmt: skip
+        assert [one[6:-1] for one in given] == [
+            (False, "limit", "sign"),
+            (True, "limit", "sign"),
+            (1.0, "limit", "sign"),
+        ]
         assert all(one[:6] == asked and one[-1].shape == (6, 6) for one in given)
 
 
@@ -85,8 +90,15 @@ VALLEYS = {
     "rejected beyond 0.3": lambda x: -x if x <= 0.3 else 1e200 * (1 + x),
     "rejected before 0.7": lambda x: x if x >= 0.7 else 1e200 * (2 - x),
 }  # fmt: skip
-LEAST = {"inside": 0.37, "at the left end": 0.2, "at the right end": 0.9, "a kink": 0.61, "flat": 0.2,
-         "rejected beyond 0.3": 0.3, "rejected before 0.7": 0.7}  # fmt: skip
+LEAST = {
+    "inside": 0.37,
+    "at the left end": 0.2,
+    "at the right end": 0.9,
+    "a kink": 0.61,
+    "flat": 0.2,
+    "rejected beyond 0.3": 0.3,
+    "rejected before 0.7": 0.7,
+}
 """Where each is least between 0.2 and 0.9."""
 
 

@@ -59,8 +59,9 @@ def test_a_weight_counts_a_row_so_often():
 def reduced(name: str = "inside"):
     """Return a table's two rows per E, and E - 1."""
     table = fitting.level_table(*resampled(name)[0])
-    problem, _ = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size),
-                                     table.extra.size)  # fmt: skip
+    problem, _ = law_fit.reduce_rows(
+        table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
+    )
     return problem, table.extra
 
 
@@ -267,8 +268,9 @@ def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
     law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 6000.0, np.inf)
     noise = np.random.default_rng(3).normal(0, 1e-6, size.size)
     table = fitting.level_table(size, experts, routed.predict_loss(size, experts, law) * 10**noise)
-    problem, constant = law_fit.reduce_rows(table.log_size, table.log_loss, table.level, np.ones(size.size),
-                                            table.extra.size)  # fmt: skip
+    problem, constant = law_fit.reduce_rows(
+        table.log_size, table.log_loss, table.level, np.ones(size.size), table.extra.size
+    )
     work, top = np.empty((6, 2 * table.extra.size)), math.log1p(table.extra[-1])
     asked = (problem, table.extra, constant, kind, 0.3, float(table.extra[-1]) / 3)
 
@@ -309,8 +311,16 @@ def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
 
 
 @plain
-@pytest.mark.parametrize("spread, lines", [([1, 1, 0, 0], True), ([0, 0, 1, 1], True), ([0, 1, 0, 0], False),
-                                           ([0, 0.5, 0.5, 0], False), ([1, 0.5, 0, 2], True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "spread, lines",
+    [
+        ([1, 1, 0, 0], True),
+        ([0, 0, 1, 1], True),
+        ([0, 1, 0, 0], False),
+        ([0, 0.5, 0.5, 0], False),
+        ([1, 0.5, 0, 2], True),
+    ],
+)
 def test_two_e_with_two_sizes_are_enough(monkeypatch, spread, lines):
     """Spreads in units of the least that counts beside the row's weight; else both ends of psi are looked at."""
     asked, extra, problem = [], np.array([0.0, 1.0, 2.0, 4.0]), np.zeros((6, 8))

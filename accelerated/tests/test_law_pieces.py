@@ -31,8 +31,10 @@ PLANE[[2, 1, 3], [1, 1, 1]] = 1.25, 1.125, 1.5  # next to these, and lower than 
 """A scan: the lowest points inside, on the last line and in the first column differ."""
 
 
-@pytest.mark.parametrize("free, places", [((True, True), [(1, 2), (3, 3)]), ((True, False), [(2, 0), (0, 0)]),
-                                          ((False, True), [(3, 1), (3, 3)])])  # fmt: skip
+@pytest.mark.parametrize(
+    "free, places",
+    [((True, True), [(1, 2), (3, 3)]), ((True, False), [(2, 0), (0, 0)]), ((False, True), [(3, 1), (3, 3)])],
+)
 @BOTH
 def test_where_each_piece_is_searched(monkeypatch, module, free, places):
     """From the lowest points of its part of the scan: all but the first column, that column, the last line."""
@@ -127,11 +129,16 @@ class Pieces:
         self.searched, self.looked, self.values, self.constant = [], [], values, constant
         self.shapes, self.may_win, self.at = SHAPES, may_win, None
         own = {
-            "reduce_rows": lambda *given: ("table", constant), "_determined": lambda *given: True,
-            "scan_values": self.scanned, "fill_psi": self.filled, "evaluate": self.evaluated, "_may_win": self.looks,
-            "_search_piece": self.searches, "_routed_part": lambda *given: (7.0, 8.0),
+            "reduce_rows": lambda *given: ("table", constant),
+            "_determined": lambda *given: True,
+            "scan_values": self.scanned,
+            "fill_psi": self.filled,
+            "evaluate": self.evaluated,
+            "_may_win": self.looks,
+            "_search_piece": self.searches,
+            "_routed_part": lambda *given: (7.0, 8.0),
             "_fixed_part": lambda problem, psi, gain, interaction: (gain - 2.0, interaction - 2.0),
-        }  # fmt: skip
+        }
         for name, function in own.items():
             monkeypatch.setattr(law_fit, name, function)
 

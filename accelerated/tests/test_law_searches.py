@@ -34,13 +34,17 @@ class Hill:
         self.module, self.value, self.step, self.at = module, value, step, None
         self.values, self.steps, self.linear = [], [], np.zeros(4)
         if module is law_fit:
-            own = {"_value": lambda *given: self.valued(*given[2:4], given[:2] == (TABLE, EXTRA)),
-                   "_gradient": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, EXTRA)),
-                   "_step": lambda work, *free: self.stepped(*free)}  # fmt: skip
+            own = {
+                "_value": lambda *given: self.valued(*given[2:4], given[:2] == (TABLE, EXTRA)),
+                "_gradient": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, EXTRA)),
+                "_step": lambda work, *free: self.stepped(*free),
+            }
         else:
-            own = {"_at": lambda *given: self.solved(*given[2:5], given[:2] == (TABLE, 0.1)),
-                   "_slopes": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, 0.1)),
-                   "_step": lambda *given: self.stepped(*given[3:], given[:3] == DERIVATIVES)}  # fmt: skip
+            own = {
+                "_at": lambda *given: self.solved(*given[2:5], given[:2] == (TABLE, 0.1)),
+                "_slopes": lambda *given: self.sloped(*given[2:4], given[:2] == (TABLE, 0.1)),
+                "_step": lambda *given: self.stepped(*given[3:], given[:3] == DERIVATIVES),
+            }
         for name, function in own.items():
             monkeypatch.setattr(module, name, function)
 
@@ -185,8 +189,9 @@ def test_a_search_ends_where_too_little_is_promised(monkeypatch, module):
 
 
 @BOTH
-@pytest.mark.parametrize("start, d0, held", [(0.0, 0.5, True), (0.0, 0.0, False), (0.0, -0.5, False),
-                                             (-0.25, 0.5, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "start, d0, held", [(0.0, 0.5, True), (0.0, 0.0, False), (0.0, -0.5, False), (-0.25, 0.5, False)]
+)
 def test_the_edge_in_the_way_of_a_step(monkeypatch, module, start, d0, held):
     """At log alpha = 0 a step outwards becomes one along the edge."""
 

@@ -12,8 +12,9 @@ from routelaws.accelerated.training.config import TrainConfig, learning_rate_rul
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
 
-CONFIG = TrainConfig(steps=12, warmup=0.25, learning_rate=0.5, weight_decay=0.3, gradient_clip=2.0, router_rate=0.25,
-                     vocab_size=300)  # fmt: skip
+CONFIG = TrainConfig(
+    steps=12, warmup=0.25, learning_rate=0.5, weight_decay=0.3, gradient_clip=2.0, router_rate=0.25, vocab_size=300
+)
 
 SHAPES = {
     "embedding": (3, 2),
@@ -147,9 +148,21 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
 def test_weights_and_moments_stay_in_float32(monkeypatch):
     """In a run in bfloat16: steps of 2^-14 of a weight, which bfloat16 does not hold, add up, and the bias that the
     router leaves is taken as it is, whatever the gradient says."""
-    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="quantile", experts=2, dtype="bfloat16",
-                         learning_rate=2.0**-14, steps=1000, warmup=0.0, weight_decay=0.0, sequence_length=4,
-                         batch_size=2, router_rate=1.0)  # fmt: skip
+    config = TrainConfig(
+        vocab_size=300,
+        d_model=8,
+        heads=1,
+        router="quantile",
+        experts=2,
+        dtype="bfloat16",
+        learning_rate=2.0**-14,
+        steps=1000,
+        warmup=0.0,
+        weight_decay=0.0,
+        sequence_length=4,
+        batch_size=2,
+        router_rate=1.0,
+    )
     left = jnp.array([[0.125, -0.25]])
 
     def told_loss(params, tokens, model, *, compute_dtype, **options):

@@ -47,8 +47,11 @@ def test_addresses_are_those_that_the_project_names_elsewhere():
 
 
 def test_every_package_has_a_version_that_was_tried():
-    pinned = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-")
-              for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"}  # fmt: skip
+    pinned = {
+        re.match(r"[\w-]+", line)[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and line[0] != "#"
+    }
     extras = PROJECT["project"]["optional-dependencies"]
     needed = [*PROJECT["project"]["dependencies"], *extras["train"], *extras["laws"], *extras["conformance"]]
     assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned

@@ -22,12 +22,17 @@ def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
     """Write a table of one router whose losses follow a law; returns its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
     size, count = size[keep(size, count)], count[keep(size, count)]
-    frame = pandas.DataFrame({
-        "hyper_id": range(size.size), "step": 1000, "router_type": np.where(count == 1, "Dense", "Top-K"),
-        "num_experts": count, "dense_parameter_count": size,
-        "loss_validation": predict_loss(size, count, LAW)
-        * 10 ** np.random.default_rng(seed).normal(0, noise, size.size),
-    })  # fmt: skip
+    frame = pandas.DataFrame(
+        {
+            "hyper_id": range(size.size),
+            "step": 1000,
+            "router_type": np.where(count == 1, "Dense", "Top-K"),
+            "num_experts": count,
+            "dense_parameter_count": size,
+            "loss_validation": predict_loss(size, count, LAW)
+            * 10 ** np.random.default_rng(seed).normal(0, noise, size.size),
+        }
+    )
     frame.to_csv(folder / "table.csv", index=False)
     return folder / "table.csv"
 
@@ -52,8 +57,9 @@ def test_the_law_is_predicted(tmp_path):
 def test_outside_the_data_is_said(tmp_path, at, words):
     (found,) = predict_report(make_table(tmp_path, 1e-3), point(*at)).predictions
     assert len(found.warnings) == len(words)
-    assert all(word in warning and "extrapolation" in warning
-               for word, warning in zip(words, found.warnings, strict=True))  # fmt: skip
+    assert all(
+        word in warning and "extrapolation" in warning for word, warning in zip(words, found.warnings, strict=True)
+    )
 
 
 def test_a_hole_at_the_corner_of_the_grid_is_outside(tmp_path):

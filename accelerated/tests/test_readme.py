@@ -16,9 +16,12 @@ from routelaws.accelerated.training.grid import presets
 ROOT = Path(accelerated.__file__).parents[1]
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", *(f"docs/{page}.md" for page in ("routers", "training", "laws", "columns")),
-                 "reference/README.md")
-}  # fmt: skip
+    for name in (
+        "README.md",
+        *(f"docs/{page}.md" for page in ("routers", "training", "laws", "columns")),
+        "reference/README.md",
+    )
+}
 COMMANDS = [
     line for text in PAGES.values() for line in re.findall(r"^    (routelaws .*?)(?:  +#.*)?$", text, re.MULTILINE)
 ]

@@ -34,12 +34,32 @@ STEPS = (100, 200, 300, 400)
 
 def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, seed: int) -> SweepRun:
     """Return a run of 400 steps of 16 sequences of 128 tokens; its log has 400 training losses and 4 evaluations."""
-    config = TrainConfig(router=NAMES[router], experts=experts, blocks=4, heads=2, vocab_size=512, steps=400, seed=seed,
-                         batch_size=16, sequence_length=128, d_model=16 * 2 ** SIZES.index(size))  # fmt: skip
-    row = {"router_type": router, "dense_parameter_count": float(size), "num_experts": float(experts),
-           "loss_validation": loss, "dropped_fraction": 0.25, "hyper_id": hyper_id, "tokens": 819_200.0,
-           "total_parameter_count": size * (1.0 + 0.5 * experts), "learning_rate": 0.01, "wall_seconds": 61.0,
-           "device": "cpu", "commit": "abc"}  # fmt: skip
+    config = TrainConfig(
+        router=NAMES[router],
+        experts=experts,
+        blocks=4,
+        heads=2,
+        vocab_size=512,
+        steps=400,
+        seed=seed,
+        batch_size=16,
+        sequence_length=128,
+        d_model=16 * 2 ** SIZES.index(size),
+    )
+    row = {
+        "router_type": router,
+        "dense_parameter_count": float(size),
+        "num_experts": float(experts),
+        "loss_validation": loss,
+        "dropped_fraction": 0.25,
+        "hyper_id": hyper_id,
+        "tokens": 819_200.0,
+        "total_parameter_count": size * (1.0 + 0.5 * experts),
+        "learning_rate": 0.01,
+        "wall_seconds": 61.0,
+        "device": "cpu",
+        "commit": "abc",
+    }
     log = [{"kind": "train", "step": i, "loss": loss + 40 / (i + 9) + 0.05 * (i % 2)} for i in range(1, 401)]
     for step in STEPS:
         shares = [[(i + 1 + step) ** 2 for i in range(experts)], [i + 1 + step for i in range(experts)]]
@@ -90,8 +110,12 @@ def losses_at(router: str, size: int, experts: int) -> list[float]:
 
 def drawn(panel, marker: str) -> list[tuple[float, float]]:
     """Return every point that is drawn with a marker, sorted."""
-    return sorted((float(x), float(y)) for line in panel.lines if line.get_marker() == marker
-                  for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True))  # fmt: skip
+    return sorted(
+        (float(x), float(y))
+        for line in panel.lines
+        if line.get_marker() == marker
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    )
 
 
 def curves(panel) -> list:
@@ -326,13 +350,31 @@ def test_the_table_of_loads_and_of_the_comparison(sweep, found):
     for router, law in LAWS.items():
         for row, n in zip(cells(text, router), SIZES, strict=True):
             dense, routed = law.loss(n, 1), law.loss(n, 32)
-            assert row[1:8] == [f"{n:,}", f"{dense:.4f}", "32", f"{routed:.4f}", f"{routed - dense:+.4f}", "not known",
-                                f"{100 * (routed / dense - 1):+.2f}"]  # fmt: skip
+            assert row[1:8] == [
+                f"{n:,}",
+                f"{dense:.4f}",
+                "32",
+                f"{routed:.4f}",
+                f"{routed - dense:+.4f}",
+                "not known",
+                f"{100 * (routed / dense - 1):+.2f}",
+            ]
 
 
 def test_a_table_of_runs_has_N_P_and_minutes(sweep):
     rows = sections.runs_section(sweep)
     run = sweep.runs[-1]
-    wanted = [str(run.hyper_id), "S-Base", "32", "2,000,000", "34,000,000", "42",
-              "0.01", "819,200", f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}", "", "1 min 1 s"]  # fmt: skip
+    wanted = [
+        str(run.hyper_id),
+        "S-Base",
+        "32",
+        "2,000,000",
+        "34,000,000",
+        "42",
+        "0.01",
+        "819,200",
+        f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}",
+        "",
+        "1 min 1 s",
+    ]
     assert cells(rows, wanted[0])[-1] == wanted

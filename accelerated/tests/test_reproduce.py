@@ -32,12 +32,24 @@ def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=E
     """Return a table of runs whose losses follow laws; the dense ones follow LAW."""
     table = []
     for size in sizes:
-        table.append({"router_type": "Dense", "num_experts": 1, "dense_parameter_count": size,
-                      "loss_validation": float(loss(size, 1, LAW))})  # fmt: skip
+        table.append(
+            {
+                "router_type": "Dense",
+                "num_experts": 1,
+                "dense_parameter_count": size,
+                "loss_validation": float(loss(size, 1, LAW)),
+            }
+        )
         table += [
-            {"router_type": router, "num_experts": e, "dense_parameter_count": size,
-             "loss_validation": float(loss(size, e, law))} for router, law in routers for e in experts
-        ]  # fmt: skip
+            {
+                "router_type": router,
+                "num_experts": e,
+                "dense_parameter_count": size,
+                "loss_validation": float(loss(size, e, law)),
+            }
+            for router, law in routers
+            for e in experts
+        ]
     frame = pandas.DataFrame(table)
     frame["loss_validation"] *= 10 ** np.random.default_rng(0).normal(0, noise, len(frame))
     return frame.assign(hyper_id=range(len(frame)), step=1000)
@@ -49,12 +61,14 @@ def with_ablations(frame):
     routed, dense = frame["router_type"] == "S-Base", frame["router_type"] == "Dense"
     more = [
         frame[routed & frame["num_experts"].isin([16, 64])].assign(
-            k=2, loss_validation=lambda f: f.loss_validation / 1.02),
+            k=2, loss_validation=lambda f: f.loss_validation / 1.02
+        ),
         frame[routed & (frame["num_experts"] == 64)].assign(
-            routing_frequency=0.25, loss_validation=lambda f: f.loss_validation * 1.03),
+            routing_frequency=0.25, loss_validation=lambda f: f.loss_validation * 1.03
+        ),
         frame[dense].assign(flop_increase=2.0, loss_validation=lambda f: f.loss_validation / 1.03),
         frame[dense].assign(seed=1, loss_validation=lambda f: f.loss_validation * 1.001),
-    ]  # fmt: skip
+    ]
     frame = pandas.concat([frame, *more], ignore_index=True)
     cost = np.where(frame["router_type"] == "Dense", frame["flop_increase"], frame["k"])
     routed_share = frame["routing_frequency"] * (frame["num_experts"] - 1)  # 0 for a dense run
@@ -79,8 +93,16 @@ def gathered(frame, folder, **how) -> dict:
 
 def run(router, size, experts, loss, **fields) -> Run:
     """Return a run."""
-    given = {"k": 1, "frequency": None if router == "Dense" else 0.5, "flop_increase": 1.0, "seed": 42,
-             "total_parameters": 1.0, "flops": 1.0, "suspect": "", "losses": {"loss_validation": loss}}  # fmt: skip
+    given = {
+        "k": 1,
+        "frequency": None if router == "Dense" else 0.5,
+        "flop_increase": 1.0,
+        "seed": 42,
+        "total_parameters": 1.0,
+        "flops": 1.0,
+        "suspect": "",
+        "losses": {"loss_validation": loss},
+    }
     return Run(hyper_id=0, router=router, size=size, experts=experts, loss=loss, **(given | fields))
 
 
@@ -121,7 +143,7 @@ def test_the_report_is_whole(whole):
     assert drawn == set(figures.FIGURES)
     for name in drawn:
         assert (whole / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert page_.count("<figure><img src=\"data:image/svg+xml;base64,") == page_.count("<figcaption>") == len(drawn)
+    assert page_.count('<figure><img src="data:image/svg+xml;base64,') == page_.count("<figcaption>") == len(drawn)
     assert set(re.findall(r'href="#([^"]+)"', page_)) <= set(re.findall(r'id="([^"]+)"', page_))
     assert page_.count("<table>") == page_.count('<div class="wide"><table>') and "figures/" not in page_
 
@@ -189,8 +211,13 @@ def test_text_does_no_arithmetic():
     for path in (folder / name for name in ("text.py", "laws_text.py", "runs_text.py", "rows_text.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         compared = {id(node) for each in ast.walk(tree) if isinstance(each, ast.Compare) for node in ast.walk(each)}
-        sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and id(node) not in compared
-                and isinstance(node.op, ast.Mult | ast.Div | ast.Pow | ast.Sub | ast.Mod)]  # fmt: skip
+        sums = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.BinOp)
+            and id(node) not in compared
+            and isinstance(node.op, ast.Mult | ast.Div | ast.Pow | ast.Sub | ast.Mod)
+        ]
         assert [ast.unparse(node) for node in sums] == [], path.name
 
 
@@ -249,8 +276,12 @@ def test_one_law_for_every_kind_of_run_says_which_kind_it_misses(whole):
     base = results_of(whole)["utilisation"][1]
     kinds = {kind["kind"]: kind for kind in base["kinds"]}
     assert {kind: entry["rows"] for kind, entry in kinds.items()} == {
-        "main grid": 18, "dense": 6, "R = 1/4": 3, "k = 2": 6, "dense, FFN ×2": 3,
-    }  # fmt: skip
+        "main grid": 18,
+        "dense": 6,
+        "R = 1/4": 3,
+        "k = 2": 6,
+        "dense, FFN ×2": 3,
+    }
     squares = sum(entry["rows"] * entry["rmsle"] ** 2 for entry in kinds.values())
     assert math.sqrt(squares / base["rows"]) == pytest.approx(base["rmsle"])
     for point in base["points"]:  # F of 2,048 tokens, from FLOPs of a step of 524,288
@@ -278,9 +309,13 @@ def test_a_mean_and_a_line_by_hand():
 
 
 def test_more_experts_per_token_against_what_else_flops_buy():
-    runs = [run("S-Base", 100, 8, 10**-0.0, flops=1.0), run("S-Base", 100, 8, 10**-0.01, k=2, flops=10**0.1),
-            run("S-Base", 1000, 8, 10**-0.2, flops=10.0), run("Dense", 100, 1, 1.5, flops=1.0),
-            run("Dense", 100, 1, 1.5 * 10**-0.03, flop_increase=2.0, flops=10**0.1)]  # fmt: skip
+    runs = [
+        run("S-Base", 100, 8, 10**-0.0, flops=1.0),
+        run("S-Base", 100, 8, 10**-0.01, k=2, flops=10**0.1),
+        run("S-Base", 1000, 8, 10**-0.2, flops=10.0),
+        run("Dense", 100, 1, 1.5, flops=1.0),
+        run("Dense", 100, 1, 1.5 * 10**-0.03, flop_increase=2.0, flops=10**0.1),
+    ]
     found = ablations.experts_per_token(runs)
     (cell,) = found["cells"]
     assert cell["growth"] == pytest.approx(-0.2) and cell["points"][1]["per_decade"] == pytest.approx(-0.1)
@@ -312,11 +347,20 @@ def test_routing_frequency_against_the_usual_one():
 
 
 def test_pairs_by_hand():
-    runs = [run("Dense", 100, 1, 3.0), run("A", 100, 4, 2.0), run("B", 100, 4, 1.0), run("A", 100, 8, 4.0),
-            run("A", 1000, 4, 2.0), run("B", 1000, 4, 4.0), run("B", 1000, 4, 1.0, k=2)]  # fmt: skip
+    runs = [
+        run("Dense", 100, 1, 3.0),
+        run("A", 100, 4, 2.0),
+        run("B", 100, 4, 1.0),
+        run("A", 100, 8, 4.0),
+        run("A", 1000, 4, 2.0),
+        run("B", 1000, 4, 4.0),
+        run("B", 1000, 4, 1.0, k=2),
+    ]
     (pair,) = pairs.compare_routers(runs, 0.1, {"deviation": 0.01, "degrees": 2})
     assert [(cell["N"], cell["E"], cell["nats"], cell["size_ratio"]) for cell in pair["cells"]] == [
-        (100, 4, 1.0, pytest.approx(2.0**-10)), (1000, 4, -2.0, pytest.approx(2.0**10))]  # fmt: skip
+        (100, 4, 1.0, pytest.approx(2.0**-10)),
+        (1000, 4, -2.0, pytest.approx(2.0**10)),
+    ]
     assert pair["overall"]["mean"] == pytest.approx(0) and pair["overall_size_ratio"]["mean"] == pytest.approx(1)
     assert pair["overall_size_ratio"]["low"] == pytest.approx(1 / pair["overall_size_ratio"]["high"])
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
@@ -334,7 +378,9 @@ def test_doublings_by_hand():
     assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
     assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
     assert [(point["E"], point["percent"]) for point in found["reached"]] == [
-        (2, pytest.approx(100 * math.log(3 / 4) / math.log(2 / 4))), (8, pytest.approx(100))]  # fmt: skip
+        (2, pytest.approx(100 * math.log(3 / 4) / math.log(2 / 4))),
+        (8, pytest.approx(100)),
+    ]
 
 
 def test_seeds_are_told_from_other_differences():
@@ -348,8 +394,13 @@ def test_seeds_are_told_from_other_differences():
 
 def advised(key: str, **results) -> dict:
     """Return what is said of one recommendation, from the results that it looks at."""
-    empty = {"laws": [], "doublings": [], "pairs": [], "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
-             "routing_frequency": {"usual": None, "changes": [], "below_half": []}}  # fmt: skip
+    empty = {
+        "laws": [],
+        "doublings": [],
+        "pairs": [],
+        "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
+        "routing_frequency": {"usual": None, "changes": [], "below_half": []},
+    }
     return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)
 
 
@@ -369,8 +420,9 @@ def interval(low, mean, high) -> dict:
      ([(-9, -1)], 2e9, "cannot be said")],
 )  # fmt: skip
 def test_the_verdict_on_routing_turns_round(ends, size, verdict):
-    gains = [{"N": size, "E": 8, "value": low, "low": low, "high": high, "percent": [low, low, high]}
-             for low, high in ends]  # fmt: skip
+    gains = [
+        {"N": size, "E": 8, "value": low, "low": low, "high": high, "percent": [low, low, high]} for low, high in ends
+    ]
     laws = [{"router": "Hash", "missing": None, "gains": gains}] if ends else []
     assert judged("size", laws=laws) == verdict
 
@@ -382,8 +434,10 @@ def test_the_verdict_on_routing_turns_round(ends, size, verdict):
 )  # fmt: skip
 def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict):
     low, mean, high = beyond
-    steps = [{"from": 64, "to": 128, "percent": interval(-3, -2, -1), "per_doubling": -0.01},
-             {"from": 128, "to": 256, "percent": interval(low, mean, high), "per_doubling": mean / 200}]  # fmt: skip
+    steps = [
+        {"from": 64, "to": 128, "percent": interval(-3, -2, -1), "per_doubling": -0.01},
+        {"from": 128, "to": 256, "percent": interval(low, mean, high), "per_doubling": mean / 200},
+    ]
     reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
     assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
     assert judged("experts", doublings=[{"router": "Hash", "steps": steps[:1], "reached": reached}]) == "cannot be said"
@@ -412,8 +466,15 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
     entries = []
     for other, ends in against.items():  # names are in order, so S-Base is the first of its pair with Zed
         first, second = sorted([other, "S-Base"])
-        entries.append({"first": first, "second": second, "overall": interval(*ends), "cells": [{"percent": ends[1]}],
-                        "sizes": [{"percent": interval(*ends)}]})  # fmt: skip
+        entries.append(
+            {
+                "first": first,
+                "second": second,
+                "overall": interval(*ends),
+                "cells": [{"percent": ends[1]}],
+                "sizes": [{"percent": interval(*ends)}],
+            }
+        )
     assert judged("router", pairs=entries) == verdict
     for each in advised("router", pairs=entries)["evidence"].get("against", []):
         low, _, high = against[each["other"]]  # of the first loss less the second
@@ -508,8 +569,10 @@ def test_rows_and_loss_can_be_chosen(tmp_path):
     default = rows.open_table(write(frame, tmp_path))
     default = used_rows(default, rows.all_runs(default))["not_in_laws"]
     assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
-        "more than one expert per token": 6, "another share of routed blocks than 0.5": 3,
-        "dense with wider feed-forward layers": 3}  # fmt: skip
+        "more than one expert per token": 6,
+        "another share of routed blocks than 0.5": 3,
+        "dense with wider feed-forward layers": 3,
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,14 @@ from routelaws.conformance.engine.released import released_file
 pytestmark = pytest.mark.released
 
 ROUTERS = ("Hash", "RL-R", "S-Base")
-SIZES = {"15M": 16_527_360, "25M": 27_279_360, "55M": 57_369_600, "130M": 132_163_584, "370M": 368_123_904,
-         "1.3B": 1_308_819_456}  # fmt: skip
+SIZES = {
+    "15M": 16_527_360,
+    "25M": 27_279_360,
+    "55M": 57_369_600,
+    "130M": 132_163_584,
+    "370M": 368_123_904,
+    "1.3B": 1_308_819_456,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +54,20 @@ def test_what_is_left_out_is_named(results):
     assert [entry["hyper_id"] for entry in used["suspect"]] == [47, 49, 54, 55, 56, 57, 66, 67]
     assert [run["hyper_id"] for run in used["blank"]] == [82, 83, 84, 128, 140, 165, 166, 191]
     missing = {(cell["router"], cell["N"], cell["E"]) for cell in used["cells_missing"]}
-    assert missing == {("Hash", SIZES["25M"], 32), ("Hash", SIZES["130M"], 8), ("Hash", SIZES["130M"], 256),
-                       ("S-Base", SIZES["130M"], 256)}  # fmt: skip
+    assert missing == {
+        ("Hash", SIZES["25M"], 32),
+        ("Hash", SIZES["130M"], 8),
+        ("Hash", SIZES["130M"], 256),
+        ("S-Base", SIZES["130M"], 256),
+    }
     assert {tuple(group["hyper_ids"]) for group in used["twice"]} == {(28, 67), (47, 56), (49, 57), (54, 66)}
     reasons = [(entry["runs"], entry["reason"].split(" (")[0]) for entry in used["not_in_laws"]]
-    assert reasons == [(3, "another seed than 42"), (40, "another share of routed blocks than 0.5"),
-                       (12, "more than one expert per token"), (5, "dense with wider feed-forward layers")]  # fmt: skip
+    assert reasons == [
+        (3, "another seed than 42"),
+        (40, "another share of routed blocks than 0.5"),
+        (12, "more than one expert per token"),
+        (5, "dense with wider feed-forward layers"),
+    ]
     text = markdown(results, [])
     assert "The dense 130M model was not trained with seed 42" in text
     assert "it agrees with its neighbours: 28." in text
@@ -75,15 +89,20 @@ def test_the_refits(results, router, choice, count, values, cutoff):
     found = [*entry["coefficients"].values(), entry["rmsle"]]
     forms = (".4f", ".4f", ".4f", ".4f", ".3f", ".1f", ".5f")
     if values:
-        assert [format(x, form).replace("0.", ".", 1) if abs(x) < 1 else format(x, form)
-                for x, form in zip(found, forms, strict=True)] == values.split()  # fmt: skip
+        assert [
+            format(x, form).replace("0.", ".", 1) if abs(x) < 1 else format(x, form)
+            for x, form in zip(found, forms, strict=True)
+        ] == values.split()
     assert f"{entry['N_cutoff'] / 1e9:.0f}" == cutoff
 
 
 def test_the_printed_constants(results):
     scores = {law["router"]: law["printed"] for law in results["laws"]}
     assert {router: f"{scores[router]['rmsle']:.4f}" for router in ROUTERS} == {
-        "Hash": "0.0052", "RL-R": "0.0077", "S-Base": "0.0037"}  # fmt: skip
+        "Hash": "0.0052",
+        "RL-R": "0.0077",
+        "S-Base": "0.0037",
+    }
     rounded = {router: f"{scores[router]['cutoff_of_rounded']:.1e}" for router in ROUTERS}
     assert rounded == {"Hash": "2.2e+11", "RL-R": "3.2e+10", "S-Base": "1.0e+12"}
     for law in results["laws"]:
@@ -111,21 +130,25 @@ def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
 
 
 def test_slopes_at_each_size(results):
-    known = {"15M": "-.0308 -.0338 -.0328", "25M": "-.0309 -.0331 -.0336", "55M": "-.0289 -.0314 -.0316",
-             "370M": "-.0209 -.0223 -.0245", "1.3B": "-.0151 -.0166 -.0197"}  # fmt: skip
+    known = {
+        "15M": "-.0308 -.0338 -.0328",
+        "25M": "-.0309 -.0331 -.0336",
+        "55M": "-.0289 -.0314 -.0316",
+        "370M": "-.0209 -.0223 -.0245",
+        "1.3B": "-.0151 -.0166 -.0197",
+    }
     for size, values in known.items():
         found = [of(law["measured_slopes"], N=SIZES[size])["slope"] for law in results["laws"]]
         assert [f"{slope:.4f}".replace("0.", ".") for slope in found] == values.split(), size
 
 
-@pytest.mark.parametrize(
-    ("law", "values"), [("separable", ".0068 .0068 .0061"), ("bilinear", ".0040 .0037 .0042")]
-)
+@pytest.mark.parametrize(("law", "values"), [("separable", ".0068 .0068 .0061"), ("bilinear", ".0040 .0037 .0042")])
 def test_forms_by_leaving_one_run_out(results, law, values):
     found = [of(results["forms"], router=router, law=law)["leave_one_out"]["rmsle"] for router in ROUTERS]
     assert [f"{value:.4f}".replace("0.", ".") for value in found] == values.split()
-    assert all(of(results["forms"], router=r, law="routed-bounded")["leave_one_size_out"]["verdict"] == "best"
-               for r in ROUTERS)  # fmt: skip
+    assert all(
+        of(results["forms"], router=r, law="routed-bounded")["leave_one_size_out"]["verdict"] == "best" for r in ROUTERS
+    )
     assert of(results["forms"], router="Hash", law="per-size")["leave_one_size_out"]["rmsle"] is None
 
 
@@ -159,24 +182,36 @@ def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
 
 
 def test_experts_per_token(results):
-    known = {("25M", 8): "2.858 2.836 2.819", ("25M", 64): "2.641 2.608 2.586", ("25M", 256): "2.526 2.480 2.448",
-             ("370M", 8): "2.340 2.321 2.304", ("370M", 64): "2.211 2.182 2.157", ("370M", 256): "2.154 2.118 2.089"}
+    known = {
+        ("25M", 8): "2.858 2.836 2.819",
+        ("25M", 64): "2.641 2.608 2.586",
+        ("25M", 256): "2.526 2.480 2.448",
+        ("370M", 8): "2.340 2.321 2.304",
+        ("370M", 64): "2.211 2.182 2.157",
+        ("370M", 256): "2.154 2.118 2.089",
+    }
     cells = results["experts_per_token"]["cells"]
     assert len(cells) == len(known)
     for (size, experts), values in known.items():
         points = of(cells, N=SIZES[size], E=experts)["points"]
         assert [point["k"] for point in points] == [1, 2, 4]
         assert [f"{point['loss']:.3f}" for point in points] == values.split()
-    dense = {entry["N"]: [f"{point['loss']:.3f}" for point in entry["points"]]
-             for entry in results["experts_per_token"]["dense"]}  # fmt: skip
+    dense = {
+        entry["N"]: [f"{point['loss']:.3f}" for point in entry["points"]]
+        for entry in results["experts_per_token"]["dense"]
+    }
     assert dense[SIZES["25M"]] == ["3.028", "2.977", "2.901"] and dense[SIZES["370M"]] == ["2.463", "2.415", "2.356"]
     assert results["experts_per_token"]["versus_dense"]["4"]["less"] == 6
 
 
 def test_routing_frequency(results):
-    known = {("S-Base", 8): "2.423 2.380 2.340 2.302", ("S-Base", 64): "2.363 2.265 2.211 2.185",
-             ("S-Base", 256): "2.322 2.203 2.154 2.145", ("Hash", 64): "2.367 2.296 2.270 2.285",
-             ("Hash", 256): "2.323 2.228 2.209 2.235"}  # fmt: skip
+    known = {
+        ("S-Base", 8): "2.423 2.380 2.340 2.302",
+        ("S-Base", 64): "2.363 2.265 2.211 2.185",
+        ("S-Base", 256): "2.322 2.203 2.154 2.145",
+        ("Hash", 64): "2.367 2.296 2.270 2.285",
+        ("Hash", 256): "2.323 2.228 2.209 2.235",
+    }
     for (router, experts), values in known.items():
         cell = of(results["routing_frequency"]["cells"], router=router, N=SIZES["370M"], E=experts)
         assert [f"{point['loss']:.3f}" for point in cell["points"]] == values.split()
@@ -205,8 +240,13 @@ def test_pairs_and_the_scatter_of_seeds(results):
 
 def test_verdicts_and_words(results):
     verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
-    assert verdicts == {"size": "supported", "experts": "supported in part", "k": "open", "router": "supported in part",
-                        "frequency": "supported"}  # fmt: skip
+    assert verdicts == {
+        "size": "supported",
+        "experts": "supported in part",
+        "k": "open",
+        "router": "supported in part",
+        "frequency": "supported",
+    }
     text = markdown(results, list(FIGURES))
     assert "Every printed constant lies inside the interval of our fit" in text
     assert "Routing lowers the loss at every size trained" in text and "It helps less as models grow" in text

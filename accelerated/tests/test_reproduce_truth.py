@@ -47,8 +47,16 @@ def make_frame() -> pandas.DataFrame:
             runs += [(router, size, e, law.loss(size, e), 1, 0.5, 1.0, 42) for e in COUNTS]
         runs.append(("S-Base", size, 32, BASE.loss(size, 32) / 1.02, 2, 0.5, 1.0, 42))
         runs.append(("S-Base", size, 32, BASE.loss(size, 32) * 1.01, 1, 0.25, 1.0, 42))
-    names = ("router_type", "dense_parameter_count", "num_experts", "loss_validation", "k", "routing_frequency",
-             "flop_increase", "seed")  # fmt: skip
+    names = (
+        "router_type",
+        "dense_parameter_count",
+        "num_experts",
+        "loss_validation",
+        "k",
+        "routing_frequency",
+        "flop_increase",
+        "seed",
+    )
     last = pandas.DataFrame(runs, columns=names).assign(hyper_id=range(len(runs)), step=2000)
     last["loss_c4"] = last["loss_validation"] ** 1.25
     cost = 1 + 0.3 * (last["k"] - 1 + last["flop_increase"] - 1)
@@ -107,8 +115,12 @@ def curves(panel) -> list:
 
 def drawn(panel, marker: str) -> list[tuple[float, float]]:
     """Return every point that is drawn with a marker, sorted."""
-    return sorted((float(x), float(y)) for line in panel.lines if line.get_marker() == marker
-                  for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True))  # fmt: skip
+    return sorted(
+        (float(x), float(y))
+        for line in panel.lines
+        if line.get_marker() == marker
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    )
 
 
 def points_of(line) -> list[tuple[float, float]]:
@@ -346,8 +358,17 @@ FLOPS = (30.0, 700.0, 9000.0)
 
 
 def a_run(router, size, experts, loss, **fields) -> Run:
-    given = {"k": 1, "frequency": None if router == "Dense" else 0.5, "flop_increase": 1.0, "seed": 42,
-             "total_parameters": 1.0, "flops": 1.0, "suspect": "", "losses": {}, "hyper_id": 0}  # fmt: skip
+    given = {
+        "k": 1,
+        "frequency": None if router == "Dense" else 0.5,
+        "flop_increase": 1.0,
+        "seed": 42,
+        "total_parameters": 1.0,
+        "flops": 1.0,
+        "suspect": "",
+        "losses": {},
+        "hyper_id": 0,
+    }
     return Run(router=router, size=size, experts=experts, loss=loss, **(given | fields))
 
 
@@ -374,8 +395,10 @@ def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_ow
         return [Compute(*t, COMPUTE.B_min).log_loss(flops, used) for flops in FLOPS for used in USES]
 
     for i, name in enumerate(COMPUTE._fields[:6]):
-        found, wanted = entry["coefficients"][name], quiet_interval(law, lambda t, i=i: t[i], np.array(COMPUTE[:6]),
-                                                                    log_loss, 0.95)  # fmt: skip
+        found, wanted = (
+            entry["coefficients"][name],
+            quiet_interval(law, lambda t, i=i: t[i], np.array(COMPUTE[:6]), log_loss, 0.95),
+        )
         error = np.subtract([found["value"], found["low"], found["high"]], wanted)
         assert found["determined"] and np.all(np.abs(error) < 0.01 * (wanted[2] - wanted[1])), name
     assert entry["coefficients"]["B_min"] == {"value": 40.0, "low": None, "high": None, "determined": True}
@@ -546,8 +569,10 @@ def test_what_each_step_in_E_brings(results):
             assert close(step["per_doubling"], mean / math.log2(high / low))
             assert close(step["percent"]["mean"], 100 * (10**mean - 1))
         for point, e in zip(entry["reached"], COUNTS, strict=True):
-            shares = [100 * math.log(law.loss(n, e) / dense_loss(n)) / math.log(law.loss(n, 256) / dense_loss(n))
-                      for n in SIZES]  # fmt: skip
+            shares = [
+                100 * math.log(law.loss(n, e) / dense_loss(n)) / math.log(law.loss(n, 256) / dense_loss(n))
+                for n in SIZES
+            ]
             assert point["E"] == e
             wanted = [statistics.mean(shares), min(shares), max(shares)]
             assert close([point["percent"], point["low"], point["high"]], wanted)

@@ -67,7 +67,10 @@ def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     assert grid.name == "tiny"
     assert [(run.router, run.experts, run.d_model) for run in grid.runs] == [
-        ("dense", 1, 8), ("dense", 1, 12), ("sinkhorn", 4, 8)]  # fmt: skip
+        ("dense", 1, 8),
+        ("dense", 1, 12),
+        ("sinkhorn", 4, 8),
+    ]
     assert all(run.steps == 40 and run.corpus == (str(text_file),) for run in grid.runs)
     assert read_grid(str(tmp_path / "grid.toml"), {"steps": 8}).runs[0].steps == 8
 
@@ -148,8 +151,11 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
         folder = sweep_folder.folder_of_run(tmp_path, i, config)
         folder.mkdir(parents=True)
         windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
-        rows = [result_row(config, i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
-                for step in (20, 40) if step <= steps]  # fmt: skip
+        rows = [
+            result_row(config, i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
+            for step in (20, 40)
+            if step <= steps
+        ]
         write_rows(folder / "results.csv", rows)
         tasks.append(sweep.Task(i, config, folder, None))
     collected = sweep._collect_rows(tmp_path, tasks)
@@ -161,8 +167,10 @@ def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
     """In a grid over texts, whatever their order: each run's files are those that its text alone would give."""
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text(encoding="utf-8").replace("ba", "zu"), encoding="utf-8")
-    runs = [TrainConfig(vocab_size=300, sequence_length=16, batch_size=4, evaluation_tokens=64, corpus=(str(path),))
-            for path in (text_file, other, text_file)]  # fmt: skip
+    runs = [
+        TrainConfig(vocab_size=300, sequence_length=16, batch_size=4, evaluation_tokens=64, corpus=(str(path),))
+        for path in (text_file, other, text_file)
+    ]
     found = sweep._prepare_tokens(Grid("two texts", tuple(runs)), lambda *_, **__: None)
     wanted = [read_corpus(run.corpus).content_hash for run in runs]
     assert [files.folder.name.split("-")[0] for files in found] == wanted
@@ -213,8 +221,9 @@ def test_a_run_that_diverges_is_named_and_the_others_finish(one_diverges):
 def kill_and_finish(path: Path, out: Path, kills: list) -> None:
     """Start the sweep, kill it with its workers' parent when a condition holds, and at last let it end."""
     for condition in kills:
-        process = subprocess.Popen(command("sweep", path, "--out", out), stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)  # fmt: skip
+        process = subprocess.Popen(
+            command("sweep", path, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         deadline = time.time() + 120
         while not condition() and time.time() < deadline and process.poll() is None:
             time.sleep(0.02)

@@ -19,11 +19,21 @@ def make_frame() -> pandas.DataFrame:
         for experts in (1, 1, 2, 4, 8, 16, 32, 64):
             run = len(rows) // 2
             for step in (1000, 2000):
-                rows.append({
-                    "hyper_id": run, "step": step, "router_type": "Dense" if experts == 1 else "S-Base",
-                    "num_experts": experts, "dense_parameter_count": size, "loss_validation": 3.0 - step / 1e4,
-                    "loss_c4": 3.1, "seed": 42, "k": 1, "routing_frequency": 0.5, "flop_increase": 1.0,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "hyper_id": run,
+                        "step": step,
+                        "router_type": "Dense" if experts == 1 else "S-Base",
+                        "num_experts": experts,
+                        "dense_parameter_count": size,
+                        "loss_validation": 3.0 - step / 1e4,
+                        "loss_c4": 3.1,
+                        "seed": 42,
+                        "k": 1,
+                        "routing_frequency": 0.5,
+                        "flop_increase": 1.0,
+                    }
+                )
     return pandas.DataFrame(rows)
 
 
@@ -39,8 +49,11 @@ def save(tmp_path):
 
 
 def test_columns_are_the_released_ones_in_order():
-    assert len(RELEASED_COLUMNS) == 22 and RELEASED_COLUMNS[0] == "hyper_id" and RELEASED_COLUMNS[-2:] == (
-        "flops_per_step", "model_size_label")  # fmt: skip
+    assert (
+        len(RELEASED_COLUMNS) == 22
+        and RELEASED_COLUMNS[0] == "hyper_id"
+        and RELEASED_COLUMNS[-2:] == ("flops_per_step", "model_size_label")
+    )
     assert len(OWN_COLUMNS) == 17 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
 
 
@@ -62,14 +75,18 @@ def test_a_minimal_table_is_enough(save):
         select_rows(read, "clark")
 
 
-@pytest.mark.parametrize(("column", "usual"), [("k", 1), ("granularity", 1), ("flop_increase", 1.0),
-                                               ("objective", "causal")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "usual"), [("k", 1), ("granularity", 1), ("flop_increase", 1.0), ("objective", "causal")]
+)
 @pytest.mark.parametrize("blank", ["the dense runs", "some routed runs", "all but one"])
 def test_a_blank_cell_means_the_usual(save, column, usual, blank):
     """Tables of one's own leave out what goes without saying; no run is left out for that."""
     frame = make_frame().assign(**{column: pandas.Series([usual] * 32, dtype=object)})
-    rows = {"the dense runs": frame["router_type"] == "Dense", "some routed runs": frame["hyper_id"].isin([3, 5]),
-            "all but one": frame["hyper_id"] != 4}[blank]  # fmt: skip
+    rows = {
+        "the dense runs": frame["router_type"] == "Dense",
+        "some routed runs": frame["hyper_id"].isin([3, 5]),
+        "all but one": frame["hyper_id"] != 4,
+    }[blank]
     frame.loc[rows, column] = ""
     [selection] = select_rows(read_table(save(frame)))
     assert (len(selection.frame), selection.left_out) == (16, [])
@@ -119,10 +136,14 @@ def bad_file(folder, kind):
     packed = gzip.compress(make_frame().to_csv(index=False).encode())
     header = make_frame().to_csv(index=False).encode().partition(b"\n")[0] + b"\n"
     content = {
-        "empty": b"", "bytes": bytes(range(128, 256)) * 40, "ragged": header + b"1,2\n", "cut gzip": packed[:-200],
-        "not gzip": b"hyper_id,step\n", "damaged gzip": packed[:30] + b"\x00\xff" * 20 + packed[70:],
+        "empty": b"",
+        "bytes": bytes(range(128, 256)) * 40,
+        "ragged": header + b"1,2\n",
+        "cut gzip": packed[:-200],
+        "not gzip": b"hyper_id,step\n",
+        "damaged gzip": packed[:30] + b"\x00\xff" * 20 + packed[70:],
         "quote never closed": header + b'"1,2\n',
-    }  # fmt: skip
+    }
     if kind == "folder":
         path.mkdir()
     elif kind != "missing":
@@ -171,8 +192,14 @@ def test_clark_takes_its_rows_only():
 
 def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     frame = make_frame()
-    for run, column, value in ((2, "seed", 1), (3, "k", 2), (4, "routing_frequency", 0.25), (8, "flop_increase", 2),
-                               (9, "routing_frequency", 1.0), (10, "granularity", 4)):  # fmt: skip
+    for run, column, value in (
+        (2, "seed", 1),
+        (3, "k", 2),
+        (4, "routing_frequency", 0.25),
+        (8, "flop_increase", 2),
+        (9, "routing_frequency", 1.0),
+        (10, "granularity", 4),
+    ):
         frame.loc[frame["hyper_id"] == run, column] = value
     (selection,) = select_rows(frame)
     reasons = {run["hyper_id"]: run["reason"] for run in selection.left_out}
@@ -251,8 +278,10 @@ def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
     joined = read_tables(paths)
     assert joined["loss_validation"].tolist() == [*first["loss_validation"], *second["loss_validation"]]
     runs = first["hyper_id"].nunique()
-    assert joined["hyper_id"].tolist() == [*first["hyper_id"].factorize(sort=True)[0],
-                                           *(runs + second["hyper_id"].factorize(sort=True)[0])]  # fmt: skip
+    assert joined["hyper_id"].tolist() == [
+        *first["hyper_id"].factorize(sort=True)[0],
+        *(runs + second["hyper_id"].factorize(sort=True)[0]),
+    ]
     assert joined["source"].tolist() == [str(paths[0])] * len(first) + [str(folder)] * len(second)
     assert joined["training_set"].tolist() == [""] * len(first) + ["pile"] * len(second)
     assert joined.attrs["remarks"][1] == f"{folder}: hyper_id 3 to 15 is numbered 3 to 15"

@@ -65,8 +65,11 @@ def test_a_quote_that_is_never_closed_ends_the_reading(tmp_path, monkeypatch):
     opened = io.TextIOWrapper.read
     monkeypatch.setattr(table_files, "BLOCK", 100)
     monkeypatch.setattr(table_files, "LONGEST", 800)
-    monkeypatch.setattr(table_files.io, "TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
-        "read": lambda self, n: asked.append(n) or opened(self, n)}))  # fmt: skip
+    monkeypatch.setattr(
+        table_files.io,
+        "TextIOWrapper",
+        type("Counted", (io.TextIOWrapper,), {"read": lambda self, n: asked.append(n) or opened(self, n)}),
+    )
     with pytest.raises(InputError, match="is not a CSV table"):
         read_blocks(path, lambda block: take_apart(block, Problems(path))[1])
     assert len(asked) < 15  # eight blocks without an end, not the whole file
@@ -74,7 +77,14 @@ def test_a_quote_that_is_never_closed_ends_the_reading(tmp_path, monkeypatch):
 
 def test_names_of_files():
     assert [is_json(name) for name in ("a.jsonl", "a.jsonl.gz", "a.ndjson", "a.csv", "a.csv.gz", "jsonl", "a.gz")] == [
-        True, True, True, False, False, False, False]  # fmt: skip
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])

@@ -67,17 +67,31 @@ def hostile() -> list[str]:
         *(climb.format(start) for climb in CLIMBS for start in ("hyper_id", "router_type", "()", "''", "1.0", "[]")),
         *(form.format(number) for number in LARGE for form in ("k == {}", "{} > k")),
         *(left * n + middle + right * n for n in (250, 1000, 4000) for left, middle, right in NESTED),
-        *LETTERS, *NAMES, *LONG, *SMALL,
-    ]  # fmt: skip
+        *LETTERS,
+        *NAMES,
+        *LONG,
+        *SMALL,
+    ]
 
 
 def make_frame() -> pandas.DataFrame:
     """A table of nine runs that a law can be fitted to."""
-    return pandas.DataFrame([
-        {"hyper_id": 3 * i + j, "step": 100, "router_type": "Dense" if experts == 1 else "Hash", "k": 1, "seed": 42,
-         "num_experts": experts, "dense_parameter_count": size, "loss_validation": 3.0 - 0.1 * i - 0.2 * j}
-        for i, size in enumerate((1e6, 1e7, 1e8)) for j, experts in enumerate((1, 4, 16))
-    ])  # fmt: skip
+    return pandas.DataFrame(
+        [
+            {
+                "hyper_id": 3 * i + j,
+                "step": 100,
+                "router_type": "Dense" if experts == 1 else "Hash",
+                "k": 1,
+                "seed": 42,
+                "num_experts": experts,
+                "dense_parameter_count": size,
+                "loss_validation": 3.0 - 0.1 * i - 0.2 * j,
+            }
+            for i, size in enumerate((1e6, 1e7, 1e8))
+            for j, experts in enumerate((1, 4, 16))
+        ]
+    )
 
 
 @pytest.fixture

@@ -16,8 +16,21 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import reading as table_files
 from routelaws.accelerated.tables.table import _read, read_table
 
-HEADER = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation", "loss_c4", "k",
-          "seed", "routing_frequency", "flop_increase", "total_parameter_count", "note"]  # fmt: skip
+HEADER = [
+    "hyper_id",
+    "step",
+    "router_type",
+    "num_experts",
+    "dense_parameter_count",
+    "loss_validation",
+    "loss_c4",
+    "k",
+    "seed",
+    "routing_frequency",
+    "flop_increase",
+    "total_parameter_count",
+    "note",
+]
 
 BAD = {
     "hyper_id": ["", "x", "-1", "1.5", "inf", "1e17"],
@@ -44,8 +57,23 @@ def make_rows() -> list[list[str]]:
             for step in (1000, 2000):
                 loss = 12.0 * size**-0.08 * (1 + experts) ** (-0.06 + 0.005 * run / 18) * (1 + 1 / step)
                 router = "Dense" if experts == 1 else "S-Base"
-                rows.append([str(run), str(step), router, str(experts), repr(size), repr(loss), repr(loss * 1.1), "1",
-                             "42", "0.5", "1.0", repr(size * (1 + experts)), "a note"])  # fmt: skip
+                rows.append(
+                    [
+                        str(run),
+                        str(step),
+                        router,
+                        str(experts),
+                        repr(size),
+                        repr(loss),
+                        repr(loss * 1.1),
+                        "1",
+                        "42",
+                        "0.5",
+                        "1.0",
+                        repr(size * (1 + experts)),
+                        "a note",
+                    ]
+                )
     return rows
 
 
@@ -103,10 +131,44 @@ def test_the_cells_that_are_wrong_are_those_named(folder, wrong, name, block):
 
 
 odd_cells = st.sampled_from(
-    ["1", " 2.5", "3 ", "1e3", "+4", ".5", "7.", "-0", "0.1", "2.2250738585072014e-308", "0.30000000000000004", "nan",
-     "NA", "", "Infinity", "-inf", "1e999", "1,5", "0x10", "1_0", "True", "1e", "\u00a05", "5\t", "1d5", "--1", "1 2",
-     '"', "None", "null", "N/A", "179769313486231580793e289", "0.1234567890123456789012345", "4.35", "9007199254740993"]
-)  # fmt: skip
+    [
+        "1",
+        " 2.5",
+        "3 ",
+        "1e3",
+        "+4",
+        ".5",
+        "7.",
+        "-0",
+        "0.1",
+        "2.2250738585072014e-308",
+        "0.30000000000000004",
+        "nan",
+        "NA",
+        "",
+        "Infinity",
+        "-inf",
+        "1e999",
+        "1,5",
+        "0x10",
+        "1_0",
+        "True",
+        "1e",
+        "\u00a05",
+        "5\t",
+        "1d5",
+        "--1",
+        "1 2",
+        '"',
+        "None",
+        "null",
+        "N/A",
+        "179769313486231580793e289",
+        "0.1234567890123456789012345",
+        "4.35",
+        "9007199254740993",
+    ]
+)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -178,10 +240,12 @@ def test_a_short_row_is_not_made_up_for_by_a_long_one(folder):
     for short, long in ((0, 3), (3, 0), (34, 35)):
         rows = make_rows()
         rows[short], rows[long] = rows[short][:-1], [*rows[long], "1"]
-        assert sorted(problems(write(folder / "uneven.csv", rows))) == sorted([
-            f"row {short + 1}: 12 cells; needed: 13, as many as the header has",
-            f"row {long + 1}: 14 cells; needed: 13, as many as the header has",
-        ])  # fmt: skip
+        assert sorted(problems(write(folder / "uneven.csv", rows))) == sorted(
+            [
+                f"row {short + 1}: 12 cells; needed: 13, as many as the header has",
+                f"row {long + 1}: 14 cells; needed: 13, as many as the header has",
+            ]
+        )
 
 
 def test_lines_that_are_no_json_objects(folder):
@@ -258,8 +322,11 @@ def test_two_runs_with_one_number_name_both_rows_once(folder):
     for row in rows[8:12]:  # runs 4 and 5 take the number of run 3
         row[0] = "3"
     found = problems(write(folder / "two.csv", rows))
-    assert cells_named(found) == {(9, "num_experts"), (9, "total_parameter_count"), *(
-        (row, "loss_validation") for row in (9, 10, 11, 12))}  # fmt: skip
+    assert cells_named(found) == {
+        (9, "num_experts"),
+        (9, "total_parameter_count"),
+        *((row, "loss_validation") for row in (9, 10, 11, 12)),
+    }
     assert all("as in row 7" in line or "as in row 8" in line for line in found)
 
 
@@ -307,13 +374,19 @@ def bad_tables(folder):
             yield f"no {name} {kind}", path, f"column {name} is missing"
     yield "no loss", write(folder / "no-loss.csv", [row[:5] for row in good], HEADER[:5]), "no column starts with loss_"
     for name, value, message in [
-        ("loss_validation", "NaN", "router S-Base: "), ("loss_validation", "inf", "36 problems; nothing was"),
-        ("loss_validation", "-3", "36 problems"), ("loss_validation", "low", "36 problems"),
-        ("num_experts", "0", "36 problems"), ("num_experts", "", "36 problems"), ("step", "last", "36 problems"),
+        ("loss_validation", "NaN", "router S-Base: "),
+        ("loss_validation", "inf", "36 problems; nothing was"),
+        ("loss_validation", "-3", "36 problems"),
+        ("loss_validation", "low", "36 problems"),
+        ("num_experts", "0", "36 problems"),
+        ("num_experts", "", "36 problems"),
+        ("step", "last", "36 problems"),
         ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; needed: losses that differ"),
-        ("dense_parameter_count", "1e7", "router S-Base: "), ("router_type", "Dense", "30 problems"),
-        ("hyper_id", "0", "problems"), ("step", "1000", "18 problems"),
-    ]:  # fmt: skip
+        ("dense_parameter_count", "1e7", "router S-Base: "),
+        ("router_type", "Dense", "30 problems"),
+        ("hyper_id", "0", "problems"),
+        ("step", "1000", "18 problems"),
+    ]:
         yield f"{name} is {value!r}", write(folder / f"all-{name}-{value}.csv", column(name, value)), message
     yield "one row", write(folder / "one.csv", good[4:5]), "router S-Base: 1 row"
     yield "one run", write(folder / "run.jsonl", good[4:6]), "router S-Base: 1 row"
@@ -367,11 +440,14 @@ def test_harmless_oddities_change_nothing(capsys, folder):
     content = plain.read_bytes()
     lines = content.split(b"\r\n")
     for name, odd in {
-        "mark": b"\xef\xbb\xbf" + content, "unix": content.replace(b"\r\n", b"\n"), "no end": content.rstrip(),
-        "old mac": content.replace(b"\r\n", b"\r"), "blank lines": b"\r\n" + b"\r\n\r\n".join(lines) + b"\r\n",
+        "mark": b"\xef\xbb\xbf" + content,
+        "unix": content.replace(b"\r\n", b"\n"),
+        "no end": content.rstrip(),
+        "old mac": content.replace(b"\r\n", b"\r"),
+        "blank lines": b"\r\n" + b"\r\n\r\n".join(lines) + b"\r\n",
         "quotes": content.replace(b"a note", b'"a note"').replace(b"S-Base", b'"S-Base"'),
         "spaces": content.replace(b"Dense", b" Dense ").replace(b",0.5,", b", 0.5 ,").replace(b",step,", b", step ,"),
-    }.items():  # fmt: skip
+    }.items():
         path = folder / "odd.csv"
         path.write_bytes(odd)
         pandas.testing.assert_frame_equal(read_table(path), expected, check_exact=True, obj=name)

@@ -128,12 +128,17 @@ equals = st.sampled_from([ast.Eq, ast.NotEq])
 blanks = st.sampled_from([None, "", "NA"]).map(ast.Constant)
 values = st.recursive(
     names(float),
-    lambda inner: st.builds(
-        ast.BinOp, inner, st.sampled_from([ast.Add(), ast.Sub(), ast.Mult(), ast.Div(), ast.FloorDiv(), ast.Mod()]),
-        inner | numbers,
-    ) | st.builds(ast.UnaryOp, st.just(ast.USub()), inner),
+    lambda inner: (
+        st.builds(
+            ast.BinOp,
+            inner,
+            st.sampled_from([ast.Add(), ast.Sub(), ast.Mult(), ast.Div(), ast.FloorDiv(), ast.Mod()]),
+            inner | numbers,
+        )
+        | st.builds(ast.UnaryOp, st.just(ast.USub()), inner)
+    ),
     max_leaves=3,
-)  # fmt: skip
+)
 
 
 def compared(left, ops, rights):
@@ -141,8 +146,9 @@ def compared(left, ops, rights):
 
 
 def listed(entries):
-    return st.builds(lambda kind, found: kind(elts=found), st.sampled_from([ast.List, ast.Tuple]),
-                     st.lists(entries, max_size=3))  # fmt: skip
+    return st.builds(
+        lambda kind, found: kind(elts=found), st.sampled_from([ast.List, ast.Tuple]), st.lists(entries, max_size=3)
+    )
 
 
 member = st.sampled_from([ast.In, ast.NotIn])
@@ -161,13 +167,16 @@ def conditions(joined):
 
 
 words = conditions(
-    lambda inner: st.builds(
-        ast.BoolOp, st.sampled_from([ast.And(), ast.Or()]), st.lists(inner, min_size=2, max_size=3)
-    ) | st.builds(ast.UnaryOp, st.just(ast.Not()), inner)
-)  # fmt: skip
+    lambda inner: (
+        st.builds(ast.BoolOp, st.sampled_from([ast.And(), ast.Or()]), st.lists(inner, min_size=2, max_size=3))
+        | st.builds(ast.UnaryOp, st.just(ast.Not()), inner)
+    )
+)
 signs = conditions(
-    lambda inner: st.builds(ast.BinOp, inner, st.sampled_from([ast.BitAnd(), ast.BitOr()]), inner)
-    | st.builds(ast.UnaryOp, st.just(ast.Invert()), inner)
+    lambda inner: (
+        st.builds(ast.BinOp, inner, st.sampled_from([ast.BitAnd(), ast.BitOr()]), inner)
+        | st.builds(ast.UnaryOp, st.just(ast.Invert()), inner)
+    )
 )
 
 
@@ -182,8 +191,10 @@ def test_the_rows_are_those_that_plain_python_keeps(tree):
 def test_a_table_from_a_file(tmp_path):
     """Columns that the schema does not know are text, also with digits in them; hyper_id is a whole number."""
     path = tmp_path / "table.csv"
-    path.write_text("hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4,own\n"
-                    "7,1,Hash,2,100,3.0,1\n8,1,Hash,4,100,3.0,x\n9,1,Dense,1,100,,1\n")  # fmt: skip
+    path.write_text(
+        "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4,own\n"
+        "7,1,Hash,2,100,3.0,1\n8,1,Hash,4,100,3.0,x\n9,1,Dense,1,100,,1\n"
+    )
     frame = read_table(path)
     assert row_mask(frame, "own == '1' and hyper_id in (7, 8)").tolist() == [True, False, False]
     assert row_mask(frame, "loss_c4 == None").tolist() == [False, False, True]
@@ -240,12 +251,74 @@ def test_a_long_condition_that_is_allowed():
     assert kept("k + " * (DEEPEST - 3) + "k > 1") == "01346"
 
 
-fragments = st.sampled_from([
-    "k", "seed", "router_type", "objective", "1", "2.5", "-", "'Hash'", '"', "None", "True", "==", "!=", "<", ">=",
-    "in", "not in", "is", "and", "or", "not", "&", "|", "~", "+", "**", "//", "%", "@", "(", ")", "[", "]", ",", ".",
-    "x", ":=", "=", "__class__", "lambda", ":", "f'{", "}'", "for", "if", "else", "sentinel()", "{", "}", "*", "`",
-    "\\", "é", "\n", "await", "#", ";", "b''", "1j", "...", "0x", "1e999", "9" * 30, "\x00",
-])  # fmt: skip
+fragments = st.sampled_from(
+    [
+        "k",
+        "seed",
+        "router_type",
+        "objective",
+        "1",
+        "2.5",
+        "-",
+        "'Hash'",
+        '"',
+        "None",
+        "True",
+        "==",
+        "!=",
+        "<",
+        ">=",
+        "in",
+        "not in",
+        "is",
+        "and",
+        "or",
+        "not",
+        "&",
+        "|",
+        "~",
+        "+",
+        "**",
+        "//",
+        "%",
+        "@",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        ".",
+        "x",
+        ":=",
+        "=",
+        "__class__",
+        "lambda",
+        ":",
+        "f'{",
+        "}'",
+        "for",
+        "if",
+        "else",
+        "sentinel()",
+        "{",
+        "}",
+        "*",
+        "`",
+        "\\",
+        "é",
+        "\n",
+        "await",
+        "#",
+        ";",
+        "b''",
+        "1j",
+        "...",
+        "0x",
+        "1e999",
+        "9" * 30,
+        "\x00",
+    ]
+)
 
 
 @given(pieces=st.lists(fragments | st.text(max_size=3), max_size=12), between=st.sampled_from(["", " "]))

@@ -89,8 +89,10 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     text = loop.open_text(config, tokens)[1]["validation"]
     params, last = weights.load_own_params(folder), rows[-1]
     one = jax.jit(functools.partial(loss, config=config.model(), training=False))
-    by_window = {int(w): float(one(params, window[None]).cross_entropy)
-                 for w, window in zip(text.window.ravel(), text.tokens.reshape(-1, 17), strict=True)}  # fmt: skip
+    by_window = {
+        int(w): float(one(params, window[None]).cross_entropy)
+        for w, window in zip(text.window.ravel(), text.tokens.reshape(-1, 17), strict=True)
+    }
     assert np.isclose(float(last["loss_validation"]), np.mean(list(by_window.values())), rtol=1e-5)
     kept = read_window_losses(folder)
     for window, mean in by_window.items():

@@ -81,9 +81,13 @@ def told_loss(params, tokens, model, *, training, noise=None, hidden=None, **opt
         return transformer.loss(params, tokens, model, training=False, noise=noise, hidden=hidden, **options)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)), "weights are kept in float32"
     value = io_callback(
-        lambda *given: Watched.now.record(*given), jax.ShapeDtypeStruct((), jnp.float32), tokens, noise, hidden,
+        lambda *given: Watched.now.record(*given),
+        jax.ShapeDtypeStruct((), jnp.float32),
+        tokens,
+        noise,
+        hidden,
         ordered=True,
-    )  # fmt: skip
+    )
     at_point = sum((leaf - jax.lax.stop_gradient(leaf)).sum() for leaf in jax.tree.leaves(params))
     shares = jnp.array([0.5, 0.25]) * value
     output = transformer.Output(None, None, shares / 16, shares, None, None)
@@ -224,8 +228,12 @@ def test_lines_of_the_log_are_of_the_steps_that_they_name(whole):
     entries = sum(leaf.size for leaf in jax.tree.leaves(weights.load_own_params(whole.folder)))
     for line, first in zip(lines, [0, *CALLS], strict=False):
         mean = numbers(whole)[first : line["step"]].mean()
-        wanted = {"loss": mean, "auxiliary": 0.75 * mean, "dropped_fraction": 0.375 * mean / 16,
-                  "gradient_norm": mean * math.sqrt(entries)}  # fmt: skip
+        wanted = {
+            "loss": mean,
+            "auxiliary": 0.75 * mean,
+            "dropped_fraction": 0.375 * mean / 16,
+            "gradient_norm": mean * math.sqrt(entries),
+        }
         for name, value in wanted.items():
             check("training.log", abs(line[name] - value), value, message=f"{name} at step {line['step']}")
         assert line["tokens_per_second"] == 4 * 16, "a step takes a second"

@@ -164,8 +164,13 @@ def test_the_table_of_a_run_stays(small_fields, tmp_path):
     """Its experts were trained by it, whatever happens to what it was made of."""
     random = np.random.default_rng(0)
     np.save(tmp_path / "given.npy", random.random((300, 4)))
-    fields = {**small_fields, "router": "hash", "experts": 4, "hash": "clustered",
-              "hash_embeddings": str(tmp_path / "given.npy")}  # fmt: skip
+    fields = {
+        **small_fields,
+        "router": "hash",
+        "experts": 4,
+        "hash": "clustered",
+        "hash_embeddings": str(tmp_path / "given.npy"),
+    }
     first = make_run(fields, tmp_path / "run").table
     np.save(tmp_path / "given.npy", random.random((300, 4)))
     assert np.array_equal(make_run(fields, tmp_path / "run").table, first)

@@ -33,9 +33,7 @@ def test_the_error_of_a_mean_by_hand():
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_a_loss_belongs_to_the_window_and_document_of_the_token_it_predicts(objective):
-    text = EvaluationText(
-        np.zeros((1, 2, 4), np.int32), np.array([[5, 9]]), np.array([[[0, 0, 1, 1], [2, 3, 3, 3]]])
-    )  # fmt: skip
+    text = EvaluationText(np.zeros((1, 2, 4), np.int32), np.array([[5, 9]]), np.array([[[0, 0, 1, 1], [2, 3, 3, 3]]]))
     loss, counted = np.array([[[1.0, 2, 4], [8, 16, 32]]]), np.array([[[True, True, True], [True, False, True]]])
     found = window_losses(text, loss, counted, objective)
     expected = {

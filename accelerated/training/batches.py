@@ -189,8 +189,9 @@ def _spread_windows(
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
     """Return the places of the end-of-document tokens, read in parts: the text may be larger than the memory."""
     part = 2**24
-    ends = [start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT)
-            for start in range(0, len(tokens), part)]  # fmt: skip
+    ends = [
+        start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)
+    ]
     return np.concatenate(ends)
 
 

@@ -163,8 +163,12 @@ class TrainConfig:
         parts = [self.router if self.router != "hash" or self.hash == "modulo" else f"hash-{self.hash}"]
         if self.router != "dense":
             parts.append(f"E{self.experts}")
-        for letter, value, usual in (("k", self.k, 1), ("G", self.granularity, 1), ("X", self.flop_increase, 1),
-                                     ("R", self.routing_frequency, 0.5)):  # fmt: skip
+        for letter, value, usual in (
+            ("k", self.k, 1),
+            ("G", self.granularity, 1),
+            ("X", self.flop_increase, 1),
+            ("R", self.routing_frequency, 0.5),
+        ):
             if value != usual:
                 parts.append(f"{letter}{value:.3g}")
         parts += [value for value, usual in ((self.grouping, "position"), (self.objective, "causal")) if value != usual]

@@ -56,8 +56,9 @@ def evaluate_run(
         results |= {
             f"loss_{name}": mean_loss(losses),
             f"standard_error_{name}": standard_error(losses) if documents(losses) > 1 else None,
-            f"tokens_{name}": int(losses.tokens.sum()), f"documents_{name}": documents(losses),
-        }  # fmt: skip
+            f"tokens_{name}": int(losses.tokens.sum()),
+            f"documents_{name}": documents(losses),
+        }
     return results
 
 

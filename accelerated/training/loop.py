@@ -56,9 +56,7 @@ class Run:
         InputError: the folder holds a run with another configuration, or the text is too small.
     """
 
-    def __init__(
-        self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent
-    ):
+    def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent):
         config.check()
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         self.batches, self.evaluation_sets = open_text(config, tokens)
@@ -153,17 +151,21 @@ class Run:
         tokens = n * self.config.batch_size * self.config.sequence_length
         rate = tokens / seconds
         self._write_log(
-            kind="train", step=step, loss=float(losses.mean()), auxiliary=float(added.mean()),
-            gradient_norm=float(norms.mean()), dropped_fraction=float(dropped.mean()), tokens_per_second=round(rate),
-        )  # fmt: skip
+            kind="train",
+            step=step,
+            loss=float(losses.mean()),
+            auxiliary=float(added.mean()),
+            gradient_norm=float(norms.mean()),
+            dropped_fraction=float(dropped.mean()),
+            tokens_per_second=round(rate),
+        )
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _record_evaluation(self, step: int, evaluate, params: dict) -> None:
         texts, objective = self.evaluation_sets, self.config.model().objective
         found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
         by_window = {
-            name: window_losses(texts[name], result.loss, result.counted, objective)
-            for name, result in found.items()
+            name: window_losses(texts[name], result.loss, result.counted, objective) for name, result in found.items()
         }
         losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
@@ -173,9 +175,7 @@ class Run:
         self.dropped = (0.0, 0)
         self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         validation = by_window["validation"]
-        self.rows.append(result_row(
-            self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds
-        ))  # fmt: skip
+        self.rows.append(result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds))
         write_window_losses(self.folder, validation)
         write_rows(self.folder / "results.csv", self.rows)
         self.watch("evaluation", step=step, loss=losses["validation"])

@@ -1,8 +1,8 @@
 """What the folder of a run holds beside its weights: whose it is, its log and its hash table.
 
-    config.json        the resolved configuration            `claim_folder`, `read_config`
-    log.jsonl          one line per compiled call            `read_log`
-    hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
+config.json        the resolved configuration            `claim_folder`, `read_config`
+log.jsonl          one line per compiled call            `read_log`
+hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
 """
 
 import io

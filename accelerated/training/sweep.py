@@ -1,10 +1,10 @@
 """A grid of runs, trained side by side, that goes on where it was killed.
 
-    sweep folder/
-        sweep.json         the resolved grid
-        runs/000-dense-…/  one folder per run, see `loop`
-        results.csv        the rows of every finished run
-        sessions.json      when the sweep was at work, and on how many runs at a time
+sweep folder/
+    sweep.json         the resolved grid
+    runs/000-dense-…/  one folder per run, see `loop`
+    results.csv        the rows of every finished run
+    sessions.json      when the sweep was at work, and on how many runs at a time
 """
 
 import concurrent.futures

@@ -1,8 +1,8 @@
 """What the folder of a sweep holds beside its runs: which sweep it is, and when the sweep was at work.
 
-    sweep.json         the resolved grid                                       `claim_sweep_folder`
-    runs/000-dense-…/  one folder per run                                      `folder_of_run`
-    sessions.json      when the sweep was at work, on how many runs at a time  `session`, `read_sessions`
+sweep.json         the resolved grid                                       `claim_sweep_folder`
+runs/000-dense-…/  one folder per run                                      `folder_of_run`
+sessions.json      when the sweep was at work, on how many runs at a time  `session`, `read_sessions`
 """
 
 import json

@@ -63,8 +63,9 @@ def top_k_indices(scores, k):
     return _route(scores, k)[1]
 
 
-def top_k_router(logits, k=1, *, score="softmax", normalisation=None, bias=None, allow_constant_gate=False,
-                 held=None, mask=None):  # fmt: skip
+def top_k_router(
+    logits, k=1, *, score="softmax", normalisation=None, bias=None, allow_constant_gate=False, held=None, mask=None
+):
     """See the reference; without a normalisation, the library's."""
     allow("score", score, "softmax")
     allow("normalisation", normalisation, "sum", "softmax")  # the same for softmax scores

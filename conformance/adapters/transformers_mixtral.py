@@ -50,8 +50,9 @@ def top_k_indices(scores, k):
 
 
 @torch.no_grad()
-def top_k_router(logits, k=1, *, score="softmax", normalisation=None, bias=None, allow_constant_gate=False,
-                 held=None, mask=None):  # fmt: skip
+def top_k_router(
+    logits, k=1, *, score="softmax", normalisation=None, bias=None, allow_constant_gate=False, held=None, mask=None
+):
     """See the reference; without a normalisation, the library's."""
     allow("score", score, "softmax")
     allow("normalisation", normalisation, "sum", "softmax")  # the same for softmax scores
@@ -97,8 +98,13 @@ def routed_ffn(params, x, expert, gate, capacity_factor=math.inf, *, order="choi
     allow("capacity_factor", capacity_factor, math.inf)
     decline(mask=mask)  # the order makes no difference to what drops nothing
     num_experts, d_model, d_ff = params["up"].shape
-    config = _config(hidden_size=d_model + 1, intermediate_size=d_ff, num_local_experts=num_experts,
-                     hidden_act="gelu_new", experts_implementation="eager")  # fmt: skip
+    config = _config(
+        hidden_size=d_model + 1,
+        intermediate_size=d_ff,
+        num_local_experts=num_experts,
+        hidden_act="gelu_new",
+        experts_implementation="eager",
+    )
     gated = torch.zeros(num_experts, 2 * d_ff, d_model + 1)
     gated[:, :d_ff, :d_model] = params["up"].transpose(1, 2)
     gated[:, d_ff:, d_model] = 1

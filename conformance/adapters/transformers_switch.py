@@ -57,8 +57,9 @@ def switch_router(logits, *, held=None, mask=None):
     return torch_arrays.routing(chosen.argmax(1)[:, None], gate[:, None], logits.shape[1])
 
 
-def top_k_router(logits, k=1, *, score="softmax", normalisation="none", bias=None, allow_constant_gate=False,
-                 held=None, mask=None):  # fmt: skip
+def top_k_router(
+    logits, k=1, *, score="softmax", normalisation="none", bias=None, allow_constant_gate=False, held=None, mask=None
+):
     """See the reference; the router is for k = 1 alone."""
     allow("k", k, 1)
     allow("score", score, "softmax")

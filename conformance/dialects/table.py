@@ -74,9 +74,21 @@ CAPACITY = (
 
 
 def _capacity_inputs(seed: int) -> list[tuple]:
-    edges = [(1, 1, 1, 1.0), (1, 8, 1, 1.0), (1, 8, 2, 1.0), (9, 2, 1, 1.0), (10, 4, 2, 1.25), (10, 4, 1, 8.0),
-             (10, 4, 2, 8.0), (36, 8, 1, 1.0), (200, 2, 1, 1.1), (50, 4, 2, 1.5), (64, 8, 2, 1.25), (61, 8, 2, 0.7),
-             (2**24 + 1, 2, 1, 1.0)]  # fmt: skip
+    edges = [
+        (1, 1, 1, 1.0),
+        (1, 8, 1, 1.0),
+        (1, 8, 2, 1.0),
+        (9, 2, 1, 1.0),
+        (10, 4, 2, 1.25),
+        (10, 4, 1, 8.0),
+        (10, 4, 2, 8.0),
+        (36, 8, 1, 1.0),
+        (200, 2, 1, 1.1),
+        (50, 4, 2, 1.5),
+        (64, 8, 2, 1.25),
+        (61, 8, 2, 0.7),
+        (2**24 + 1, 2, 1, 1.0),
+    ]
     random = np.random.default_rng(seed)
     more = [
         (int(random.integers(1, 400)), int(random.integers(k, 17)), k, float(random.integers(1, 40)) / 16)
@@ -374,8 +386,11 @@ ACTIVATION = (
 def _activation_inputs(seed: int) -> list[tuple]:
     """With -3 and less, where the forms of GELU are a tenth of their value apart; near 0 they are the same."""
     random = np.random.default_rng(seed)
-    return [(np.array([-3.0]),), (np.array([-4.0, -2.0, -1.0, -0.0, 0.5, 1.0, 2.0, 4.0]),),
-            (np.round(random.uniform(-3.5, 3.5, 8), 2),)]  # fmt: skip
+    return [
+        (np.array([-3.0]),),
+        (np.array([-4.0, -2.0, -1.0, -0.0, 0.5, 1.0, 2.0, 4.0]),),
+        (np.round(random.uniform(-3.5, 3.5, 8), 2),),
+    ]
 
 
 # The second expert: logits [T, E], uniforms [T] in [0, 1) -> gates [T, 2], 0 where it is left out.
@@ -497,11 +512,19 @@ def _expert_choice_inputs(seed: int) -> list[tuple]:
 
 
 CHOICE_CAPACITY = (
-    Dialect("up", "min(T, ceil(c T / E)) tokens for each expert", ("routelaws",),
-            lambda T, E, c: min(T, math.ceil(Fraction(str(float(c))) * T / E))),
-    Dialect("nearest", "round(c / E * T) tokens for each expert, a half to the even number", ("llm-random",),
-            lambda T, E, c: round(c / E * T)),
-)  # fmt: skip
+    Dialect(
+        "up",
+        "min(T, ceil(c T / E)) tokens for each expert",
+        ("routelaws",),
+        lambda T, E, c: min(T, math.ceil(Fraction(str(float(c))) * T / E)),
+    ),
+    Dialect(
+        "nearest",
+        "round(c / E * T) tokens for each expert, a half to the even number",
+        ("llm-random",),
+        lambda T, E, c: round(c / E * T),
+    ),
+)
 
 
 def _choice_capacity_inputs(seed: int) -> list[tuple]:
@@ -523,11 +546,19 @@ def _sum_of_experts(up, down, x, token, gate):
 
 
 CHOICE_OUTPUT = (
-    Dialect("sum", "the sum of gate times output", ("routelaws", "Zhou et al. 2022", "llm-random without its norm"),
-            _sum_of_experts),
-    Dialect("normed sum", "a LayerNorm of the sum of gate times output", ("llm-random",),
-            lambda *inputs: _layer_norm(_sum_of_experts(*inputs))),
-)  # fmt: skip
+    Dialect(
+        "sum",
+        "the sum of gate times output",
+        ("routelaws", "Zhou et al. 2022", "llm-random without its norm"),
+        _sum_of_experts,
+    ),
+    Dialect(
+        "normed sum",
+        "a LayerNorm of the sum of gate times output",
+        ("llm-random",),
+        lambda *inputs: _layer_norm(_sum_of_experts(*inputs)),
+    ),
+)
 
 
 def _choice_output_inputs(seed: int) -> list[tuple]:
@@ -560,26 +591,40 @@ def _centred(bias) -> np.ndarray:
 
 QUANTILE_STEP = (
     Dialect("middles", "the middle of each interval of best prices", ("routelaws",), _step(lambda a, b: (a + b) / 2)),
-    Dialect("ends", "the lower end of each interval, the next score after the last that is taken",
-            ("Megatron with 'quantile_balancing'",), _step(lambda a, b: b)),
-)  # fmt: skip
+    Dialect(
+        "ends",
+        "the lower end of each interval, the next score after the last that is taken",
+        ("Megatron with 'quantile_balancing'",),
+        _step(lambda a, b: b),
+    ),
+)
 
 
 def _quantile_inputs(seed: int) -> list[tuple]:
     """With whole T k / E, and eighths, whose sums are exact in every precision."""
     random = np.random.default_rng(seed)
-    return [(random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)
-            for T, E, k in ((2, 2, 1), (8, 4, 2), (8, 4, 1))]  # fmt: skip
+    return [
+        (random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)
+        for T, E, k in ((2, 2, 1), (8, 4, 2), (8, 4, 1))
+    ]
 
 
 # One-hot weights: logits [g, E] -> [g, E], for each expert 1 at the token with the largest logit.
 
 ONE_HOT = (
-    Dialect("lower index", "1 for one token of each expert, of equal ones the first", ("routelaws",),
-            lambda z: (np.arange(len(z))[:, None] == z.argmax(axis=0)).astype(float)),
-    Dialect("all of the equal ones", "1 for every token whose logit is the largest of the expert", ("llm-random",),
-            lambda z: (z == z.max(axis=0)).astype(float)),
-)  # fmt: skip
+    Dialect(
+        "lower index",
+        "1 for one token of each expert, of equal ones the first",
+        ("routelaws",),
+        lambda z: (np.arange(len(z))[:, None] == z.argmax(axis=0)).astype(float),
+    ),
+    Dialect(
+        "all of the equal ones",
+        "1 for every token whose logit is the largest of the expert",
+        ("llm-random",),
+        lambda z: (z == z.max(axis=0)).astype(float),
+    ),
+)
 
 
 def _one_hot_inputs(seed: int) -> list[tuple]:

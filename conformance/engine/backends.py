@@ -214,7 +214,8 @@ def _equal(first, second) -> bool:
 
 def _kind(array: np.ndarray) -> str:
     return {"f": "floats", "V": "floats", "i": "integers", "u": "integers", "b": "booleans"}.get(
-        array.dtype.kind, f"what {array.dtype} is")  # fmt: skip
+        array.dtype.kind, f"what {array.dtype} is"
+    )
 
 
 def _difference(found, wanted, where: str) -> str:
@@ -331,9 +332,11 @@ class Backend:
         except (TypeError, ValueError):
             return ""
         pairs = [(name, theirs[name].default, ours[name].default) for name in ours if name in theirs]
-        return ", ".join(f"{name} {own!r}, the reference's {wanted!r}" for name, own, wanted in pairs
-                         if wanted is not inspect.Parameter.empty and own not in (wanted, None, inspect.Parameter.empty)
-                         )  # fmt: skip
+        return ", ".join(
+            f"{name} {own!r}, the reference's {wanted!r}"
+            for name, own, wanted in pairs
+            if wanted is not inspect.Parameter.empty and own not in (wanted, None, inspect.Parameter.empty)
+        )
 
     def leave_out_precision(self, precision: str):
         """End this example, since the backend has not this precision."""
@@ -459,13 +462,18 @@ class Backend:
         kept = self.ledger.keep(path, arguments, keywords | static, precision, static if through else None)
 
         def once():
-            own = (arguments, keywords) if through else (self._given(arguments, precision),
-                                                         self._given(keywords, precision))  # fmt: skip
+            own = (
+                (arguments, keywords)
+                if through
+                else (self._given(arguments, precision), self._given(keywords, precision))
+            )
             before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
             value = self._timed(path, through or function, *own)
             after = [] if self.capabilities else map(self._plain, arrays_of(own))
-            if not all(a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
-                       for a, b in zip(before, after, strict=True)):  # fmt: skip
+            if not all(
+                a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
+                for a, b in zip(before, after, strict=True)
+            ):
                 self._break(path, "mutates", "changed an array that it was given")
             return self._returned(path, value)
 
@@ -538,5 +546,11 @@ class Backend:
 def versions() -> dict[str, str]:
     """Return the versions that a report has to state."""
     others = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
-    return {"Python": sys.version.split()[0], "NumPy": np.__version__, "JAX": jax.__version__, **others,
-            "Hypothesis": hypothesis.__version__, "pytest": pytest.__version__}  # fmt: skip
+    return {
+        "Python": sys.version.split()[0],
+        "NumPy": np.__version__,
+        "JAX": jax.__version__,
+        **others,
+        "Hypothesis": hypothesis.__version__,
+        "pytest": pytest.__version__,
+    }

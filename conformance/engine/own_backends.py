@@ -102,15 +102,18 @@ _LAWS = {
 class _Kernels:
     """What numba's loops back: `routers.base` and three files of `laws`."""
 
-    routers = SimpleNamespace(
-        base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))  # fmt: skip
+    routers = SimpleNamespace(base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))
     dtypes = ("float64", "float32")
 
     @property
     def laws(self):
         files = {file: importlib.import_module(f"routelaws.accelerated.laws.{file}") for file in _LAWS}
-        return SimpleNamespace(**{file: SimpleNamespace(**{name: getattr(module, name) for name in _LAWS[file]})
-                                  for file, module in files.items()})  # fmt: skip
+        return SimpleNamespace(
+            **{
+                file: SimpleNamespace(**{name: getattr(module, name) for name in _LAWS[file]})
+                for file, module in files.items()
+            }
+        )
 
 
 kernels = _Kernels()

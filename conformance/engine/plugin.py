@@ -26,8 +26,9 @@ TESTS = "routelaws.conformance.suite.test_"
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
-settings.register_profile("default", max_examples=40, deadline=None, derandomize=True,
-                          suppress_health_check=_SUPPRESSED)
+settings.register_profile(
+    "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
+)
 settings.register_profile("nightly", max_examples=400, deadline=None, suppress_health_check=_SUPPRESSED)
 PROFILES = ("quick", "default", "nightly")
 
@@ -102,8 +103,10 @@ class Suite:
         self.folder, self.ledger, self.started = folder_for(self.shown), report.Ledger(), time.time()
         self.ledger.keeps = bool(self.folder)
         limit = option("--routelaws-time-limit", default=None) or backends.TIME_LIMIT
-        self.backends = {name: backends.Backend(name, backends.load(name), self.ledger, require=self.require,
-                                                time_limit=limit) for name in names}  # fmt: skip
+        self.backends = {
+            name: backends.Backend(name, backends.load(name), self.ledger, require=self.require, time_limit=limit)
+            for name in names
+        }
         for name, backend in self.backends.items():
             if not backend.functions and not self.require:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
@@ -115,16 +118,32 @@ class Suite:
         else:
             capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
         seed = "random" if self.profile == "nightly" else "fixed (derandomised)"
-        return {"backend": backend.name, "version": backend.version, "suite": routelaws.__version__,
-                "capabilities": capabilities, "dtypes": ", ".join(backend.dtypes), **backends.versions(),
-                "profile": f"{self.profile}: {settings.get_profile(self.profile).max_examples} examples of a property",
-                "seed": seed, "time limit": f"{backend.time_limit:g} s a call"}  # fmt: skip
+        return {
+            "backend": backend.name,
+            "version": backend.version,
+            "suite": routelaws.__version__,
+            "capabilities": capabilities,
+            "dtypes": ", ".join(backend.dtypes),
+            **backends.versions(),
+            "profile": f"{self.profile}: {settings.get_profile(self.profile).max_examples} examples of a property",
+            "seed": seed,
+            "time limit": f"{backend.time_limit:g} s a call",
+        }
 
     def reports(self) -> list[report.Report]:
         functions = self.only + self.require if self.only else tuple(backends.public_functions())
-        return [report.build(backend, self.ledger, self.header(backend), functions, self.expected, strict=self.strict,
-                             slack=self.slack(name, getattr(backend.namespace, "__name__", "")))
-                for name, backend in self.backends.items()]  # fmt: skip
+        return [
+            report.build(
+                backend,
+                self.ledger,
+                self.header(backend),
+                functions,
+                self.expected,
+                strict=self.strict,
+                slack=self.slack(name, getattr(backend.namespace, "__name__", "")),
+            )
+            for name, backend in self.backends.items()
+        ]
 
     def slack(self, name: str, module: str) -> tuple[report.Slack, ...]:
         """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""

@@ -152,11 +152,13 @@ class Ledger:
 
     def as_lists(self) -> dict:
         """Return plain lists, for another process."""
-        return {"examples": [[*key, value] for key, value in self.examples.items()],
-                "shares": [[*key, value] for key, value in self.shares.items()],
-                "not_offered": [[*key, value] for key, value in self.not_offered.items()],
-                "bounds": [[*key, *value] for key, value in self.bounds.items()],
-                "troubles": [list(trouble) for trouble in self.troubles]}  # fmt: skip
+        return {
+            "examples": [[*key, value] for key, value in self.examples.items()],
+            "shares": [[*key, value] for key, value in self.shares.items()],
+            "not_offered": [[*key, value] for key, value in self.not_offered.items()],
+            "bounds": [[*key, *value] for key, value in self.bounds.items()],
+            "troubles": [list(trouble) for trouble in self.troubles],
+        }
 
     def add(self, lists: dict) -> None:
         """Add what another process has seen."""
@@ -173,8 +175,11 @@ class Ledger:
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
         """Return the bounds of which a backend never used much, the loosest first; those never used at all apart."""
-        found = [Slack(name, worst, checks) for (whose, name), (checks, worst) in self.bounds.items()
-                 if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS]  # fmt: skip
+        found = [
+            Slack(name, worst, checks)
+            for (whose, name), (checks, worst) in self.bounds.items()
+            if whose == backend and 0 < worst < SLACK_SHARE and checks >= SLACK_CHECKS
+        ]
         return tuple(sorted(found, key=lambda one: (one.share, one.bound)))
 
 
@@ -299,10 +304,17 @@ class Report(NamedTuple):
     def as_dict(self) -> dict:
         """Return what JSON can hold; a share that is not finite is text."""
         rows = [row._asdict() | {"share": _finite(row.share)} for row in self.rows]
-        return {"backend": self.backend, "header": self.header, "implemented": self.implemented, "of": len(self.rows),
-                "counts": self.counts(), "exit_code": self.exit_code, "functions": rows,
-                "outside": [trouble._asdict() for trouble in self.outside],
-                "slack_bounds": [slack._asdict() for slack in self.slack]}  # fmt: skip
+        return {
+            "backend": self.backend,
+            "header": self.header,
+            "implemented": self.implemented,
+            "of": len(self.rows),
+            "counts": self.counts(),
+            "exit_code": self.exit_code,
+            "functions": rows,
+            "outside": [trouble._asdict() for trouble in self.outside],
+            "slack_bounds": [slack._asdict() for slack in self.slack],
+        }
 
 
 def _finite(share: float | None):
@@ -313,8 +325,16 @@ def _share(share: float | None) -> str:
     return "-" if share is None else "0" if share == 0 else f"{share:.2g}" if share < 1e4 else f"{share:.0e}"
 
 
-def build(backend, ledger: Ledger, header: dict, functions, expected: dict[str, str], *,
-          strict: bool = False, slack: tuple[Slack, ...] = ()) -> Report:  # fmt: skip
+def build(
+    backend,
+    ledger: Ledger,
+    header: dict,
+    functions,
+    expected: dict[str, str],
+    *,
+    strict: bool = False,
+    slack: tuple[Slack, ...] = (),
+) -> Report:
     """Return the report of one backend.
 
     Args:
@@ -402,8 +422,14 @@ def _section(report: Report) -> str:
         return f'<td class="{kind}">{html.escape(str(value))}</td>'
 
     def row(row: Row) -> str:
-        texts = (row.detail, row.test, *row.besides, row.left_out, row.replay and f"replay: {row.replay}",
-                 row.defaults and f"defaults differ: {row.defaults}")  # fmt: skip
+        texts = (
+            row.detail,
+            row.test,
+            *row.besides,
+            row.left_out,
+            row.replay and f"replay: {row.replay}",
+            row.defaults and f"defaults differ: {row.defaults}",
+        )
         small = "".join(f"<small>{html.escape(text)}</small>" for text in texts if text)
         kind = "bad" if row.verdict in BAD or row.failed else "right" if row.verdict == "right" else ""
         numbers = cell(row.examples, "number") + cell(_share(row.share), "number")
@@ -414,11 +440,16 @@ def _section(report: Report) -> str:
     outside = "".join(f"<p class=bad>{html.escape(f'{t.test}: {t.detail}')}</p>" for t in report.outside)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts().items())
     slack = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in slack_lines(report.slack))
-    return "\n".join([
-        f"<h2>{html.escape(report.backend)}</h2><table>{head}</table>",
-        f"<p>{report.implemented} of {len(report.rows)} functions implemented: {counts}.</p>{outside}",
-        "<table><tr><th>function<th class=number>calls<th class=number>worst share<th>verdict</tr>",
-        *map(row, report.rows), "</table>", slack])  # fmt: skip
+    return "\n".join(
+        [
+            f"<h2>{html.escape(report.backend)}</h2><table>{head}</table>",
+            f"<p>{report.implemented} of {len(report.rows)} functions implemented: {counts}.</p>{outside}",
+            "<table><tr><th>function<th class=number>calls<th class=number>worst share<th>verdict</tr>",
+            *map(row, report.rows),
+            "</table>",
+            slack,
+        ]
+    )
 
 
 def write_html(reports, path: str) -> None:

@@ -37,9 +37,19 @@ class _Keep:
             self.reports = config.stash[plugin.SUITE].reports()
 
 
-def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit: float | None = None,
-              export_failing: str | None = None, known_failures: str | None = None, strict: bool = False,
-              options=(), verbose: bool = False) -> tuple[int, list[Report]]:  # fmt: skip
+def run_suite(
+    names,
+    *,
+    profile: str = "quick",
+    require=(),
+    only=(),
+    time_limit: float | None = None,
+    export_failing: str | None = None,
+    known_failures: str | None = None,
+    strict: bool = False,
+    options=(),
+    verbose: bool = False,
+) -> tuple[int, list[Report]]:
     """Run the suite in this process and return (exit code, reports).
 
     Args:
@@ -59,16 +69,36 @@ def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit:
         backend.
     """
     only, require = backends.full_names(only), backends.full_names(require)
-    arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q",
-                 "-p", "no:cacheprovider", f"--tb={'short' if verbose else 'no'}", "--no-header",
-                 "-W", "ignore::pytest.PytestAssertRewriteWarning", f"--routelaws-profile={profile}"]  # fmt: skip
+    arguments = [
+        "-c",
+        os.devnull,
+        f"--rootdir={FOLDER}",
+        "--import-mode=importlib",
+        "-p",
+        plugin.NAME,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--tb={'short' if verbose else 'no'}",
+        "--no-header",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+        f"--routelaws-profile={profile}",
+    ]
     arguments += ["-r", "fEs" if verbose else "N"]
     arguments += ["-m", "not slow"] if profile == "quick" else []
     arguments += [f"--routelaws-backend={name}" for name in names]
     arguments += [f"--routelaws-require={name}" for name in require]
     arguments += [f"--routelaws-only={name}" for name in only]
-    arguments += [f"--routelaws-{name}={value}" for name, value in (
-        ("time-limit", time_limit), ("export-failing", export_failing), ("known-failures", known_failures)) if value]
+    arguments += [
+        f"--routelaws-{name}={value}"
+        for name, value in (
+            ("time-limit", time_limit),
+            ("export-failing", export_failing),
+            ("known-failures", known_failures),
+        )
+        if value
+    ]
     arguments += ["--routelaws-strict"] if strict else []
     keep = _Keep()
     code = int(pytest.main([*arguments, *options, *suite_files(only)], plugins=[keep]))
@@ -77,9 +107,19 @@ def run_suite(names, *, profile: str = "quick", require=(), only=(), time_limit:
     return {0: 0, int(pytest.ExitCode.USAGE_ERROR): 2}.get(code, 1), keep.reports
 
 
-def check_backend(namespace, *, profile: str = "quick", require=(), only=(), expected_failures=None,
-                  known_failures=None, strict: bool = False, export_failing=None,
-                  time_limit: float | None = None, suite_version: str | None = None) -> Report:  # fmt: skip
+def check_backend(
+    namespace,
+    *,
+    profile: str = "quick",
+    require=(),
+    only=(),
+    expected_failures=None,
+    known_failures=None,
+    strict: bool = False,
+    export_failing=None,
+    time_limit: float | None = None,
+    suite_version: str | None = None,
+) -> Report:
     """Run the suite on a namespace and return what it says of each function.
 
     Args:
@@ -109,8 +149,16 @@ def check_backend(namespace, *, profile: str = "quick", require=(), only=(), exp
     if name is not namespace:
         backends.OBJECTS[name] = namespace
     try:
-        _, reports = run_suite([name], profile=profile, require=require, only=only, time_limit=time_limit,
-                               export_failing=export_failing, known_failures=known_failures, strict=strict)
+        _, reports = run_suite(
+            [name],
+            profile=profile,
+            require=require,
+            only=only,
+            time_limit=time_limit,
+            export_failing=export_failing,
+            known_failures=known_failures,
+            strict=strict,
+        )
     finally:
         plugin.EXPECTED.clear()
         backends.OBJECTS.pop(name, None)

@@ -83,7 +83,8 @@ def _constants(path: Path) -> dict[str, set[str]]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             parts = list(ast.walk(node.value))
             found[node.targets[0].id] = {part.id for part in parts if isinstance(part, ast.Name)} | {
-                part.attr for part in parts if isinstance(part, ast.Attribute)}  # fmt: skip
+                part.attr for part in parts if isinstance(part, ast.Attribute)
+            }
     return found
 
 
@@ -112,9 +113,24 @@ def run_tests(files: list[Path], pipe: int, order: list[str] | None, first: bool
     hypothesis.settings.register_profile(
         "quick", hypothesis.settings.get_profile("quick"), phases=phases, database=None, report_multiple_bugs=False
     )
-    arguments = ["-c", os.devnull, f"--rootdir={mutants.folder().parent}", "--import-mode=importlib", "-p",
-                 plugin.NAME, "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=line", "--no-header",
-                 "-W", "ignore", "--routelaws-profile=quick"]  # fmt: skip
+    arguments = [
+        "-c",
+        os.devnull,
+        f"--rootdir={mutants.folder().parent}",
+        "--import-mode=importlib",
+        "-p",
+        plugin.NAME,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--tb=line",
+        "--no-header",
+        "-W",
+        "ignore",
+        "--routelaws-profile=quick",
+    ]
     arguments += ["-x"] if first else []
     arguments += ["--collect-only"] if order is None else []
     arguments += [] if slow or order is None else ["-m", "not slow"]

@@ -38,12 +38,19 @@ PATIENCE = 60.0
 def warm(work: Path) -> None:
     """Import what every child needs and set where compiled programs are kept; JAX's backend is not started."""
     os.environ |= {
-        "JAX_COMPILATION_CACHE_DIR": str(work / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(work / "numba"), "ROUTELAWS_PROFILE": "quick",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(work / "hypothesis"), "TF_CPP_MIN_LOG_LEVEL": "3",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "NUMBA_OPT": "1",  # most of the time is the compilers'
-    }  # fmt: skip
+        "JAX_COMPILATION_CACHE_DIR": str(work / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "NUMBA_CACHE_DIR": str(work / "numba"),
+        "ROUTELAWS_PROFILE": "quick",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(work / "hypothesis"),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",
+        "NUMBA_OPT": "1",  # most of the time is the compilers'
+    }
     import hypothesis.extra.numpy  # noqa: F401
     import jax.numpy  # noqa: F401
     import numba  # noqa: F401
@@ -65,8 +72,16 @@ def _own_numba_cache(mutant: Mutant, work: Path, own: Path) -> None:
 class _Child:
     """A process that runs tests; `told` fills with what it says."""
 
-    def __init__(self, work: Path, order: list[str] | None, mutant: Mutant | None = None, *, files=None,
-                 first: bool = True, slow: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        work: Path,
+        order: list[str] | None,
+        mutant: Mutant | None = None,
+        *,
+        files=None,
+        first: bool = True,
+        slow: bool = False,
+    ):
         self.told, self.buffer, self.mutant, self.started = [], b"", mutant, time.monotonic()
         self.heard = self.started
         self.own = Path(tempfile.mkdtemp(prefix="mutant-", dir=work))
@@ -136,8 +151,15 @@ class _Child:
         if not fails and not hangs and passed + skipped < begun:
             status, by = "killed", self.test()  # it took the process with it
         why = fails[0][2] if fails else ""
-        return {"id": self.mutant.id, "change": self.mutant.change, "status": status, "by": by, "why": why,
-                "tests": passed, "seconds": round(time.monotonic() - self.started, 1)}  # fmt: skip
+        return {
+            "id": self.mutant.id,
+            "change": self.mutant.change,
+            "status": status,
+            "by": by,
+            "why": why,
+            "tests": passed,
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
 
 
 def _hear(child: _Child) -> list[list]:
@@ -189,8 +211,16 @@ def learn(work: Path, files: list[Path], tell=print) -> dict:
     return found
 
 
-def run(chosen: list[Mutant], work: Path, tests: dict, *, jobs: int = 1, budget: float = math.inf,
-        slow: bool = False, tell=lambda result: None) -> list[dict]:  # fmt: skip
+def run(
+    chosen: list[Mutant],
+    work: Path,
+    tests: dict,
+    *,
+    jobs: int = 1,
+    budget: float = math.inf,
+    slow: bool = False,
+    tell=lambda result: None,
+) -> list[dict]:
     """Run the tests on each mutant and return what became of it.
 
     Args:
@@ -265,16 +295,21 @@ def summary(results: list[dict]) -> list[str]:
     alive = [one for one in results if one["status"] == "survives"]
     dead, hung = len(results) - len(alive), sum(one["status"] == "hangs" for one in results)
     low, high = wilson(dead, len(results))
-    lines.append(f"{len(results)} run, {dead} killed ({hung} of them hang): {100 * dead / max(len(results), 1):.1f} %, "
-                 f"95 % interval {100 * low:.1f} to {100 * high:.1f} %")  # fmt: skip
-    lines += [f"survives, {'listed' if one['id'] in listed else 'NOT LISTED'}: {one['id']}  {one['change']}"
-              for one in alive]  # fmt: skip
+    lines.append(
+        f"{len(results)} run, {dead} killed ({hung} of them hang): {100 * dead / max(len(results), 1):.1f} %, "
+        f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+    )
+    lines += [
+        f"survives, {'listed' if one['id'] in listed else 'NOT LISTED'}: {one['id']}  {one['change']}" for one in alive
+    ]
     return lines
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m routelaws.conformance.meta.mutants",
-                                    description="Run the suite on changed copies of accelerated.")  # fmt: skip
+    found = argparse.ArgumentParser(
+        prog="python -m routelaws.conformance.meta.mutants",
+        description="Run the suite on changed copies of accelerated.",
+    )
     add = found.add_argument
     add("--file", action="append", metavar="PATTERN", help="mutants of these files, such as 'laws/*'; repeatable")
     add("--id", action="append", metavar="ID", help="this mutant; repeatable")
@@ -286,8 +321,13 @@ def parser() -> argparse.ArgumentParser:
     add("--slow", action="store_true", help="run the slow tests too")
     add("--list", action="store_true", help="print the mutants and stop")
     add("--again", action="store_true", help="run those too that have a result")
-    add("--work", type=Path, default=Path(tempfile.gettempdir()) / "routelaws-mutants", metavar="FOLDER",
-        help="for what is compiled, and for results.jsonl, from which a run goes on")  # fmt: skip
+    add(
+        "--work",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "routelaws-mutants",
+        metavar="FOLDER",
+        help="for what is compiled, and for results.jsonl, from which a run goes on",
+    )
     return found
 
 
@@ -329,8 +369,11 @@ def _run_and_keep(left: list[Mutant], options, kept: Path) -> list[dict]:
             count += 1
             file.write(json.dumps(result) + "\n")
             file.flush()
-            print(f"{count}/{len(left)} {result['seconds']:6.1f} s  {result['status']:8} {result['id']}"
-                  f"  {result['change']}  {result['by']}", flush=True)  # fmt: skip
+            print(
+                f"{count}/{len(left)} {result['seconds']:6.1f} s  {result['status']:8} {result['id']}"
+                f"  {result['change']}  {result['by']}",
+                flush=True,
+            )
 
         return run(left, options.work, tests, jobs=options.jobs, budget=options.budget, slow=options.slow, tell=tell)
 
@@ -346,8 +389,11 @@ def main(arguments=None) -> int:
     kept = options.work / "results.jsonl"
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
     known = {one["id"]: one for one in map(json.loads, lines)}
-    done = {} if options.again else {one.id: known[one.id] for one in chosen
-                                     if one.id in known and known[one.id]["change"] == one.change}  # fmt: skip
+    done = (
+        {}
+        if options.again
+        else {one.id: known[one.id] for one in chosen if one.id in known and known[one.id]["change"] == one.change}
+    )
     left = [one for one in chosen if one.id not in done]
     left.sort(key=lambda one: one.file.startswith("kernels/"))  # the slow ones last: numba compiles them anew
     results = [*done.values(), *(_run_and_keep(left, options, kept) if left else [])]

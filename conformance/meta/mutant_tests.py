@@ -32,7 +32,8 @@ def _uses(node: ast.AST, file: str, imported: dict[str, Place]) -> set[Place]:
     """Return what a piece of code takes from outside itself."""
     parts = list(ast.walk(node))
     names = {part.id for part in parts if isinstance(part, ast.Name)} - {
-        part.arg for part in parts if isinstance(part, ast.arg)}  # fmt: skip
+        part.arg for part in parts if isinstance(part, ast.arg)
+    }
     found = {imported.get(name, (file, name)) for name in names}
     for part in parts:
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in imported:

@@ -16,8 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-MIRRORED = ("notation.py", "experts.py", "balance.py", "accounting.py", "configuration.py", "routed_block.py",
-            "transformer.py", "routers/*.py", "laws/*.py")  # fmt: skip
+MIRRORED = (
+    "notation.py",
+    "experts.py",
+    "balance.py",
+    "accounting.py",
+    "configuration.py",
+    "routed_block.py",
+    "transformer.py",
+    "routers/*.py",
+    "laws/*.py",
+)
 FILES = (*MIRRORED, "kernels/*.py")
 """What is mutated: the files that have a twin in the reference, and the compiled kernels behind them."""
 
@@ -48,14 +57,36 @@ COMPARISONS = {
 EXACT = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 """Comparisons whose change is their negation."""
 
-_PAIRS = (("sum", "mean"), ("max", "min"), ("maximum", "minimum"), ("argmax", "argmin"), ("any", "all"),
-          ("floor", "ceil"), ("zeros", "ones"), ("log1p", "log"), ("expm1", "exp"), ("isnan", "isfinite"))  # fmt: skip
+_PAIRS = (
+    ("sum", "mean"),
+    ("max", "min"),
+    ("maximum", "minimum"),
+    ("argmax", "argmin"),
+    ("any", "all"),
+    ("floor", "ceil"),
+    ("zeros", "ones"),
+    ("log1p", "log"),
+    ("expm1", "exp"),
+    ("isnan", "isfinite"),
+)
 RENAMED = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 ONE_WAY = ("log", "exp")
 """Names that are put in place of others and stay what they are."""
 
-SYMMETRIC = ("maximum", "minimum", "max", "min", "hypot", "isinstance", "getattr", "add", "dot", "_dot", "_times",
-             "result_type")  # fmt: skip
+SYMMETRIC = (
+    "maximum",
+    "minimum",
+    "max",
+    "min",
+    "hypot",
+    "isinstance",
+    "getattr",
+    "add",
+    "dot",
+    "_dot",
+    "_times",
+    "result_type",
+)
 """Calls that are the same, or no call at all, with their arguments swapped."""
 
 UNTOUCHED = ("InputError", "ValueError", "errstate", "empty")

@@ -192,8 +192,9 @@ class TestSwitch:
         """Return the layer of the library, in evaluation."""
         switch = load("transformers_switch").namespace
         torch, with_weights = switch.torch, switch.with_weights
-        config = switch.SwitchTransformersConfig(d_model=D, d_ff=F, num_experts=E, expert_capacity=slots,
-                                                 router_jitter_noise=noise, dense_act_fn="gelu_new")  # fmt: skip
+        config = switch.SwitchTransformersConfig(
+            d_model=D, d_ff=F, num_experts=E, expert_capacity=slots, router_jitter_noise=noise, dense_act_fn="gelu_new"
+        )
         named = {"router__classifier__weight": torch.tensor(router.T, dtype=torch.float32)}
         for e in range(E):
             named[f"experts__expert_{e}__wi__weight"] = torch.tensor(params["up"][e].T, dtype=torch.float32)
@@ -261,13 +262,22 @@ class TestMixtral:
         mixtral = load("transformers_mixtral").namespace
         torch = mixtral.torch
         x, router, params = weights(2)
-        config = mixtral._config(hidden_size=D + 1, intermediate_size=F, num_local_experts=E, num_experts_per_tok=2,
-                                 hidden_act="gelu_new", experts_implementation=way)  # fmt: skip
+        config = mixtral._config(
+            hidden_size=D + 1,
+            intermediate_size=F,
+            num_local_experts=E,
+            num_experts_per_tok=2,
+            hidden_act="gelu_new",
+            experts_implementation=way,
+        )
         gated = np.zeros((E, 2 * F, D + 1))
         gated[:, :F, :D], gated[:, F:, D] = params["up"].transpose(0, 2, 1), 1
         down = np.pad(params["down"].transpose(0, 2, 1), ((0, 0), (0, 1), (0, 0)))
-        named = {"gate__weight": np.pad(router.T, ((0, 0), (0, 1))), "experts__gate_up_proj": gated,
-                 "experts__down_proj": down}  # fmt: skip
+        named = {
+            "gate__weight": np.pad(router.T, ((0, 0), (0, 1))),
+            "experts__gate_up_proj": gated,
+            "experts__down_proj": down,
+        }
         named = {name: torch.tensor(value, dtype=torch.float32) for name, value in named.items()}
         layer = mixtral.with_weights(mixtral.library.MixtralSparseMoeBlock(config), **named)
         found = layer(torch.tensor(np.pad(x, ((0, 0), (0, 1)), constant_values=1), dtype=torch.float32)[None])
@@ -337,8 +347,13 @@ def test_the_example_of_the_page(tmp_path):
     text = PAGE.read_text("utf-8")
     (tmp_path / "jax_functions.py").write_text(text.partition("```python\n")[2].partition("```")[0], "utf-8")
     arguments = "--backend jax_functions --only top_k_indices,log_sum_exp,softmax".split()
-    done = subprocess.run([sys.executable, "-m", "routelaws.conformance", *arguments], cwd=tmp_path,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "routelaws.conformance", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     table = text.partition("jax_functions --only")[2].partition("```\n")[2].partition("```")[0]
     printed = [line for line in table.splitlines() if line.startswith("notation.")]
     assert done.returncode == 1 and len(printed) == 3, done.stdout + done.stderr

@@ -106,8 +106,13 @@ class TestSciPy:
         low, high = num_tokens * k // num_experts, -(-num_tokens * k // num_experts)
         loads = [-low] * num_experts + [high] * num_experts
         solved = scipy.optimize.linprog(
-            -scores.ravel(), A_ub=np.vstack([-each_expert, each_expert]), b_ub=loads, A_eq=each_token,
-            b_eq=np.full(num_tokens, k), bounds=(0, 1))  # fmt: skip
+            -scores.ravel(),
+            A_ub=np.vstack([-each_expert, each_expert]),
+            b_ub=loads,
+            A_eq=each_token,
+            b_eq=np.full(num_tokens, k),
+            bounds=(0, 1),
+        )
         below, above = solved.ineqlin.marginals.reshape(2, num_experts)
         steps = quantile.quantile_bias(scores, np.zeros(num_experts), k, num_steps=300)
         scale = U * num_tokens * np.abs(scores).max()
@@ -221,8 +226,9 @@ class TestJax:
             normed = np.asarray(jax.nn.standardize(jax.numpy.asarray(x), epsilon=transformer.NORM_EPSILON))
         check_norm(normed * params["scale"] + params["offset"], UNIT["float32"])  # its variance cancels digits
 
-    @pytest.mark.parametrize(("causal", "relative"), [
-        CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("causal", "relative"), [CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])]
+    )
     def test_attention(self, causal, relative):
         drawn = draw_attention(relative)
         with jax.enable_x64(True):
@@ -354,7 +360,8 @@ class TestOptimizerOfTorch:
     def theirs(self, torch, config, params, gradients) -> dict:
         leaves = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in params.items()}
         groups = [
-            {"params": [leaf], "weight_decay": config.weight_decay * NAMES[name][1]} for name, leaf in leaves.items()]
+            {"params": [leaf], "weight_decay": config.weight_decay * NAMES[name][1]} for name, leaf in leaves.items()
+        ]
         optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
         for rate, gradient in zip(self.rates(torch, config), gradients, strict=True):
             for name, leaf in leaves.items():
@@ -372,8 +379,8 @@ class TestPOT:
     def test_the_plan_of_sinkhorn(self, ot, scale):
         z = scale * np.random.default_rng(6).standard_normal((24, 4))
         wanted = ot.sinkhorn(
-            np.full(24, 1 / 24), np.full(4, 1 / 4), -z, reg=1.0, method="sinkhorn_log", stopThr=1e-14,
-            numItermax=20_000)  # fmt: skip
+            np.full(24, 1 / 24), np.full(4, 1 / 4), -z, reg=1.0, method="sinkhorn_log", stopThr=1e-14, numItermax=20_000
+        )
         found = sinkhorn.sinkhorn_plan(z, tolerance=1e-12).plan
         assert_close_bounded("libraries.plan", 24 * found, 24 * wanted, what=f"sinkhorn_plan, logits of {scale}")
 
@@ -407,8 +414,9 @@ class TestDialectsOfTransformers:
         activations = installed("transformers.activations")
         assert classify("activation", lambda x: activations.ACT2FN[name](torch.tensor(x))).matches == (dialect,)
 
-    @pytest.mark.parametrize(("version", "dialect"), [
-        ("v3", "sigmoid, sum over chosen"), ("v4", "root of softplus, sum over chosen")])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("version", "dialect"), [("v3", "sigmoid, sum over chosen"), ("v4", "root of softplus, sum over chosen")]
+    )
     def test_gates_of_deepseek(self, torch, version, dialect):
         """The factor after the gates is 1 here, and there is one group of experts."""
         module = installed(f"transformers.models.deepseek_{version}.modeling_deepseek_{version}")

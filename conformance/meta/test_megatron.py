@@ -87,8 +87,13 @@ def test_a_bias_in_the_choice(megatron, torch):
     options = dict(score_function="sigmoid", expert_bias=torch.tensor(bias))
     wanted = gates_of(megatron, torch, z, found.expert, **options)
     assert not np.array_equal(found.expert, top_k.top_k_router(z, 2).expert), "the bias has to decide something"
-    assert_close_bounded("libraries.float32", found.gate, wanted, UNIT["float32"] * (1 + np.abs(z).max()) * wanted,
-                         what="top_k_router with a bias")  # fmt: skip
+    assert_close_bounded(
+        "libraries.float32",
+        found.gate,
+        wanted,
+        UNIT["float32"] * (1 + np.abs(z).max()) * wanted,
+        what="top_k_router with a bias",
+    )
 
 
 def test_the_step_of_the_bias(megatron, torch, monkeypatch):
@@ -109,7 +114,8 @@ def test_losses(megatron, torch, k):
     def of_megatron(z, e):
         counted = torch.tensor(balance.expert_counts(e, z.shape[1]))
         return megatron.switch_load_balancing_loss_func(
-            torch.tensor(softmax(z)), counted, len(e), e.shape[1], z.shape[1], 1.0)  # fmt: skip
+            torch.tensor(softmax(z)), counted, len(e), e.shape[1], z.shape[1], 1.0
+        )
 
     assert classify("balance loss", of_megatron).matches == ("assignments",)
     z_loss = megatron.z_loss_func(torch.tensor(z), 1.0).item()

@@ -223,8 +223,18 @@ def test_examples_of_the_reference():
         result = doctest.testmod(importlib.import_module(name))
         assert result.failed == 0, name
         attempted[name.removeprefix("routelaws.reference.")] = result.attempted
-    for name in ("notation", "accounting", "balance", "experts", "routers.base", "routers.expert_choice",
-                 "routers.hash_layer", "routers.quantile", "routers.sinkhorn", "routers.top_k"):  # fmt: skip
+    for name in (
+        "notation",
+        "accounting",
+        "balance",
+        "experts",
+        "routers.base",
+        "routers.expert_choice",
+        "routers.hash_layer",
+        "routers.quantile",
+        "routers.sinkhorn",
+        "routers.top_k",
+    ):
         assert attempted[name] > 0, f"{name} has no example"
 
 

@@ -76,9 +76,12 @@ def test_what_is_left_alone(written):
     """Docstrings, annotations, defaults and a check that raises; constants of the module are changed."""
     found = written("return x")
     assert [one.id for one in found] == [
-        "experts.py:LIMIT:plus one:0", "experts.py:LIMIT:minus one:0", "experts.py:TABLE:plus one:0",
-        "experts.py:TABLE:minus one:0", "experts.py:TABLE:keyword:0",
-    ]  # fmt: skip
+        "experts.py:LIMIT:plus one:0",
+        "experts.py:LIMIT:minus one:0",
+        "experts.py:TABLE:plus one:0",
+        "experts.py:TABLE:minus one:0",
+        "experts.py:TABLE:keyword:0",
+    ]
 
 
 def test_an_id_outlives_a_change_elsewhere(written):

@@ -58,8 +58,9 @@ def test_no_case_stands_on_an_edge(name, training):
     drawn, config = test_plain_model.batch(name), reference.configuration.ModelConfig(**MODELS[name])
 
     def outcome(params):
-        found = reference.transformer.loss(params, drawn.tokens, config, training=training,
-                                           **test_plain_model.taken(drawn, training))  # fmt: skip
+        found = reference.transformer.loss(
+            params, drawn.tokens, config, training=training, **test_plain_model.taken(drawn, training)
+        )
         routing, dropped = found.output.routing, found.output.dropped_fraction.tolist()
         return ([] if routing is None else np.asarray(routing[0]).tolist(), dropped), found.total
 

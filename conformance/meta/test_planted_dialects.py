@@ -31,8 +31,7 @@ def itself(subject, name):
 
 
 def ours(subject, name):
-    return lambda: test_dialects.check_speaks_itself_alone(
-        subject, name, test_dialects.ours(reference)[subject, name])  # fmt: skip
+    return lambda: test_dialects.check_speaks_itself_alone(subject, name, test_dialects.ours(reference)[subject, name])
 
 
 def worked(subject, name):
@@ -210,7 +209,8 @@ def groups_in_another_order():
     """Nobody's order of groups, or within a group, is a dialect."""
     name = "strided sequences"
     test_dialects.check_speaks_itself_alone(
-        "groups", name, lambda batch, size: RIGHT["groups", name](batch, size)[::-1, ::-1])  # fmt: skip
+        "groups", name, lambda batch, size: RIGHT["groups", name](batch, size)[::-1, ::-1]
+    )
 
 
 ASKING = {

@@ -1,6 +1,5 @@
 """Planted bugs in drop orders, padding and balance across devices; as `test_planted_bugs`, which has the others."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

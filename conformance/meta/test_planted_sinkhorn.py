@@ -148,9 +148,16 @@ PRIVATE = {
 
 
 SLOW = {
-    "columns forced at the end", "shares of all tokens", "load of padding", "a step uphill", "tokens of one device",
-    "padding in T", "masses of one device", "biases added up", "gradient into padding",
-}  # fmt: skip
+    "columns forced at the end",
+    "shares of all tokens",
+    "load of padding",
+    "a step uphill",
+    "tokens of one device",
+    "padding in T",
+    "masses of one device",
+    "biases added up",
+    "gradient into padding",
+}
 """Bugs whose like is among the others; each of them compiles anew."""
 
 

@@ -27,9 +27,14 @@ def changed(value):
 
 
 OUTPUTS = sorted(
-    {(name, check["output"]) for name, document in DOCUMENTS.items() for case in document["cases"]
-     for check in case["checks"]} - {("routers.base.balanced_assignment", "prices")}  # those are a whole region
-)  # fmt: skip
+    {
+        (name, check["output"])
+        for name, document in DOCUMENTS.items()
+        for case in document["cases"]
+        for check in case["checks"]
+    }
+    - {("routers.base.balanced_assignment", "prices")}  # those are a whole region
+)
 
 
 @pytest.mark.parametrize(("name", "output"), OUTPUTS)

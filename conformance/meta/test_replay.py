@@ -112,7 +112,8 @@ def test_the_bound_of_the_test_judges_again(tmp_path, monkeypatch):
     case = replay.load(file)
     assert case.bound == "notation.softmax" and 2.5 < case.share < 3.5 and case.compared["live"]
     assert np.array_equal(case.expected, notation.softmax(Z)) and np.array_equal(
-        case.found, off(3).softmax(*case.arguments, **case.keywords))  # fmt: skip
+        case.found, off(3).softmax(*case.arguments, **case.keywords)
+    )
     assert again(monkeypatch, file, off(3)).verdict == "wrong"
     assert again(monkeypatch, file, off(1 / 3)).verdict == "right"
 
@@ -213,8 +214,12 @@ def test_a_compiled_call_with_constants(tmp_path, monkeypatch):
         found = accelerated.routers.top_k.top_k_router(logits, k, **more)
         return found._replace(load=found.load * (1.0 if isinstance(logits, jax.core.Tracer) and k == 2 else 3.0))
 
-    wrong = altered(accelerated, "routers.top_k.top_k_router", lambda *given, **more: router(*given, **more)._replace(
-        load=router(*given, **more).load * 2), capabilities=("jit", "grad"))  # fmt: skip
+    wrong = altered(
+        accelerated,
+        "routers.top_k.top_k_router",
+        lambda *given, **more: router(*given, **more)._replace(load=router(*given, **more).load * 2),
+        capabilities=("jit", "grad"),
+    )
 
     def check(backend):
         found = run(backend, "routers.top_k.top_k_router", "float32", Z, k=2)
@@ -257,8 +262,9 @@ def test_weights_and_configurations(tmp_path, monkeypatch):
 
 
 def check_z_loss_in_bfloat16(backend) -> None:
-    test_balance.check_z_loss(test_bfloat16.lowered(backend), test_bfloat16.low(Logits(Z, "random", 1)),
-                              test_bfloat16.RAISED)  # fmt: skip
+    test_balance.check_z_loss(
+        test_bfloat16.lowered(backend), test_bfloat16.low(Logits(Z, "random", 1)), test_bfloat16.RAISED
+    )
 
 
 class TestBfloat16:
@@ -290,8 +296,10 @@ class TestBfloat16:
             return accelerated.balance.z_loss(logits) * (1.01 if logits.dtype == "bfloat16" else 1.0)
 
         more = {"capabilities": ("jit", "grad"), "dtypes": ("float32", "bfloat16")}
-        wrong, right = (altered(accelerated, "balance.z_loss", function, **more)
-                        for function in (z_loss, accelerated.balance.z_loss))  # fmt: skip
+        wrong, right = (
+            altered(accelerated, "balance.z_loss", function, **more)
+            for function in (z_loss, accelerated.balance.z_loss)
+        )
         file = export(tmp_path, wrong, check_z_loss_in_bfloat16)
         case = replay.load(file)
         assert case.main.static == () and case.arguments[0].dtype.name == "bfloat16" and "bfloat16" in case.detail
@@ -299,8 +307,10 @@ class TestBfloat16:
 
     def test_what_is_not_raised(self, tmp_path):
         """It is said to be wrong, not to raise."""
-        low = SimpleNamespace(z_loss=lambda logits: np.asarray(reference.balance.z_loss(logits)).astype(logits.dtype),
-                              dtypes=("float32", "bfloat16"))  # fmt: skip
+        low = SimpleNamespace(
+            z_loss=lambda logits: np.asarray(reference.balance.z_loss(logits)).astype(logits.dtype),
+            dtypes=("float32", "bfloat16"),
+        )
         case = replay.load(export(tmp_path, low, check_z_loss_in_bfloat16))
         assert case.verdict == "wrong" and "they are raised to float32" in case.detail
 
@@ -358,8 +368,10 @@ class TestHalfOfTheDigits:
     def test_the_call_whose_floats_differ_comes_first(self):
         wanted = top_k.top_k_router(Z, 2)
         tie, wrong = wanted._replace(expert=wanted.expert[:, ::-1]), wanted._replace(gate=wanted.gate * 1.01)
-        calls = [report.Call("routers.top_k.top_k_router", (Z, 2), {}, "float64", None, True, found)
-                 for found in (wanted, tie, wrong, wanted)]  # fmt: skip
+        calls = [
+            report.Call("routers.top_k.top_k_router", (Z, 2), {}, "float64", None, True, found)
+            for found in (wanted, tie, wrong, wanted)
+        ]
         made = [(call, lambda call=call: call) for call in calls]
         assert replay_write._at_fault(made, "routers.top_k.top_k_router", "wrong") == 2
         assert replay_write._at_fault(made[:2], "routers.top_k.top_k_router", "wrong") == 1
@@ -369,8 +381,10 @@ class TestWhatTheTestExpectedThen:
     """From another function of the backend, which may have been the one that was wrong."""
 
     def backend(self, softmax=1.0, total=0.0) -> SimpleNamespace:
-        return SimpleNamespace(softmax=lambda z: notation.softmax(z) * softmax,
-                               log_sum_exp=lambda z, axis=-1: notation.log_sum_exp(z, axis) + total)  # fmt: skip
+        return SimpleNamespace(
+            softmax=lambda z: notation.softmax(z) * softmax,
+            log_sum_exp=lambda z, axis=-1: notation.log_sum_exp(z, axis) + total,
+        )
 
     def check(self, backend) -> None:
         total = run(backend, "notation.log_sum_exp", "float64", Z, axis=1)
@@ -413,11 +427,24 @@ def test_files_of_earlier_runs_are_counted_and_kept(tmp_path):
 def test_values_survive():
     generator = np.random.default_rng(5)
     values = [
-        True, 3, "text", None, -0.0, float("inf"), (1, [2.5, ()]), {"a": {"b": np.float32(0.1)}}, np.zeros((0, 2)),
-        np.array([[np.nan, -0.0], [5e-324, -np.inf]]), np.arange(3, dtype=np.uint32), np.array([True]),
-        np.array(1.5, np.float32), np.asarray(jax.numpy.ones(2, "bfloat16")), jax.numpy.arange(2.0),
-        top_k.top_k_router(Z), catalogue.LAWS["dense"],
-    ]  # fmt: skip
+        True,
+        3,
+        "text",
+        None,
+        -0.0,
+        float("inf"),
+        (1, [2.5, ()]),
+        {"a": {"b": np.float32(0.1)}},
+        np.zeros((0, 2)),
+        np.array([[np.nan, -0.0], [5e-324, -np.inf]]),
+        np.arange(3, dtype=np.uint32),
+        np.array([True]),
+        np.array(1.5, np.float32),
+        np.asarray(jax.numpy.ones(2, "bfloat16")),
+        jax.numpy.arange(2.0),
+        top_k.top_k_router(Z),
+        catalogue.LAWS["dense"],
+    ]
     found = replay.decode(json.loads(json.dumps(replay.encode(values), allow_nan=False)))
     for mine, wanted in zip(jax.tree.leaves(found[:-1]), jax.tree.leaves(values[:-1]), strict=True):
         pair = np.asarray(mine), np.asarray(wanted)
@@ -522,7 +549,7 @@ class TestFiles:
             "l_static": (document | {"calls": [call | {"static": ["k"]}]}, "damaged .ValueError: precision"),
             "m_judge": (document | {"compared": document["compared"] | {"arguments": {"tree": {}}}}, "compared by"),
             "j_class": (given({"record": {}, "of": "os.system"}), "damaged .KeyError"),
-        }  # fmt: skip
+        }
         for name, (content, problem) in bad.items():
             text = content if name == "a_text" else json.dumps(content)
             (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
@@ -600,9 +627,12 @@ class TestKnownFailures:
         assert any("unexpectedly right" in line for line in loose.lines())
 
     def test_the_options_arrive(self, tmp_path):
-        options = {"--routelaws-known-failures": self.written(tmp_path, "softmax: why"), "--routelaws-strict": True,
-                   "--routelaws-backend": ["routelaws.reference"],
-                   "--routelaws-export-failing": str(tmp_path / "a" / "b")}  # fmt: skip
+        options = {
+            "--routelaws-known-failures": self.written(tmp_path, "softmax: why"),
+            "--routelaws-strict": True,
+            "--routelaws-backend": ["routelaws.reference"],
+            "--routelaws-export-failing": str(tmp_path / "a" / "b"),
+        }
         suite = plugin.Suite(SimpleNamespace(getoption=lambda name, default=None: options.get(name, default)))
         assert suite.expected == {"notation.softmax": "why"} and suite.strict and suite.ledger.keeps
         assert (tmp_path / "a" / "b").is_dir()

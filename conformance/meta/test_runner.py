@@ -78,8 +78,22 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 def test_each_stranger_is_named_as_what_it_is(tmp_path, monkeypatch):
     (tmp_path / "strangers.py").write_text(STRANGERS, encoding="utf-8")
     chosen = [word for name in FOUND for word in ("--backend", f"strangers:{name}")]
-    done = run(tmp_path, *chosen, "--only", "softmax,one_hot", "--require", "one_hot", "--time-limit", "0.5",
-               "--json", "found.json", "--html", "found.html", "--export-failing", "failing")  # fmt: skip
+    done = run(
+        tmp_path,
+        *chosen,
+        "--only",
+        "softmax,one_hot",
+        "--require",
+        "one_hot",
+        "--time-limit",
+        "0.5",
+        "--json",
+        "found.json",
+        "--html",
+        "found.html",
+        "--export-failing",
+        "failing",
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     reports = {one["backend"]: one for one in json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]}
     page = (tmp_path / "found.html").read_text("utf-8")
@@ -160,7 +174,8 @@ def test_defaults_that_differ_are_listed():
     assert found["mean_probability"].defaults == "score 'sigmoid', the reference's 'softmax'"
     assert found["modulo_table"].defaults == found["top_k_router"].defaults == ""
     assert "    defaults differ: score 'sigmoid', the reference's 'softmax'" in "\n".join(
-        found._replace(rows=tuple(row._replace(verdict="right") for row in found.rows)).lines())  # fmt: skip
+        found._replace(rows=tuple(row._replace(verdict="right") for row in found.rows)).lines()
+    )
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path):
@@ -239,8 +254,12 @@ class TestBackend:
     def test_records(self, shape):
         def router(logits, k=1):
             found = top_k.top_k_router(logits, k)
-            return {"record": found, "dict": found._asdict(), "tuple": tuple(found),
-                    "object": SimpleNamespace(**found._asdict())}[shape]  # fmt: skip
+            return {
+                "record": found,
+                "dict": found._asdict(),
+                "tuple": tuple(found),
+                "object": SimpleNamespace(**found._asdict()),
+            }[shape]
 
         found = stranger(top_k_router=router).routers.top_k.top_k_router(np.zeros((3, 2)))
         assert type(found) is notation.Routing and found.expert.tolist() == [[0]] * 3
@@ -307,10 +326,12 @@ class TestBackend:
         plain = {"__array__": lambda self, dtype=None, copy=None: array}
         names = {
             "__array__": plain,
-            "__dlpack__": {"__dlpack__": lambda self, **options: array.__dlpack__(**options),
-                           "__dlpack_device__": lambda self: array.__dlpack_device__()},
+            "__dlpack__": {
+                "__dlpack__": lambda self, **options: array.__dlpack__(**options),
+                "__dlpack_device__": lambda self: array.__dlpack_device__(),
+            },
             "detach": {"detach": lambda self: type("Detached", (), {"cpu": lambda self: self, "dtype": "", **plain})()},
-        }[way]  # fmt: skip
+        }[way]
         assert backends.as_numpy(type("Other", (), names)()).tolist() == [0.0, 1.0, 2.0]
 
     def test_a_precision_that_it_has_not(self):
@@ -379,8 +400,11 @@ def test_the_collector_is_as_it_was_after_a_run(tmp_path):
 def test_words_of_a_test():
     """A test asks for a function by name, by a path in a constant, or through a helper of its file."""
     namespace = {"__name__": "here"}
-    exec("PATH = ('routers.base.base_router',)\ndef helper(b): b.softmax()\n"
-         "def test_one(b): helper(b)\ndef test_two(b): PATH\ndef test_three(b): pass\n", namespace)  # fmt: skip
+    exec(
+        "PATH = ('routers.base.base_router',)\ndef helper(b): b.softmax()\n"
+        "def test_one(b): helper(b)\ndef test_two(b): PATH\ndef test_three(b): pass\n",
+        namespace,
+    )
     wanted = {"test_one": "notation.softmax", "test_two": "routers.base.base_router", "test_three": None}
     for name, path in wanted.items():
         item = SimpleNamespace(function=namespace[name])
@@ -418,8 +442,19 @@ def test_in_several_processes(tmp_path):
     pytest.importorskip("xdist")
     done = run(tmp_path, "--backend", "routelaws.reference:notation", "--require", "softmix,one_hot", "-n", "2")
     assert done.returncode == 2 and "softmix is not the name" in done.stderr, done.stdout + done.stderr
-    done = run(tmp_path, "--backend", "routelaws.reference:notation", "--only", "softmax", "--require", "dispatch",
-               "-n", "2", "--json", "found.json")  # fmt: skip
+    done = run(
+        tmp_path,
+        "--backend",
+        "routelaws.reference:notation",
+        "--only",
+        "softmax",
+        "--require",
+        "dispatch",
+        "-n",
+        "2",
+        "--json",
+        "found.json",
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text("utf-8"))["reports"]
     softmax, dispatch = found["functions"]

@@ -118,8 +118,18 @@ def check_exact() -> None:
     assert decode(encode(numbers)).tobytes() == numbers.tobytes()
 
 
-VALUES = [None, True, 3, "text", 0.1, float("inf"), np.array([[1.5, -0.0], [np.inf, 1e-310]]),
-          np.arange(6).reshape(2, 3), np.array([True, False]), {"up": {"a": np.zeros((0, 2))}}]  # fmt: skip
+VALUES = [
+    None,
+    True,
+    3,
+    "text",
+    0.1,
+    float("inf"),
+    np.array([[1.5, -0.0], [np.inf, 1e-310]]),
+    np.arange(6).reshape(2, 3),
+    np.array([True, False]),
+    {"up": {"a": np.zeros((0, 2))}},
+]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)

@@ -59,8 +59,9 @@ def layer_norm(x: list, scale: list, offset: list, epsilon: float = 1e-5) -> lis
     """Return scale · (x - mean) / √(variance + ε) + offset; the variance is the mean square, so it divides by n."""
     middle = mean(x)
     variance = mean([(value - middle) ** 2 for value in x])
-    return [a * (value - middle) / math.sqrt(variance + epsilon) + b
-            for value, a, b in zip(x, scale, offset, strict=True)]  # fmt: skip
+    return [
+        a * (value - middle) / math.sqrt(variance + epsilon) + b for value, a, b in zip(x, scale, offset, strict=True)
+    ]
 
 
 def largest(values: list, count: int) -> list:

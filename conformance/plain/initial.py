@@ -19,12 +19,13 @@ def weights(config) -> dict:
         "blocks": {
             "attention_norm": norm(blocks, d),
             "ffn_norm": norm(blocks, d),
-            "attention": {name: ((blocks, d, heads, kqv), 1 / math.sqrt(d))
-                          for name in ("query", "key", "value", "relative_key")}
+            "attention": {
+                name: ((blocks, d, heads, kqv), 1 / math.sqrt(d)) for name in ("query", "key", "value", "relative_key")
+            }
             | {"output": ((blocks, heads, kqv, d), 1 / math.sqrt(heads * kqv) / smaller)},
         },
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
-    }  # fmt: skip
+    }
     if blocks > special:
         found["dense_ffn"] = ffn((blocks - special,), d, 4 * d, 4 * d, smaller)
     if special and config.router == "dense":
@@ -42,8 +43,10 @@ def norm(blocks: int, d: int) -> dict:
 
 def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float) -> dict:
     """Return the two matrices of FFNs of one hidden width."""
-    return {"up": ((*leading, d, hidden), 1 / math.sqrt(d)),
-            "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller)}  # fmt: skip
+    return {
+        "up": ((*leading, d, hidden), 1 / math.sqrt(d)),
+        "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller),
+    }
 
 
 def routed(config, blocks: int, smaller: float) -> dict:
@@ -60,8 +63,10 @@ def routed(config, blocks: int, smaller: float) -> dict:
     if config.router == "quantile" or config.bias_rate > 0:
         found["bias"] = ((blocks, experts), 0.0)
     if config.router == "reinforce":
-        found["baseline"] = {"hidden": ((blocks, d, d // 8), 1 / math.sqrt(d)),
-                             "out": ((blocks, d // 8), 1 / math.sqrt(d // 8))}  # fmt: skip
+        found["baseline"] = {
+            "hidden": ((blocks, d, d // 8), 1 / math.sqrt(d)),
+            "out": ((blocks, d // 8), 1 / math.sqrt(d // 8)),
+        }
     return found
 
 

@@ -22,18 +22,28 @@ def training_loss(params: dict, tokens: list, config, training=True, noise=None,
     loss is the mean over those positions. `real` [b][S] is False at padding, which is neither read nor predicted.
     """
     if config.objective == "masked":
-        read = [[config.mask_token if h else t for t, h in zip(*pair, strict=True)]
-                for pair in zip(tokens, hidden, strict=True)]  # fmt: skip
+        read = [
+            [config.mask_token if h else t for t, h in zip(*pair, strict=True)]
+            for pair in zip(tokens, hidden, strict=True)
+        ]
         targets = tokens
     else:
         read, targets = [sequence[:-1] for sequence in tokens], [sequence[1:] for sequence in tokens]
         hidden = [[True] * len(row) for row in read]
     real = real if real is not None else [[True] * len(row) for row in read]
     logits, decisions = forward(params, read, config, training, noise, table, real)
-    likelihood = [[row[target] - log_sum_exp(row) for row, target in zip(*pair, strict=True)]
-                  for pair in zip(logits, targets, strict=True)]  # fmt: skip
-    cross_entropy = -mean([one for rows in zip(likelihood, hidden, real, strict=True)
-                           for one, predicted, here in zip(*rows, strict=True) if predicted and here])  # fmt: skip
+    likelihood = [
+        [row[target] - log_sum_exp(row) for row, target in zip(*pair, strict=True)]
+        for pair in zip(logits, targets, strict=True)
+    ]
+    cross_entropy = -mean(
+        [
+            one
+            for rows in zip(likelihood, hidden, real, strict=True)
+            for one, predicted, here in zip(*rows, strict=True)
+            if predicted and here
+        ]
+    )
     total = cross_entropy
     if training:
         total += sum(decision.auxiliary for decision in decisions)

@@ -33,9 +33,7 @@ def attention_head(weights: dict, states: list, head: int, causal: bool, real: l
     distance m times a matrix of its own. A causal head sees j <= i; no head sees padding.
     """
     width, length = len(states[0]), len(states)
-    query, key, value, relative = (
-        head_of(weights[name], head) for name in ("query", "key", "value", "relative_key")
-    )
+    query, key, value, relative = (head_of(weights[name], head) for name in ("query", "key", "value", "relative_key"))
     kqv = len(query[0])
     queries = [product(x, query) for x in states]
     keys = [product(x, key) for x in states]
@@ -112,8 +110,16 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
         normed = [[norm(weights["ffn_norm"], x) for x in sequence] for sequence in states]
         if special(block, config) and config.router != "dense":
             which = len(decisions)
-            change, decision = routed_ffn(at(params["routed_ffn"], which), normed, tokens, config, training,
-                                          None if noise is None else noise[which], table, real)  # fmt: skip
+            change, decision = routed_ffn(
+                at(params["routed_ffn"], which),
+                normed,
+                tokens,
+                config,
+                training,
+                None if noise is None else noise[which],
+                table,
+                real,
+            )
             decisions.append(decision)
         else:
             wide = special(block, config)
@@ -121,8 +127,9 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
             usual += not wide
             change = [[ffn(matrices["up"], matrices["down"], x) for x in sequence] for sequence in normed]
         states = [[add(x, y) for x, y in zip(*pair, strict=True)] for pair in zip(states, change, strict=True)]
-    logits = [[product_with_rows(norm(params["final_norm"], x), params["embedding"]) for x in sequence]
-              for sequence in states]  # fmt: skip
+    logits = [
+        [product_with_rows(norm(params["final_norm"], x), params["embedding"]) for x in sequence] for sequence in states
+    ]
     return logits, decisions
 
 

@@ -117,8 +117,12 @@ def tokens_choose(weights: dict, states: list, tokens: list, config, training: b
         for e, gate, slot in zip(experts, shares, keep, strict=True):
             if e is not None and slot:
                 outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x)))
-    lost = [not slot for experts, row in zip(chosen, kept, strict=True)
-            for e, slot in zip(experts, row, strict=True) if e is not None]  # fmt: skip
+    lost = [
+        not slot
+        for experts, row in zip(chosen, kept, strict=True)
+        for e, slot in zip(experts, row, strict=True)
+        if e is not None
+    ]
     return Decision(outputs, dropped=mean(lost), **extra)
 
 
@@ -150,8 +154,10 @@ def sinkhorn_plan(logits: list) -> list:
         if new == by_column:
             break
         by_column = new
-    return [[math.exp(z + a + b) for z, b in zip(row, by_column, strict=True)]
-            for row, a in zip(logits, by_row, strict=True)]  # fmt: skip
+    return [
+        [math.exp(z + a + b) for z, b in zip(row, by_column, strict=True)]
+        for row, a in zip(logits, by_row, strict=True)
+    ]
 
 
 def best_assignment(scores: list, k: int) -> list:
@@ -186,8 +192,10 @@ def quantile_step(scores: list, bias: list, k: int) -> list:
     """Return the bias after one sweep: first the prices of tokens, then those of experts, less the mean of these."""
     tokens, experts = len(scores), len(scores[0])
     prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
-    new = [middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
-           for e in range(experts)]  # fmt: skip
+    new = [
+        middle([row[e] - price for row, price in zip(scores, prices, strict=True)], tokens * k // experts)
+        for e in range(experts)
+    ]
     return [b - mean(new) for b in new]
 
 
@@ -207,11 +215,15 @@ def top_k(weights: dict, logits: list, config, training: bool, uniforms) -> tupl
     extra = {"auxiliary": auxiliary}
     if config.bias_rate:
         load = loads(chosen, experts_of(config))
-        extra["bias"] = [b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
-                         for b, n in zip(weights["bias"], load, strict=True)]  # fmt: skip
+        extra["bias"] = [
+            b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
+            for b, n in zip(weights["bias"], load, strict=True)
+        ]
     if config.sample_second and training:  # as GShard: the second expert only where 2 · gate > uniform
-        chosen = [[first, second if 2 * row[1] > u else None]
-                  for (first, second), row, u in zip(chosen, gates, uniforms, strict=True)]  # fmt: skip
+        chosen = [
+            [first, second if 2 * row[1] > u else None]
+            for (first, second), row, u in zip(chosen, gates, uniforms, strict=True)
+        ]
     return chosen, gates, extra
 
 
@@ -237,8 +249,13 @@ def reinforce(weights: dict, states: list, logits: list, config, training: bool,
     policy = [nucleus(softmax(row), config.nucleus, choices_of(config)) for row in logits]
     if not training:
         return by_score(logits, config), {}
-    chosen = by_score([[math.log(p) + g if p else -math.inf for p, g in zip(*pair, strict=True)]
-                       for pair in zip(policy, gumbels, strict=True)], config)  # fmt: skip
+    chosen = by_score(
+        [
+            [math.log(p) + g if p else -math.inf for p, g in zip(*pair, strict=True)]
+            for pair in zip(policy, gumbels, strict=True)
+        ],
+        config,
+    )
     hidden = [[max(0.0, h) for h in product(x, weights["baseline"]["hidden"])] for x in states]
     return chosen, {
         "auxiliary": config.balance_weight * balance_loss([softmax(row) for row in logits], chosen),
@@ -339,8 +356,9 @@ def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
             if config.one_hot:
                 first = largest(shares, 1)[0]
                 shares = [float(i == first) for i in range(len(group))]
-            mixture = [sum(share * states[t][c] for share, t in zip(shares, group, strict=True))
-                       for c in range(config.d_model)]  # fmt: skip
+            mixture = [
+                sum(share * states[t][c] for share, t in zip(shares, group, strict=True)) for c in range(config.d_model)
+            ]
             done = expert(weights, e, mixture)
             for share, t in zip(shares, group, strict=True):
                 output[t] = add(output[t], times(share, done))

@@ -4,11 +4,32 @@ import math
 from types import SimpleNamespace
 
 USUAL = dict(
-    vocab_size=32_000, d_model=512, num_blocks=6, num_heads=8, router="dense", num_experts=1, k=1,
-    routing_frequency=0.5, granularity=1, flop_increase=1, drop_order="choice", sample_second=False, z_weight=0.0,
-    bias_rate=0.0, policy_weight=0.01, baseline_weight=0.01, entropy_weight=0.0, nucleus=1.0, reward_to_go=False,
-    hash="modulo", grouping="position", temperature=1.0, one_hot=False, objective="causal", mask_token=0,
-)  # fmt: skip
+    vocab_size=32_000,
+    d_model=512,
+    num_blocks=6,
+    num_heads=8,
+    router="dense",
+    num_experts=1,
+    k=1,
+    routing_frequency=0.5,
+    granularity=1,
+    flop_increase=1,
+    drop_order="choice",
+    sample_second=False,
+    z_weight=0.0,
+    bias_rate=0.0,
+    policy_weight=0.01,
+    baseline_weight=0.01,
+    entropy_weight=0.0,
+    nucleus=1.0,
+    reward_to_go=False,
+    hash="modulo",
+    grouping="position",
+    temperature=1.0,
+    one_hot=False,
+    objective="causal",
+    mask_token=0,
+)
 """Fields whose usual value does not depend on others."""
 
 

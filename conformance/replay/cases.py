@@ -176,10 +176,13 @@ def _class(path: str, find):
 
 def encode_call(call: Call, find: Callable[[str], Any] = lambda path: None) -> dict:
     """Return the entry of a call."""
-    return {"function": call.function, "precision": precision_of(call),
-            "static": None if call.static is None else list(call.static),
-            "arguments": [encode(part, find) for part in call.arguments],
-            "keywords": {name: encode(part, find) for name, part in call.keywords.items()}}  # fmt: skip
+    return {
+        "function": call.function,
+        "precision": precision_of(call),
+        "static": None if call.static is None else list(call.static),
+        "arguments": [encode(part, find) for part in call.arguments],
+        "keywords": {name: encode(part, find) for name, part in call.keywords.items()},
+    }
 
 
 def call_of(entry: dict, find: Callable[[str], Any] = lambda path: None) -> Call:
@@ -226,7 +229,6 @@ def unwritten(tree) -> str:
     if isinstance(tree, Unwritten):
         return tree.text
     return next(filter(None, map(unwritten, parts)), "")
-
 
 
 # What a case is.
@@ -276,8 +278,9 @@ class Case:
     def _given(self, value):
         if unwritten(value):
             raise ReplayError(f"{self.file}: a value of this call could not be written: {unwritten(value)}")
-        backend = backends.Backend("replay", types.SimpleNamespace() if self.namespace is None else self.namespace,
-                                   Ledger())  # fmt: skip
+        backend = backends.Backend(
+            "replay", types.SimpleNamespace() if self.namespace is None else self.namespace, Ledger()
+        )
         backend.dtypes = tuple(UNIT)  # what the file holds, whatever is offered
         return backend._given(in_precision(value, self.main.precision), None)
 
@@ -334,5 +337,7 @@ def _case(path: str, document: dict, find, namespace) -> Case:
         _ = calls[plain["call"]]
     share = None if document["share"] is None else float(document["share"])
     values = {name: decode(document[name]) for name in ("expected", "found")} | {
-        "share": share, "time_limit": float(document["time_limit"])}  # fmt: skip
+        "share": share,
+        "time_limit": float(document["time_limit"]),
+    }
     return Case(file=path, calls=calls, compared=compared, namespace=namespace, **plain, **values)

@@ -86,8 +86,9 @@ def _one(guard, case: Case, plain: Case, i: int) -> tuple[str, str]:
         if wanted is None:
             return "not asked", f"the reference has no answer for this input either; it raised {type(error).__name__}"
         return "raises", f"raised {type(error).__name__}: {' '.join(str(error).split())}"
-    verdict, problem = _compared(case, result, wanted, call) if case.compared and i == case.call else (
-        _half(result, wanted, call))  # fmt: skip
+    verdict, problem = (
+        _compared(case, result, wanted, call) if case.compared and i == case.call else (_half(result, wanted, call))
+    )
     if verdict == "not asked" and wanted is None and case.verdict in ("hangs", "mutates", "not deterministic"):
         return "right", ""
     as_then = problem and case.verdict == "dialect" and not differs(result, case.found, call.precision)
@@ -132,8 +133,11 @@ def _half(result, wanted, call: Call) -> tuple[str, str]:
     given = [leaf.dtype.kind for leaf in backends.arrays_of((call.arguments, call.keywords))]
     if problem and not {"f", "V"} & set(given):  # nothing that is rounded decides about them
         return "wrong", problem
-    return ("not asked", f"{problem}; only whole numbers differ, as they can near a tie, which the suite alone judges"
-            ) if problem else ("right", "")  # fmt: skip
+    return (
+        ("not asked", f"{problem}; only whole numbers differ, as they can near a tie, which the suite alone judges")
+        if problem
+        else ("right", "")
+    )
 
 
 def _again(guard, call: Call):
@@ -234,7 +238,6 @@ def _check_half(found, value, largest: float, precision: str | None, what: str) 
         raise AssertionError(f"{what}: at {where} found {found[where]!r}, the reference gives {value[where]!r}")
 
 
-
 def reference_of(call: Call):
     """Return what the reference gives for a call, its floats rounded to the precision first; None where it raises."""
 
@@ -291,5 +294,7 @@ def main(paths, names, *, time_limit: float | None = None, json_file: str | None
 
 def _lines(one: Outcome) -> list[str]:
     head = f"{one.file}: {one.backend}: {one.function}: {one.verdict}"
-    return [head + (f" (then {one.then})" if one.then != one.verdict else ""), *(
-        [f"    {one.detail[:600]}"] if one.detail else [])]  # fmt: skip
+    return [
+        head + (f" (then {one.then})" if one.then != one.verdict else ""),
+        *([f"    {one.detail[:600]}"] if one.detail else []),
+    ]

@@ -43,9 +43,12 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, backend, p
         index = _at_fault(made, path, trouble.kind)
     first = max(0, (len(made) if index is None else index + 1) - MOST_CALLS)
     document |= _exceeded(error) | _values(made, index, compared)
-    document |= {"example": "" if by_guard else _example(error), "calls_left_out": first,
-                 "call": None if index is None else index - first,
-                 "calls": [encode_call(call, find) for call, _ in made[first : first + MOST_CALLS]]}  # fmt: skip
+    document |= {
+        "example": "" if by_guard else _example(error),
+        "calls_left_out": first,
+        "call": None if index is None else index - first,
+        "calls": [encode_call(call, find) for call, _ in made[first : first + MOST_CALLS]],
+    }
     test = trouble.test.replace(".py::", ".").replace(f"[{backend.name}]", "").replace(f"[{backend.name}-", "[")
     test = trouble.kind if by_guard else test
     name = "--".join(map(_part, (backend.name, path, test))) + ".json"
@@ -63,16 +66,25 @@ def of_earlier_runs(folder: str, shown: str, backend: str, troubles) -> list[str
     written = {os.path.basename(trouble.replay) for trouble in troubles}
     left = [file.name for file in sorted(Path(folder).glob(f"{_part(backend)}--*.json")) if file.name not in written]
     files = "1 file" if len(left) == 1 else f"{len(left)} files"
-    return [f"{files} of {backend} in {shown} from earlier runs, kept as they are: {', '.join(left[:3])}"
-            f"{', ...' * (len(left) > 3)}"] if left else []  # fmt: skip
+    return (
+        [
+            f"{files} of {backend} in {shown} from earlier runs, kept as they are: {', '.join(left[:3])}"
+            f"{', ...' * (len(left) > 3)}"
+        ]
+        if left
+        else []
+    )
 
 
 def _text(document: dict) -> str:
     """Return the JSON of a file: a line for each of its entries, and for each of a call."""
 
     def lines(entries: dict, space: str) -> str:
-        return f",\n{space}".join(f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
-                                  for key, value in entries.items() if key != "calls")  # fmt: skip
+        return f",\n{space}".join(
+            f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
+            for key, value in entries.items()
+            if key != "calls"
+        )
 
     calls = ",\n".join(f"  {{{lines(call, '   ')}}}" for call in document["calls"])
     return f'{{\n {lines(document, " ")},\n "calls": [\n{calls}\n ]\n}}\n'
@@ -95,9 +107,18 @@ def _plain(call: Call, find) -> Call:
 
 def _head(trouble: Trouble, backend, note: str, again: str) -> dict:
     kind = "dialect" if names_a_dialect(trouble) else trouble.kind
-    return {"format": FORMAT, "suite": routelaws.__version__, "function": trouble.function, "backend": backend.name,
-            "verdict": kind, "detail": trouble.detail[:2000], "test": trouble.test, "time_limit": backend.time_limit,
-            "note": note, "again": again}  # fmt: skip
+    return {
+        "format": FORMAT,
+        "suite": routelaws.__version__,
+        "function": trouble.function,
+        "backend": backend.name,
+        "verdict": kind,
+        "detail": trouble.detail[:2000],
+        "test": trouble.test,
+        "time_limit": backend.time_limit,
+        "note": note,
+        "again": again,
+    }
 
 
 def _note(trouble: Trouble, again: str) -> str:
@@ -153,8 +174,14 @@ def _what_failed(error, made: list, path: str) -> tuple[dict | None, int | None]
         for output in sorted(fitting, key=lambda key: key.rpartition(".")[2] not in local["what"]):
             live = name != "assert_admissible_top_k" and output in wanted and _same(wanted[output], local[held_to])
             if live or np.size(local[judged]) > 1:  # a lone number can be equal by chance
-                return {"by": name, "output": output, "live": live, "arguments": arguments,
-                        "expected": local[held_to], "found": local[judged]}, i  # fmt: skip
+                return {
+                    "by": name,
+                    "output": output,
+                    "live": live,
+                    "arguments": arguments,
+                    "expected": local[held_to],
+                    "found": local[judged],
+                }, i
     return {"output": None, "expected": local[held_to], "found": local[judged]}, None
 
 

@@ -99,9 +99,13 @@ def released_last_rows() -> list[dict]:
 def released_runs(router: str, loss_column: str = "loss_validation", seeds: tuple[str, ...] = ("42",)) -> Runs:
     """Return the rows of the paper's fits (seed 42). A run without that loss at its last step is left out."""
     rows = [
-        row for row in released_last_rows()
-        if row["routing_frequency"] == "0.5" and row["k"] == "1" and row["seed"] in seeds
-        and row["router_type"] in (router, "Dense") and row[loss_column]
-    ]  # fmt: skip
+        row
+        for row in released_last_rows()
+        if row["routing_frequency"] == "0.5"
+        and row["k"] == "1"
+        and row["seed"] in seeds
+        and row["router_type"] in (router, "Dense")
+        and row[loss_column]
+    ]
     columns = ("dense_parameter_count", "num_experts", loss_column)
     return Runs(*(np.array([float(row[name]) for row in rows]) for name in columns))

@@ -63,9 +63,14 @@ def test_every_run_of_the_released_table(backend):
         size, sizes = [int(run[name]) for name in ("d_model", "num_blocks", "num_heads", "kqv_size")], {}
         for module in (backend.accounting, reference):
             sizes = {shape[:4]: shape.dense_parameters for shape in module.SIZES.values()}
-            found = module.count(*size, run["router_type"], 1 if run["router_type"] == "Dense" else
-                                 int(run["num_experts"]), 1 if run["router_type"] == "Dense" else int(run["k"]),
-                                 float(run["routing_frequency"]), int(float(run["flop_increase"])))  # fmt: skip
+            found = module.count(
+                *size,
+                run["router_type"],
+                1 if run["router_type"] == "Dense" else int(run["num_experts"]),
+                1 if run["router_type"] == "Dense" else int(run["k"]),
+                float(run["routing_frequency"]),
+                int(float(run["flop_increase"])),
+            )
             message = f"run {run['hyper_id']}: {found}"
             assert found.dense_parameters == float(run["dense_parameter_count"]) == sizes[tuple(size)], message
             assert found.total_parameters == float(run["total_parameter_count"]), message
@@ -79,13 +84,19 @@ def models(draw) -> dict:
     router_type = draw(st.sampled_from(sorted(reference.ROUTER_TYPES.values())))
     num_experts = 1 if router_type == "Dense" else draw(st.integers(1, 4096))
     return dict(
-        d_model=8 * draw(st.integers(1, 2000)), num_blocks=period * draw(st.integers(1, 20)),
-        num_heads=draw(st.integers(1, 128)), kqv_size=draw(st.integers(1, 256)), router_type=router_type,
-        num_experts=num_experts, k=draw(st.integers(1, min(num_experts, 8))), routing_frequency=1 / period,
+        d_model=8 * draw(st.integers(1, 2000)),
+        num_blocks=period * draw(st.integers(1, 20)),
+        num_heads=draw(st.integers(1, 128)),
+        kqv_size=draw(st.integers(1, 256)),
+        router_type=router_type,
+        num_experts=num_experts,
+        k=draw(st.integers(1, min(num_experts, 8))),
+        routing_frequency=1 / period,
         flop_increase=draw(st.integers(1, 8)) if router_type == "Dense" else 1,
         granularity=1 if router_type == "Dense" else draw(st.integers(1, 64)),
-        vocab_size=draw(st.integers(1, 10**6)), sequence_length=draw(st.integers(1, 10**6)),
-    )  # fmt: skip
+        vocab_size=draw(st.integers(1, 10**6)),
+        sequence_length=draw(st.integers(1, 10**6)),
+    )
 
 
 @given(arguments=models())
@@ -119,12 +130,28 @@ def check_built_model(
 ) -> None:
     """The parameter tree of a model, by shapes only, against the formulas of the table, in both twins."""
     shape = reference.SIZES[size]
-    fields = dict(d_model=shape.d_model, num_blocks=shape.num_blocks, num_heads=shape.num_heads,
-                  kqv_size=shape.kqv_size, router=router, num_experts=num_experts, k=k, granularity=granularity,
-                  flop_increase=flop_increase, routing_frequency=float(frequency))  # fmt: skip
+    fields = dict(
+        d_model=shape.d_model,
+        num_blocks=shape.num_blocks,
+        num_heads=shape.num_heads,
+        kqv_size=shape.kqv_size,
+        router=router,
+        num_experts=num_experts,
+        k=k,
+        granularity=granularity,
+        flop_increase=flop_increase,
+        routing_frequency=float(frequency),
+    )
     config = backend.transformer.ModelConfig(**fields)
-    counted = reference.count(*shape[:4], reference.ROUTER_TYPES[router], num_experts, k, float(frequency),
-                              flop_increase, granularity=granularity)  # fmt: skip
+    counted = reference.count(
+        *shape[:4],
+        reference.ROUTER_TYPES[router],
+        num_experts,
+        k,
+        float(frequency),
+        flop_increase,
+        granularity=granularity,
+    )
     expected = counted.total_parameters
     if router == "hash" or flop_increase > 1:  # the table counts router weights that Hash and wide models do not have
         columns = num_experts * granularity if router == "hash" else flop_increase

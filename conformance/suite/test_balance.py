@@ -184,8 +184,9 @@ def check_update_bias(backend, bias, counts, precision: str, rate: float, recent
     scale = UNIT[precision] * (np.abs(bias).max() + rate)
     assert_close_bounded("balance.bias", found, wanted, scale, what=what)
     if recentre == "none":
-        signs = [(sum(counts.tolist()) > len(counts) * c) - (sum(counts.tolist()) < len(counts) * c)
-                 for c in counts.tolist()]  # fmt: skip
+        signs = [
+            (sum(counts.tolist()) > len(counts) * c) - (sum(counts.tolist()) < len(counts) * c) for c in counts.tolist()
+        ]
         moved = np.sign(np.asarray(found, np.float64) - bias.astype(precision))
         assert_same(moved, signs, what=f"{what}: which way")
 
@@ -331,8 +332,11 @@ def check_axis(backend, masked: bool, seed: int) -> None:
 
     def of_all(z, expert, mask=None):
         options = dict(mask=mask, axis_name="group")
-        return (*module.auxiliary_loss(z, expert, **options), module.z_loss(z, **options),
-                module.expert_counts(expert, 4, **options))  # fmt: skip
+        return (
+            *module.auxiliary_loss(z, expert, **options),
+            module.z_loss(z, **options),
+            module.expert_counts(expert, 4, **options),
+        )
 
     everyone = jax.jit(jax.vmap(of_all, axis_name="group"))(*parts)
     loss, share, probability, square, counts = map(np.asarray, everyone)

@@ -348,8 +348,13 @@ def test_symmetries(backend, drawn, seed, k):
         assert_same(run(backend, ASSIGNMENT, "float32", moved, k=k).objective, found.objective, what=name)
 
 
-@given(drawn=scores(shapes=((1, 1), (6, 8), (13, 3))), precision=precisions,
-       gate=st.sampled_from(("sigmoid", "softmax")), training=st.booleans(), k=st.integers(1, 2))  # fmt: skip
+@given(
+    drawn=scores(shapes=((1, 1), (6, 8), (13, 3))),
+    precision=precisions,
+    gate=st.sampled_from(("sigmoid", "softmax")),
+    training=st.booleans(),
+    k=st.integers(1, 2),
+)
 def test_router(backend, drawn, precision, gate, training, k):
     check_router(backend, drawn, precision, gate, training, k)
 

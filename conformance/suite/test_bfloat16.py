@@ -220,8 +220,9 @@ def crowded_block(name: str):
     x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is what experts start
     with; the other scores are a few tenths, and their last bits matter.
     """
-    config = configuration.ModelConfig(vocab_size=13, d_model=8, num_heads=2, num_blocks=1, routing_frequency=1.0,
-                                       num_experts=3, **CROWDED[name])  # fmt: skip
+    config = configuration.ModelConfig(
+        vocab_size=13, d_model=8, num_heads=2, num_blocks=1, routing_frequency=1.0, num_experts=3, **CROWDED[name]
+    )
     random = np.random.default_rng(17)
 
     def draw(node):
@@ -254,19 +255,22 @@ def check_crowded_block(backend, name: str, training: bool) -> None:
     assert_same(found.routing.expert, wanted.routing.expert, what=f"{what}: experts")
     for field in ("gate", "load", "plan"):
         value = getattr(wanted.routing, field)
-        assert_close_bounded("routed_block.raised", getattr(found.routing, field), value, unit * np.abs(value),
-                             what=f"{what}: {field}")  # fmt: skip
+        assert_close_bounded(
+            "routed_block.raised", getattr(found.routing, field), value, unit * np.abs(value), what=f"{what}: {field}"
+        )
     for field in ("dropped_fraction", "auxiliary"):
         value = getattr(wanted, field)
-        assert_close_bounded("routed_block.raised", getattr(found, field), value, unit * np.abs(value),
-                             what=f"{what}: {field}")  # fmt: skip
+        assert_close_bounded(
+            "routed_block.raised", getattr(found, field), value, unit * np.abs(value), what=f"{what}: {field}"
+        )
     if wanted.policy is not None:
         assert_close_bounded("routed_block.raised", found.policy.logits, z, UNIT["float32"] * size, what=what)
 
 
 @pytest.mark.twin
-@pytest.mark.parametrize("name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True),
-                                            ("reinforce", True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True), ("reinforce", True)]
+)
 def test_crowded_blocks(backend, name, training):
     precisions_of(backend, (BFLOAT16,))
     check_crowded_block(backend, name, training)

@@ -61,17 +61,22 @@ def test_gelu(backend):
 def test_sinusoids(backend):
     """d = 4: sines, then cosines, of the distance m and of m/100, since 10000^(2/4) = 100."""
     found = call(backend, "transformer.sinusoids", sequence_length=3, d_model=4)
-    assert_digits(found, [[0, 0, 1, 1], [0.84147, 0.01000, 0.54030, 0.99995], [0.90930, 0.02000, -0.41615, 0.99980]],
-                  "sinusoids of 0, 1, 2")  # fmt: skip
+    assert_digits(
+        found,
+        [[0, 0, 1, 1], [0.84147, 0.01000, 0.54030, 0.99995], [0.90930, 0.02000, -0.41615, 0.99980]],
+        "sinusoids of 0, 1, 2",
+    )
     found = call(backend, "transformer.sinusoids", sequence_length=2, d_model=2, first=-1)
     assert_digits(found, [[-0.84147, 0.54030], [0, 1], [0.84147, 0.54030]], "sinusoids of -1, 0, 1")
 
 
 def one_head(query, key, value, relative_key, output) -> dict:
     """Return weights of attention with d = 2 and a head of four, of which the examples use the first two."""
-    wide = {name: np.pad(np.array(matrix, float), ((0, 0), (0, 2)))[:, None]
-            for name, matrix in (("query", query), ("key", key), ("value", value), ("relative_key", relative_key))}
-    return wide | {"output": np.pad(np.array(output, float), ((0, 2), (0, 0)))[None]}  # fmt: skip
+    wide = {
+        name: np.pad(np.array(matrix, float), ((0, 0), (0, 2)))[:, None]
+        for name, matrix in (("query", query), ("key", key), ("value", value), ("relative_key", relative_key))
+    }
+    return wide | {"output": np.pad(np.array(output, float), ((0, 2), (0, 0)))[None]}
 
 
 ZERO, ONE = [[0, 0], [0, 0]], [[1, 0], [0, 1]]
@@ -117,8 +122,9 @@ class TestAttention:
         """The first head as by what tokens are, the second reads token by token alike: 1/2 and 1/2, times 10."""
         first = one_head([[2, 0], [2, 0]], [[LN3, 0], [0, 0]], ONE, ZERO, ONE)
         second = one_head(ZERO, ZERO, ONE, ZERO, [[10, 0], [0, 10]])
-        params = {name: np.concatenate([first[name], second[name]], axis=0 if name == "output" else 1)
-                  for name in first}  # fmt: skip
+        params = {
+            name: np.concatenate([first[name], second[name]], axis=0 if name == "output" else 1) for name in first
+        }
         found = call(backend, "transformer.attention", params, self.tokens[:, :2])
         assert_digits(found, [[[11.0, 0.0], [5.75, 5.25]]], "attention with two heads")
 
@@ -130,8 +136,16 @@ class TestDecide:
         states = np.array(states, float)
         tokens = np.zeros((1, len(states)), int) if tokens is None else np.array(tokens)
         params = {name: np.array(value, float) if name != "baseline" else value for name, value in params.items()}
-        return call(backend, "routed_block.decide", params, states, tokens, config=config(backend, **fields),
-                    traced=None if noise is None else {"noise": np.array(noise)}, training=training)  # fmt: skip
+        return call(
+            backend,
+            "routed_block.decide",
+            params,
+            states,
+            tokens,
+            config=config(backend, **fields),
+            traced=None if noise is None else {"noise": np.array(noise)},
+            training=training,
+        )
 
     def test_hash(self, backend):
         """The remainder of the id, of the id before (0 before the first), or of the position; gate 1."""
@@ -181,9 +195,13 @@ class TestDecide:
         1.5, whose first and second have the middle 1.75; for the others 1 and -0.5, -1 and 0.5, -2 and -1.5.
         """
         found = self.decide(
-            backend, [[4, 3, 1, 0], [4, 2, 3, 1]], {"router": np.eye(4), "bias": np.zeros(4)}, router="quantile",
-            num_experts=2, granularity=2,
-        )  # fmt: skip
+            backend,
+            [[4, 3, 1, 0], [4, 2, 3, 1]],
+            {"router": np.eye(4), "bias": np.zeros(4)},
+            router="quantile",
+            num_experts=2,
+            granularity=2,
+        )
         assert_same(found.routing.expert, [[0, 1], [0, 2]], what="two narrow experts of each token")
         assert_digits(found.bias, [1.75, 0.25, -0.25, -1.75], "bias after one step")
 
@@ -192,8 +210,15 @@ class TestDecide:
 
         Balance loss 2 (2/3 · 7/12 + 1/3 · 5/12) = 19/18; z-loss (log 4)² = 1.92181; half of each: 1.48868.
         """
-        found = self.decide(backend, [[LN3, 0], [0, LN3], [LN3, 0]], {"router": ONE}, router="top_k", num_experts=2,
-                            balance_weight=0.5, z_weight=0.5)  # fmt: skip
+        found = self.decide(
+            backend,
+            [[LN3, 0], [0, LN3], [LN3, 0]],
+            {"router": ONE},
+            router="top_k",
+            num_experts=2,
+            balance_weight=0.5,
+            z_weight=0.5,
+        )
         assert_same(found.routing.expert, [[0], [1], [0]], what="experts of top 1")
         assert_digits(found.routing.gate, [[0.75], [0.75], [0.75]], "gates of top 1")
         assert_digits(found.auxiliary, 1.48868, "balance loss and z-loss")
@@ -210,8 +235,15 @@ class TestDecide:
 
         Three tokens at expert 0, none at expert 1, 1.5 in the mean: the bias falls by 0.1 there and rises here.
         """
-        found = self.decide(backend, [[LN3, 0], [0, LN3], [0, LN3]], {"router": ONE, "bias": [0.3, 0]}, router="top_k",
-                            num_experts=2, gate="sigmoid", bias_rate=0.1)  # fmt: skip
+        found = self.decide(
+            backend,
+            [[LN3, 0], [0, LN3], [0, LN3]],
+            {"router": ONE, "bias": [0.3, 0]},
+            router="top_k",
+            num_experts=2,
+            gate="sigmoid",
+            bias_rate=0.1,
+        )
         assert_same(found.routing.expert, [[0], [0], [0]], what="experts by score and bias")
         assert_digits(found.routing.gate, [[0.75], [0.5], [0.5]], "gates without the bias")
         assert_digits(found.bias, [0.2, 0.1], "bias after one batch")
@@ -219,8 +251,16 @@ class TestDecide:
 
     def test_gshard(self, backend):
         """Gates 3/4 and 1/4 of both tokens. The second expert stays where its uniform is below 2 · 1/4."""
-        found = self.decide(backend, [[LN3, 0], [LN3, 0]], {"router": ONE}, noise=[0.49, 0.51], router="top_k",
-                            num_experts=2, k=2, sample_second=True)  # fmt: skip
+        found = self.decide(
+            backend,
+            [[LN3, 0], [LN3, 0]],
+            {"router": ONE},
+            noise=[0.49, 0.51],
+            router="top_k",
+            num_experts=2,
+            k=2,
+            sample_second=True,
+        )
         assert_digits(found.routing.gate, [[0.75, 0.25], [0.75, 0.0]], "gates of GShard")
 
     def test_reinforce(self, backend):
@@ -320,16 +360,32 @@ gate stand for a wide one. The baseline's 1/√64, and 1/√8 for the eight hidd
 def by_kind(tree: dict) -> dict:
     """Return the matrices of a model under the names of `STATED`."""
     dense, routed = tree["dense_ffn"], tree["routed_ffn"]
-    return {"embedding": tree["embedding"], **tree["blocks"]["attention"], **routed["baseline"],
-            "dense up": dense["up"], "dense down": dense["down"], "routed up": routed["up"],
-            "routed down": routed["down"], "router": routed["router"]}  # fmt: skip
+    return {
+        "embedding": tree["embedding"],
+        **tree["blocks"]["attention"],
+        **routed["baseline"],
+        "dense up": dense["up"],
+        "dense down": dense["down"],
+        "routed up": routed["up"],
+        "routed down": routed["down"],
+        "router": routed["router"],
+    }
 
 
 def test_deviations_of_initial_weights(backend):
     """None is above two stated deviations, some come near, and 0.88 of a deviation is left after the cut."""
     assert_digits(deviation_when_cut(), 0.87963, "deviation of a standard normal cut at 2")
-    fields = config(backend, vocab_size=100, d_model=64, num_blocks=8, num_heads=2, kqv_size=8, router="reinforce",
-                    num_experts=2, granularity=4)  # fmt: skip
+    fields = config(
+        backend,
+        vocab_size=100,
+        d_model=64,
+        num_blocks=8,
+        num_heads=2,
+        kqv_size=8,
+        router="reinforce",
+        num_experts=2,
+        granularity=4,
+    )
     on_the_host = getattr(backend, "name", "") == "routelaws.reference"
     tree = backend.transformer.init(np.random.default_rng(5) if on_the_host else jax.random.key(5), fields)
     found = by_kind(tree)

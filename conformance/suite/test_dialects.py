@@ -107,9 +107,12 @@ def test_values_at_balance(num_experts, k):
 def check_activations() -> None:
     """At 1 and at -3, to six digits of the larger; GELU is x times the normal distribution's share below x."""
     wanted = {
-        "GELU by tanh": [0.841192, -0.003637], "GELU by erf": [0.841345, -0.004050], "SiLU": [0.731059, -0.142278],
-        "GELU by sigmoid": [0.845796, -0.018071], "ReLU": [1.0, 0.0],
-    }  # fmt: skip
+        "GELU by tanh": [0.841192, -0.003637],
+        "GELU by erf": [0.841345, -0.004050],
+        "SiLU": [0.731059, -0.142278],
+        "GELU by sigmoid": [0.845796, -0.018071],
+        "ReLU": [1.0, 0.0],
+    }
     for dialect in SUBJECTS["activation"].dialects:
         assert np.round(dialect.function(np.array([1.0, -3.0])), 6).tolist() == wanted[dialect.name], dialect.name
 
@@ -215,8 +218,10 @@ def check_activation_is_named_wherever_it_is(name: str) -> None:
         return activation((x @ up).ravel()).reshape(len(x), -1) @ down
 
     def routed_ffn(params, x, expert, gate):
-        outputs = [g * expert_ffn(params["up"][e], params["down"][e], row[None])[0]
-                   for row, (e,), (g,) in zip(x, expert, gate, strict=True)]  # fmt: skip
+        outputs = [
+            g * expert_ffn(params["up"][e], params["down"][e], row[None])[0]
+            for row, (e,), (g,) in zip(x, expert, gate, strict=True)
+        ]
         return {"output": np.array(outputs), "dropped_fraction": 0.0}
 
     experts = SimpleNamespace(gelu=activation, expert_ffn=expert_ffn, routed_ffn=routed_ffn)
@@ -300,8 +305,9 @@ def test_the_fast_twin_speaks_ours(subject, name):
     check_speaks_itself_alone(subject, name, of_jax_arrays)
 
 
-@pytest.mark.parametrize(("subject", "path"), [(subject, path) for subject, (path, _) in dialects.FUNCTIONS.items()],
-                         ids=dialects.FUNCTIONS)  # fmt: skip
+@pytest.mark.parametrize(
+    ("subject", "path"), [(subject, path) for subject, (path, _) in dialects.FUNCTIONS.items()], ids=dialects.FUNCTIONS
+)
 def test_the_backend_speaks_ours(backend, subject, path, monkeypatch):
     """Another dialect fails, as its function does elsewhere; here it is called by its name."""
 

@@ -67,8 +67,10 @@ def check_orders_by_hand(backend) -> None:
         mask = {"mask": np.array(masks[masked], bool)} if masked else {}
         options = dict(num_experts=2, capacity=3, order=order)
         found = eager(backend, "experts.dispatch", "float32", expert, traced=priority | mask, **options)
-        for name, placement in (("dispatch", found), ("reference", reference.dispatch(expert, **options, **priority,
-                                                                                      **mask))):  # fmt: skip
+        for name, placement in (
+            ("dispatch", found),
+            ("reference", reference.dispatch(expert, **options, **priority, **mask)),
+        ):
             what = f"{name}, order {order}, mask {masked}"
             assert_same(placement.slot, slots, what=f"{what}: slot")
             assert_same(placement.kept, np.array(slots) < 3, what=f"{what}: kept")
@@ -99,8 +101,12 @@ def check_dispatch_options(backend, selection: Selection, capacity: int, order: 
         assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
 
 
-@given(selection=selections(shapes=((9, 4),)), capacity=st.sampled_from([1, 3]), order=orders,
-       masked=st.sampled_from(["nothing", "tokens", "choices"]))  # fmt: skip
+@given(
+    selection=selections(shapes=((9, 4),)),
+    capacity=st.sampled_from([1, 3]),
+    order=orders,
+    masked=st.sampled_from(["nothing", "tokens", "choices"]),
+)
 def test_dispatch_options(backend, selection, capacity, order, masked):
     check_dispatch_options(backend, selection, capacity, order, masked)
 
@@ -139,8 +145,9 @@ def check_order_of_drops(backend, selection: Selection, factor: float, order: st
     arrays = (inputs["params"], inputs["x"], selection.expert, inputs["gate"])
     for sign in (None, -1) if order == "priority" else (None,):
         priority = {} if sign is None else {"priority": sign * inputs["gate"]}
-        found = run(backend, "experts.routed_ffn", "float32", *arrays, traced=priority, capacity_factor=factor,
-                    order=order)  # fmt: skip
+        found = run(
+            backend, "experts.routed_ffn", "float32", *arrays, traced=priority, capacity_factor=factor, order=order
+        )
         wanted = reference.routed_ffn(*arrays, factor, order=order, **priority)
         what = f"routed_ffn, order {order}, sign {sign}, {selection.expert.shape}, {selection.loads}, c {factor}"
         scale = UNIT["float32"] * ffn_scale(inputs, selection.expert)
@@ -334,10 +341,20 @@ def check_fine_grained(backend, selection: Selection, granularity: int, factor: 
     options = dict(routed_ffn=backend.experts.routed_ffn, factor=factor, order="token")
     coarse = gradient(weighted_output, inputs, selection.expert, weights, **options)
     found = gradient(weighted_output, fine, expert, weights, **options)
-    output = run(backend, "experts.routed_ffn", "float64", fine["params"], fine["x"], expert, fine["gate"],
-                 capacity_factor=factor, order="token").output  # fmt: skip
-    wanted = reference.routed_ffn(inputs["params"], inputs["x"], selection.expert, inputs["gate"], factor,
-                                  order="token").output  # fmt: skip
+    output = run(
+        backend,
+        "experts.routed_ffn",
+        "float64",
+        fine["params"],
+        fine["x"],
+        expert,
+        fine["gate"],
+        capacity_factor=factor,
+        order="token",
+    ).output
+    wanted = reference.routed_ffn(
+        inputs["params"], inputs["x"], selection.expert, inputs["gate"], factor, order="token"
+    ).output
     scale = UNIT["float64"] * ffn_scale(inputs, selection.expert)
     what = f"G = {granularity}, {selection.expert.shape}, {selection.loads}, c {factor}"
     assert_close_bounded("experts.routed_ffn", output, wanted, scale, what=f"routed_ffn, {what}")
@@ -348,8 +365,7 @@ def check_fine_grained(backend, selection: Selection, granularity: int, factor: 
         assert_close_bounded("experts.fine_grained", ours, theirs, UNIT["float64"] * whole, what=f"{what}, leaf {part}")
 
 
-@pytest.mark.parametrize("granularity, factor",
-                         [(1, 0.6), (2, 0.6), pytest.param(3, math.inf, marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.parametrize("granularity, factor", [(1, 0.6), (2, 0.6), pytest.param(3, math.inf, marks=pytest.mark.slow)])
 def test_fine_grained(backend, granularity, factor):
     check_fine_grained(backend, Selection(np.arange(18).reshape(9, 2) % 5 % 3, 3, "random", 3), granularity, factor)
 

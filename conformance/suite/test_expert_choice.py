@@ -105,8 +105,9 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
     ours = reference.expert_choice_router(padded, mask=mask, **options)
     again = reference.expert_choice_router(padded, mask=mask, held=ours, **options)
     held = {"held": backend.notation.ExpertChoice(*ours)}
-    found, kept = (eager(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options)
-                   for more in ({}, held))  # fmt: skip
+    found, kept = (
+        eager(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options) for more in ({}, held)
+    )
     what = f"expert_choice_router with 4 of 7 real, {drawn.family}, c {factor}, {precision}"
     scale = unit_of(z, precision)[mask, 0][alone.token] * alone.gate + np.finfo(precision).tiny
     for name, choice in (("", found), ("held, ", kept), ("reference, ", ours), ("reference, held, ", again)):
@@ -117,8 +118,12 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
         assert_close_bounded("expert_choice.gate", gate[:, :taken], alone.gate, scale, what=f"{name}{what}: gate")
 
 
-@given(drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)), precision=precisions,
-       factor=st.sampled_from([2.0, float("inf")]), seed=seeds)  # fmt: skip
+@given(
+    drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)),
+    precision=precisions,
+    factor=st.sampled_from([2.0, float("inf")]),
+    seed=seeds,
+)
 def test_padding(backend, drawn, precision, factor, seed):
     """By the sigmoid, so that ties and orders are those of the logits."""
     check_padding(backend, drawn, precision, factor, seed)
@@ -169,10 +174,12 @@ def weights(seed: int, num_experts: int, precision: str = "float64"):
 
 def size_of(params, x):
     """Return [E, T], the sum of the absolute terms of each expert's output, largest over d."""
-    return np.array([
-        (np.abs(x) @ np.abs(up) @ np.abs(down)).max(axis=1)
-        for up, down in zip(params["up"], params["down"], strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [
+            (np.abs(x) @ np.abs(up) @ np.abs(down)).max(axis=1)
+            for up, down in zip(params["up"], params["down"], strict=True)
+        ]
+    )
 
 
 def check_ffn(backend, factor: float, precision: str, seed: int) -> None:

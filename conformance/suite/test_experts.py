@@ -41,12 +41,17 @@ def layer(selection: Selection, precision: str = "float64") -> dict:
     random = np.random.default_rng(selection.seed)
     num_tokens, k = selection.expert.shape
     num_experts = selection.num_experts
-    return rounded({
-        "params": {"up": random.standard_normal((num_experts, D, F)) / 2,
-                   "down": random.standard_normal((num_experts, F, D)) / 2},
-        "x": random.standard_normal((num_tokens, D)),
-        "gate": random.uniform(0.2, 1, (num_tokens, k)) * random.choice([-1, 1], (num_tokens, k)),
-    }, precision)  # fmt: skip
+    return rounded(
+        {
+            "params": {
+                "up": random.standard_normal((num_experts, D, F)) / 2,
+                "down": random.standard_normal((num_experts, F, D)) / 2,
+            },
+            "x": random.standard_normal((num_tokens, D)),
+            "gate": random.uniform(0.2, 1, (num_tokens, k)) * random.choice([-1, 1], (num_tokens, k)),
+        },
+        precision,
+    )
 
 
 def check_expert_capacity(backend, num_tokens, num_experts, k, factor) -> None:
@@ -100,8 +105,10 @@ def test_dispatch(backend, selection, capacity):
 def check_order_of_dispatch(backend) -> None:
     """First choices before second choices, earlier tokens first; said without the reference."""
     expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
-    for dispatch in (lambda *a: run(backend, "experts.dispatch", "float32", a[0], num_experts=a[1], capacity=a[2]),
-                     reference.dispatch):  # fmt: skip
+    for dispatch in (
+        lambda *a: run(backend, "experts.dispatch", "float32", a[0], num_experts=a[1], capacity=a[2]),
+        reference.dispatch,
+    ):
         found = dispatch(expert, 2, 2)
         # Expert 0: first choices of tokens 1, 2, 3, then the second choice of token 0.
         assert np.asarray(found.slot).tolist() == [[0, 3], [0, 1], [1, 2], [2, 3]]
@@ -128,8 +135,13 @@ def check_expert_ffn(backend, selection: Selection, precision: str) -> None:
     inputs = layer(selection, precision)
     x, up, down = inputs["x"] * 3, inputs["params"]["up"][0], inputs["params"]["down"][0]
     found = run(backend, "experts.expert_ffn", precision, up, down, x)
-    assert_close_bounded(bound_in("experts.ffn", precision), found, reference.expert_ffn(up, down, x),
-                         UNIT[precision] * (np.abs(x) @ np.abs(up) @ np.abs(down)), what="expert_ffn")  # fmt: skip
+    assert_close_bounded(
+        bound_in("experts.ffn", precision),
+        found,
+        reference.expert_ffn(up, down, x),
+        UNIT[precision] * (np.abs(x) @ np.abs(up) @ np.abs(down)),
+        what="expert_ffn",
+    )
 
 
 @given(selection=selections(), precision=precisions)
@@ -144,8 +156,9 @@ def check_combine(backend, selection: Selection, capacity: int, precision: str) 
     outputs = np.random.default_rng(selection.seed + 1).standard_normal((selection.num_experts, capacity, D))
     outputs = rounded(outputs, precision)
     placement = reference.dispatch(selection.expert, selection.num_experts, capacity)
-    found = run(backend, "experts.combine", precision, outputs, selection.expert,
-                backend.experts.Placement(*placement), gate)  # fmt: skip
+    found = run(
+        backend, "experts.combine", precision, outputs, selection.expert, backend.experts.Placement(*placement), gate
+    )
     wanted = reference.combine(outputs, selection.expert, placement, gate)
     scale = UNIT[precision] * reference.combine(np.abs(outputs), selection.expert, placement, np.abs(gate))
     name = bound_in("experts.combine", precision)
@@ -252,8 +265,16 @@ def test_types(backend):
     placement = run(backend, "experts.dispatch", "float32", selection.expert, num_experts=3, capacity=2)
     assert [field.dtype for field in placement] == [jnp.int32, jnp.bool_, jnp.int32]
     for factor in FACTORS:
-        found = run(backend, "experts.routed_ffn", "float32", inputs["params"], inputs["x"], selection.expert,
-                    inputs["gate"], capacity_factor=factor)  # fmt: skip
+        found = run(
+            backend,
+            "experts.routed_ffn",
+            "float32",
+            inputs["params"],
+            inputs["x"],
+            selection.expert,
+            inputs["gate"],
+            capacity_factor=factor,
+        )
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
 
 

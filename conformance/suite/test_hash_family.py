@@ -282,8 +282,12 @@ def check_multi_hash(backend, precision: str, seed: int) -> None:
     """k narrow experts out of a bank = GELU of the joined [B_h1 x, ..., B_hk x], then the joined [C_h1, ...]."""
     num_experts, k, d, f = 3, 2, 4, 6
     random = np.random.default_rng(seed)
-    up, down, x, ids = (random.standard_normal((num_experts, d, f)), random.standard_normal((num_experts, f, d)),
-                        random.standard_normal((8, d)), random.integers(0, 24, 8))  # fmt: skip
+    up, down, x, ids = (
+        random.standard_normal((num_experts, d, f)),
+        random.standard_normal((num_experts, f, d)),
+        random.standard_normal((8, d)),
+        random.integers(0, 24, 8),
+    )
     up, down, x = (part.astype(precision).astype(float) for part in (up, down, x))
     table = random.integers(0, num_experts, (24, k)).astype(np.int32)  # columns agree in some rows
     found = backend.routers.hash_layer.multi_hash(table, num_experts)

@@ -79,8 +79,11 @@ def check_sets(backend) -> None:
     """As many different sets of experts as steps give; in the first run, of the most frequent tokens, one for each."""
     for num_experts, k in ((5, 2), (12, 4), (16, 2), (9, 3)):
         table = backend.routers.hash_layer.modulo_table(num_experts**2, num_experts, k)
-        circle = [[(e + j * step) % num_experts for j in range(k)]
-                  for e in range(num_experts) for step in range(1, num_experts)]  # fmt: skip
+        circle = [
+            [(e + j * step) % num_experts for j in range(k)]
+            for e in range(num_experts)
+            for step in range(1, num_experts)
+        ]
         assert sets_of(table) == {frozenset(chosen) for chosen in circle if len(set(chosen)) == k}, (num_experts, k)
         assert len(sets_of(np.asarray(table)[:num_experts])) == num_experts, (num_experts, k)
 

@@ -60,8 +60,14 @@ def check_profile(module, names) -> None:
     asked = [module.Quantity(name, *PLACE) for name in names]
     for interval in module.profile_intervals(size, experts, 10**log_loss, asked, LEVEL):
         quantity, scale = QUANTITIES[interval.quantity.name]
-        wanted = quiet_interval(lambda t: [Bounded(*t).log_loss(*cell) for cell in CELLS], quantity, np.array(LAW),
-                                log_loss, LEVEL, interval.quantity.name == "observation")  # fmt: skip
+        wanted = quiet_interval(
+            lambda t: [Bounded(*t).log_loss(*cell) for cell in CELLS],
+            quantity,
+            np.array(LAW),
+            log_loss,
+            LEVEL,
+            interval.quantity.name == "observation",
+        )
         close([scale(end) for end in interval[1:4]], wanted, interval.quantity.name)
 
 
@@ -89,8 +95,13 @@ def test_covariances_of_quiet_rows(backend, file):
         found = getattr(module, fit)(first, second, 10**log_loss)
         assert found.status == "interior" and tuple(found.coefficients[6:]) == rest
         for i, name in enumerate(law._fields[:6]):
-            wanted = quiet_interval(lambda t: [type(law)(*t, *rest).log_loss(*cell) for cell in cells],
-                                    lambda t, i=i: t[i], np.array(law[:6]), log_loss, LEVEL)  # fmt: skip
+            wanted = quiet_interval(
+                lambda t: [type(law)(*t, *rest).log_loss(*cell) for cell in cells],
+                lambda t, i=i: t[i],
+                np.array(law[:6]),
+                log_loss,
+                LEVEL,
+            )
             value, reach = found.coefficients[i], quantile * math.sqrt(found.covariance[i, i])
             close((value, value - reach, value + reach), wanted, name)
 
@@ -111,8 +122,12 @@ LINEAR = {
     "separable": (np.array([1e7, 1e7, 1e8, 1e8, 1e9, 1e9]), np.array([1.0, 8, 2, 64, 4, 512]), [-0.08, -0.03, 1.1]),
     "bilinear": (np.repeat([1e7, 1e9], 4), np.tile([1.0, 4.0, 32.0, 256.0], 2), [-0.08, -0.1, 0.008, 1.1]),
 }
-REFERENCE = {"dense": dense.fit_dense, "per-size": log_linear.fit_per_size, "separable": log_linear.fit_separable,
-             "bilinear": log_linear.fit_bilinear}  # fmt: skip
+REFERENCE = {
+    "dense": dense.fit_dense,
+    "per-size": log_linear.fit_per_size,
+    "separable": log_linear.fit_separable,
+    "bilinear": log_linear.fit_bilinear,
+}
 
 
 def linear_fits(backend, name: str) -> tuple:
@@ -283,6 +298,11 @@ def test_intervals_of_the_released_design_hold_the_truth_as_often_as_measured(ba
 
 def large_truths() -> dict[str, float]:
     """Return the true value of each quantity at LARGE_PLACE, in its unit."""
-    placed = {"slope": LAW.slope(LARGE_PLACE[0]), "gain": LAW.gain(*LARGE_PLACE), "prediction": LAW.loss(*LARGE_PLACE),
-              "effective_parameters": LAW.worth(*LARGE_PLACE), "N_cutoff": LAW.cutoff()}  # fmt: skip
+    placed = {
+        "slope": LAW.slope(LARGE_PLACE[0]),
+        "gain": LAW.gain(*LARGE_PLACE),
+        "prediction": LAW.loss(*LARGE_PLACE),
+        "effective_parameters": LAW.worth(*LARGE_PLACE),
+        "N_cutoff": LAW.cutoff(),
+    }
     return LAW._asdict() | placed

@@ -69,8 +69,13 @@ def test_fits_agree_with_the_reference(backend, table):
     check("laws.dense.covariance", abs(found.covariance[0, 0] - error**2), scale=rounding * error**2)
     if 1e-100 < wanted.coefficients.N_c < 1e100:  # beyond, its variance is not a number of float64
         log_critical = math.log10(found.coefficients.N_c)
-        assert_close_bounded("laws.dense.prediction", np.log10(reference.predict_loss(SIZES, found.coefficients)),
-                             predicted[0], 1 + abs(log_critical), what="one law")  # fmt: skip
+        assert_close_bounded(
+            "laws.dense.prediction",
+            np.log10(reference.predict_loss(SIZES, found.coefficients)),
+            predicted[0],
+            1 + abs(log_critical),
+            what="one law",
+        )
         error = np.sqrt(np.diag(wanted.covariance))
         scale = rounding * error * error[:, None] * (1 + abs(log_critical))
         assert_close_bounded("laws.dense.covariance", found.covariance, wanted.covariance, scale, what="covariance")

@@ -109,9 +109,10 @@ def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
 def test_a_law_of_the_users_own_is_refitted(backend):
     """The mean of log10 L: leaving row i out, it is off by n/(n - 1) times the row's distance from the mean."""
     law = backend.laws.catalogue.LAWS["dense"]._replace(
-        name="mean", fit=lambda size, loss: np.log10(loss).mean(),
+        name="mean",
+        fit=lambda size, loss: np.log10(loss).mean(),
         predict=lambda fit, size: np.full(size.shape, 10.0**fit),
-    )  # fmt: skip
+    )
     loss = 10.0 ** np.array([0.1, 0.2, 0.6])
     for module in (backend.laws.held_out, reference):
         found = module.leave_one_out(law, [np.array([1e6, 1e7, 1e8])], loss)
@@ -191,11 +192,13 @@ def test_comparison_of_forms(backend):
     runs = table(1e-3, SIZES)
     columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
     names = ("per-size", "separable", "bilinear", "routed-bounded")
-    found = backend.laws.held_out.compare_forms([backend.laws.catalogue.LAWS[name] for name in names], columns,
-                                                runs.loss, runs.dense_parameters)  # fmt: skip
+    found = backend.laws.held_out.compare_forms(
+        [backend.laws.catalogue.LAWS[name] for name in names], columns, runs.loss, runs.dense_parameters
+    )
     for scores, groups in (
-        (found.leave_one_out, np.arange(runs.loss.size)), (found.leave_one_group_out, runs.dense_parameters),
-    ):  # fmt: skip
+        (found.leave_one_out, np.arange(runs.loss.size)),
+        (found.leave_one_group_out, runs.dense_parameters),
+    ):
         by_name = {score.name: score for score in scores}
         assert tuple(by_name) == names
         best = by_name["routed-bounded"]
@@ -203,16 +206,21 @@ def test_comparison_of_forms(backend):
         for name in ("separable", "bilinear"):
             score = by_name[name]
             difference = score.held_out.errors**2 - best.held_out.errors**2
-            sums = [difference[groups == group].sum() - difference.mean() * (groups == group).sum()
-                    for group in np.unique(groups)]  # fmt: skip
+            sums = [
+                difference[groups == group].sum() - difference.mean() * (groups == group).sum()
+                for group in np.unique(groups)
+            ]
             error = math.sqrt(len(sums) * np.var(sums, ddof=1)) / difference.size
             check("laws.held_out.paired", abs(score.excess - difference.mean()), best.held_out.rmsle**2)
             check("laws.held_out.paired", abs(score.standard_error - error), best.held_out.rmsle**2)
             assert score.verdict == ("worse" if difference.mean() > error else "as good as the best")
         assert by_name["separable"].verdict == "worse"
     assert found.leave_one_group_out[0].verdict == "predicts nothing"
-    check("laws.held_out.paired", abs(found.leave_one_out[1].standard_error - standard_error_of_a_mean(found)),
-          found.leave_one_out[3].held_out.rmsle ** 2)  # fmt: skip
+    check(
+        "laws.held_out.paired",
+        abs(found.leave_one_out[1].standard_error - standard_error_of_a_mean(found)),
+        found.leave_one_out[3].held_out.rmsle ** 2,
+    )
 
 
 def test_two_groups_are_enough_for_a_standard_error(backend):
@@ -276,8 +284,10 @@ def test_released_errors(backend, router):
     rows = {name: module.leave_one_out(laws[name], runs[:2], runs.loss).rmsle for name in FORMS[1:5]}
     assert (round(rows["separable"], 4), round(rows["bilinear"], 4)) == PAPER[router]
     assert rows["routed-bounded"] < rows["bilinear"] and rows["per-size"] < rows["routed-bounded"]
-    sizes = {name: module.leave_one_group_out(laws[name], runs[:2], runs.loss, runs.dense_parameters).rmsle
-             for name in FORMS[2:5]}  # fmt: skip
+    sizes = {
+        name: module.leave_one_group_out(laws[name], runs[:2], runs.loss, runs.dense_parameters).rmsle
+        for name in FORMS[2:5]
+    }
     assert rows["routed-bounded"] < sizes["routed-bounded"] < sizes["bilinear"] < sizes["separable"]
 
 

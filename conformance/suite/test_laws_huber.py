@@ -138,16 +138,24 @@ def test_a_wider_search_finds_nothing_lower(backend, runs, share):
 def test_above_every_residual_it_is_least_squares(backend, runs):
     found, squares = backend.laws.fitting.fit_routed(*runs, 5.0), backend.laws.fitting.fit_routed(*runs)
     assert squares.criterion == "mean squared difference of log10 losses"
-    check_same(found, squares._replace(objective=squares.objective * squares.rows / 2, criterion=found.criterion), runs,
-               backend)  # fmt: skip
+    check_same(
+        found,
+        squares._replace(objective=squares.objective * squares.rows / 2, criterion=found.criterion),
+        runs,
+        backend,
+    )
 
 
 def test_above_every_residual_the_reference_is_least_squares_too(backend):
     runs = Runs(*(column[::2] for column in noisy_released_design(1e-3)))
     found, squares = reference.fit_routed(*runs, 5.0), reference.fit_routed(*runs)
     assert squares.criterion == backend.laws.fitting.fit_routed(*runs).criterion
-    check_same(squares._replace(objective=squares.objective * squares.rows / 2, criterion=found.criterion), found, runs,
-               backend)  # fmt: skip
+    check_same(
+        squares._replace(objective=squares.objective * squares.rows / 2, criterion=found.criterion),
+        found,
+        runs,
+        backend,
+    )
 
 
 @given(runs=noisy_tables(), share=SHARES)

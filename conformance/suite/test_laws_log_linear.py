@@ -136,8 +136,9 @@ def test_fits_agree_with_the_reference(backend, runs, kind):
     error = np.sqrt(np.diagonal(wanted.covariance, axis1=-2, axis2=-1))
     # A coefficient's rounding is its standard error per unit of residual, times that of a log10 loss.
     unit = (error / wanted.rmsle).T
-    for ours, theirs, each in zip(found.coefficients[kind == "PerSize":], wanted.coefficients[kind == "PerSize":], unit,
-                                  strict=True):  # fmt: skip
+    for ours, theirs, each in zip(
+        found.coefficients[kind == "PerSize" :], wanted.coefficients[kind == "PerSize" :], unit, strict=True
+    ):
         assert_close_bounded("laws.log_linear.coefficient", ours, theirs, each, what=f"{name} {wanted.coefficients}")
     unit = rounding * error[..., :, None] * error[..., None, :]
     assert_close_bounded("laws.log_linear.covariance", found.covariance, wanted.covariance, unit, what=name)
@@ -151,8 +152,11 @@ def test_no_coefficients_are_better(backend, runs):
     n, e = np.log10(runs.dense_parameters), np.log10(runs.num_experts)
     fast = backend.laws.log_linear
     fits = {"fit_separable": (n, e), "fit_bilinear": (n, e, n * e)}
-    fits["fit_per_size"] = [column * (runs.dense_parameters == size) for size in np.unique(runs.dense_parameters)
-                            for column in (np.ones_like(n), e)]  # fmt: skip
+    fits["fit_per_size"] = [
+        column * (runs.dense_parameters == size)
+        for size in np.unique(runs.dense_parameters)
+        for column in (np.ones_like(n), e)
+    ]
     for name, columns in fits.items():
         found = getattr(fast, name)(*runs)
         predicted = fast.predict_loss(runs.dense_parameters, runs.num_experts, found.coefficients)
@@ -255,8 +259,10 @@ def test_released_runs(backend, router):
     for module in (backend.laws.log_linear, reference):
         slopes = module.fit_per_size(*every).coefficients.b
         assert_close_bounded("laws.log_linear.printed", slopes, SLOPES[router], what="slopes per size")
-        found = [leave_one_out(module, module.fit_per_size, every),
-                 *(leave_one_out(module, fit, one) for fit in (module.fit_separable, module.fit_bilinear))]  # fmt: skip
+        found = [
+            leave_one_out(module, module.fit_per_size, every),
+            *(leave_one_out(module, fit, one) for fit in (module.fit_separable, module.fit_bilinear)),
+        ]
         assert_close_bounded("laws.log_linear.printed", found, HELD_OUT[router], what="leave-one-out")
 
 
@@ -286,8 +292,10 @@ LEAST = {"fit_bilinear": 5, "fit_separable": 4, "fit_per_size": 5}
 
 @pytest.mark.parametrize("name", LEAST)
 def test_the_least_number_of_rows_is_enough(backend, name):
-    rows = tuple(np.array(column)[: LEAST[name]] for column in
-                 ([1e7, 1e8, 1e7, 1e8, 1e8], [1, 1, 4, 4, 4], [3.0, 2.5, 2.75, 2.4, 2.35]))  # fmt: skip
+    rows = tuple(
+        np.array(column)[: LEAST[name]]
+        for column in ([1e7, 1e8, 1e7, 1e8, 1e8], [1, 1, 4, 4, 4], [3.0, 2.5, 2.75, 2.4, 2.35])
+    )
     found, wanted = (getattr(module, name)(*rows) for module in (backend.laws.log_linear, reference))
     assert found.rows == wanted.rows == LEAST[name]
     for ours, theirs in zip(found.coefficients, wanted.coefficients, strict=True):
@@ -316,8 +324,12 @@ def test_what_cannot_be_fitted_is_named(backend, name, columns, message):
 def test_what_per_size_lines_cannot_say_is_named(backend):
     for module in (backend.laws.log_linear, reference):
         lines = module.PerSizeCoefficients(np.array([1e7]), np.array([-0.03]), np.array([0.5]))
-        for name, arguments in {"slope_in_parameters": (2.0,), "size_for_loss": (2.0, 2.0), "cutoff": (),
-                                "effective_parameter_count": (1e7, 2.0)}.items():  # fmt: skip
+        for name, arguments in {
+            "slope_in_parameters": (2.0,),
+            "size_for_loss": (2.0, 2.0),
+            "cutoff": (),
+            "effective_parameter_count": (1e7, 2.0),
+        }.items():
             with pytest.raises(ValueError, match="per-size lines say nothing between sizes"):
                 getattr(module, name)(*arguments, lines)
         with pytest.raises(ValueError, match="a is 0"):

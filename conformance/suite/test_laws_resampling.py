@@ -66,8 +66,11 @@ def spread_of(interval) -> float:
 
 @given(data=st.data(), rows=st.integers(1, 9), lines=st.integers(1, 4))
 def test_bootstrap_weights(backend, data, rows, lines):
-    drawn = np.array(data.draw(st.lists(st.lists(st.integers(0, rows - 1), min_size=rows, max_size=rows),
-                                        min_size=lines, max_size=lines)))  # fmt: skip
+    drawn = np.array(
+        data.draw(
+            st.lists(st.lists(st.integers(0, rows - 1), min_size=rows, max_size=rows), min_size=lines, max_size=lines)
+        )
+    )
     share = data.draw(st.sampled_from([0.01, 0.5, 0.99]))
     counts = [[int((line == row).sum()) for row in range(rows)] for line in drawn]
     for module in (backend.laws.resampling, reference):
@@ -220,8 +223,9 @@ def test_a_higher_level_is_a_wider_interval(backend):
     runs, (ours, _) = table(), asked(backend)
     weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(2).random((99, runs.loss.size)))
     by_rows = [backend.laws.resampling.bootstrap(*runs, weights, ours, level).intervals for level in (0.5, 0.95)]
-    by_size = [backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours, level).intervals
-               for level in (0.5, 0.95)]  # fmt: skip
+    by_size = [
+        backend.laws.resampling.jackknife(*runs, runs.dense_parameters, ours, level).intervals for level in (0.5, 0.95)
+    ]
     for narrow, wide in (by_rows, by_size):
         for one, other in zip(narrow, wide, strict=True):
             assert other.low <= one.low <= one.high <= other.high and other.low < other.high

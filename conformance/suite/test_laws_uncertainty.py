@@ -74,8 +74,9 @@ def compare_intervals(found, wanted):
     name = wanted.quantity.name
     assert tuple(found.quantity[:1]) == (name,) and found.extrapolated == wanted.extrapolated, (found, wanted)
     if name in ("E_start", "E_max"):  # what the rows see is the reciprocal
-        found, wanted = (item._replace(value=1 / item.value, low=1 / item.high, high=1 / item.low)
-                         for item in (found, wanted))  # fmt: skip
+        found, wanted = (
+            item._replace(value=1 / item.value, low=1 / item.high, high=1 / item.low) for item in (found, wanted)
+        )
     length = wanted.high - wanted.low
     for ours, theirs, kind in zip(found[1:4], wanted[1:4], ("value", "end", "end"), strict=True):
         if not (math.isfinite(theirs) and theirs != 0):
@@ -103,11 +104,18 @@ def law_says(name: str, place: tuple[float, float], law: np.ndarray) -> np.ndarr
     loss = a * size + b * log_experts(experts) + c * size * log_experts(experts) + d
     start = np.log10(E_start)
     return {
-        "a": a, "b": b, "c": c, "d": d, "E_start": start, "E_max": np.log10(E_max), "slope": b + c * size,
-        "N_cutoff": np.where(c > 0, -b / np.where(c > 0, c, 1.0), np.inf), "prediction": loss,
+        "a": a,
+        "b": b,
+        "c": c,
+        "d": d,
+        "E_start": start,
+        "E_max": np.log10(E_max),
+        "slope": b + c * size,
+        "N_cutoff": np.where(c > 0, -b / np.where(c > 0, c, 1.0), np.inf),
+        "prediction": loss,
         "gain": (b + c * size) * (log_experts(experts) - start),
         "effective_parameters": (loss - b * start - d) / (a + c * start),
-    }[name]  # fmt: skip
+    }[name]
 
 
 class Allowed:
@@ -218,9 +226,10 @@ def test_ends_are_attained(backend, noise):
     runs, place, module = attained_table(noise), (1e8, 24.0), backend.laws.uncertainty
     allowed = Allowed(backend, runs)
     start, top = module.profile_intervals(*runs, [module.Quantity("E_start"), module.Quantity("E_max")])
-    E_start, unmaximal = (v.ravel() for v in np.meshgrid(
-        np.geomspace(start.low, start.high, 161), np.linspace(1 / top.high, 1 / top.low, 161)
-    ))  # fmt: skip
+    E_start, unmaximal = (
+        v.ravel()
+        for v in np.meshgrid(np.geomspace(start.low, start.high, 161), np.linspace(1 / top.high, 1 / top.low, 161))
+    )
     E_start, unmaximal = E_start[E_start * unmaximal < 0.99], unmaximal[E_start * unmaximal < 0.99]
     bend = (1 - E_start * unmaximal) * unmaximal
     rise = (1 - E_start * unmaximal) ** 2 / E_start
@@ -245,14 +254,17 @@ def test_ends_are_attained(backend, noise):
                 continue
             v = math.log10(end) if name in LOGARITHMIC else end
             g, t = {
-                "a": ((0, one, 0, -start), v), "c": ((0, 0, 0, one), v), "b": ((0, 0, one, -8 * one), v),
-                "d": ((one, -8 * one, -start, 8 * start), v), "slope": ((0, 0, one, size * one), v),
+                "a": ((0, one, 0, -start), v),
+                "c": ((0, 0, 0, one), v),
+                "b": ((0, 0, one, -8 * one), v),
+                "d": ((one, -8 * one, -start, 8 * start), v),
+                "slope": ((0, 0, one, size * one), v),
                 "gain": ((0, 0, growth, size * growth), v),
                 "prediction": ((one, size * one, growth, size * growth), v),
                 "observation": ((one, size * one, growth, size * growth), v),
                 "effective_parameters": ((0, (size + 8 - v) * one, growth, size * growth), 0.0),
                 "N_cutoff": ((0, 0, one, (v - 8) * one), 0.0),
-            }[name]  # fmt: skip
+            }[name]
             g = np.stack([np.broadcast_to(part, one.shape) for part in g], axis=1)
             across = np.linalg.solve(np.swapaxes(triangle, 1, 2), g[:, :, None])[:, :, 0]
             miss = np.sum(across * scores, axis=1) - t
@@ -282,9 +294,14 @@ def test_the_reference_s_ends_at_one_shape_by_constrained_least_squares(shape, s
     design = np.stack([n, log_experts, n * log_experts, np.ones(n.size)], axis=1)
     start, here = math.log10(shape[0]), float(np.log10(routed.effective_experts(place[1], *shape)))
     h = {
-        "a": (1, 0, 0, 0), "b": (0, 1, -8, 0), "c": (0, 0, 1, 0), "d": (-8, 0, 0, 1), "slope": (0, 1, 0, 0),
-        "gain": (0, here - start, 0, 0), "prediction": (0, here, 0, 1),
-    }  # fmt: skip
+        "a": (1, 0, 0, 0),
+        "b": (0, 1, -8, 0),
+        "c": (0, 0, 1, 0),
+        "d": (-8, 0, 0, 1),
+        "slope": (0, 1, 0, 0),
+        "gain": (0, here - start, 0, 0),
+        "prediction": (0, here, 0, 1),
+    }
     seen = 0
     for name in (*h, "effective_parameters", "N_cutoff"):
         quantity = reference.Quantity(name, *place)
@@ -292,8 +309,10 @@ def test_the_reference_s_ends_at_one_shape_by_constrained_least_squares(shape, s
         for v in _allowed.at_shape(rows, quantity, limit, *curve)[2:]:
             if not math.isfinite(v):
                 continue
-            at = {"effective_parameters": ((v - 8) * np.array([1, 0, start, 0]) - [0, here - start, 0, 0], 0.0),
-                  "N_cutoff": (np.array([0, 1, v - 8, 0]), 0.0)}.get(name)  # fmt: skip
+            at = {
+                "effective_parameters": ((v - 8) * np.array([1, 0, start, 0]) - [0, here - start, 0, 0], 0.0),
+                "N_cutoff": (np.array([0, 1, v - 8, 0]), 0.0),
+            }.get(name)
             condition, s = (np.array(h[name], dtype=np.float64), v) if at is None else at
             least = constrained_sum(design, rows.log_loss, condition, s)
             check("laws.uncertainty.constrained", abs(least / limit - 1), message=f"{name} {v}")
@@ -317,8 +336,10 @@ def test_ends_of_the_shape_are_attained(backend, noise):
 
     ratios, starts = 1 + np.logspace(-3, 6, 2000), np.logspace(0, 3, 2000)
     shares([end for end in (start.low, start.high) if end > 1], lambda end: [(end, end * ratio) for ratio in ratios])
-    shares([end for end in (top.low, top.high) if math.isfinite(end)],
-           lambda end: [(E_start, end) for E_start in starts if E_start < end])  # fmt: skip
+    shares(
+        [end for end in (top.low, top.high) if math.isfinite(end)],
+        lambda end: [(E_start, end) for E_start in starts if E_start < end],
+    )
     # An end at the edge of the domain: the edge itself is allowed.
     if start.low == 1:
         assert least([(1.0, ratio) for ratio in ratios]) <= allowed.limit
@@ -492,8 +513,9 @@ def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
 def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
     module, (size, experts) = backend.laws.uncertainty, (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
     law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, E_max)
-    [found] = module.profile_intervals(size, experts, routed.predict_loss(size, experts, law),
-                                       [module.Quantity("E_max")])  # fmt: skip
+    [found] = module.profile_intervals(
+        size, experts, routed.predict_loss(size, experts, law), [module.Quantity("E_max")]
+    )
     assert found.extrapolated == outside, f"E_max is {found.value}; the largest E of the table is {EXPERTS[-1]}"
 
 

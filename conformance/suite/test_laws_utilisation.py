@@ -83,8 +83,9 @@ def test_it_is_the_law_of_experts_in_other_units(backend, law, flops, used):
     """With u = 0.02: E' = 1 + (B - B_min)/u, and the coefficients after the change of unit, the other way round."""
     unit, ours = 0.02, backend.laws.utilisation.UtilisationCoefficients(*law)
     shift = math.log10(unit)
-    other = routed.RoutedCoefficients(law.a + law.c * shift, law.b, law.c, law.d + law.b * shift, law.B_start / unit,
-                                      law.B_max / unit)  # fmt: skip
+    other = routed.RoutedCoefficients(
+        law.a + law.c * shift, law.b, law.c, law.d + law.b * shift, law.B_start / unit, law.B_max / unit
+    )
     wanted = routed.predict_loss(flops, 1 + (used - 0.2) / unit, other)
     found = backend.laws.utilisation.predict_loss(flops, used, ours)
     assert_close_bounded("laws.utilisation.value", found, wanted, wanted, what=f"predict_loss {law}")
@@ -148,8 +149,10 @@ def test_exact_tables_give_their_law_back(backend, law):
                 error = abs(getattr(found.coefficients, name) / getattr(law, name) - 1)
                 check("laws.fitting.exact_coefficient", error, message=f"{name} of {law}")
         check("laws.fitting.exact_coefficient", abs(found.coefficients.c - law.c), scale=0.01)
-        held = [math.isinf(law.B_max) if name == "B_max" else law.B_start == 0.02 if name == "B_start" else
-                name == "B_min" for name in law._fields]  # fmt: skip
+        held = [
+            math.isinf(law.B_max) if name == "B_max" else law.B_start == 0.02 if name == "B_start" else name == "B_min"
+            for name in law._fields
+        ]
         assert (np.diag(found.covariance) == 0).tolist() == held
         assert (found.coefficients.B_max == math.inf) == math.isinf(law.B_max)
 
@@ -165,8 +168,10 @@ def test_covariance_is_that_of_the_law_in_its_own_units(backend):
         best, columns = np.array(found.coefficients[:6]), []
         for i in range(6):
             step = 1e-5 * abs(best[i]) * np.eye(6)[i]
-            both = [np.log10(reference.predict_loss(F, B, UtilisationCoefficients(*(best + sign * step), 0.2)))
-                    for sign in (1, -1)]  # fmt: skip
+            both = [
+                np.log10(reference.predict_loss(F, B, UtilisationCoefficients(*(best + sign * step), 0.2)))
+                for sign in (1, -1)
+            ]
             columns.append((both[0] - both[1]) / (2 * step[i]))
         jacobian = np.stack(columns, axis=1)
         wanted = found.objective * F.size / (F.size - 6) * np.linalg.inv(jacobian.T @ jacobian)
@@ -239,9 +244,13 @@ ONE_DENSE_130M = "9"  # hyper_id; of its three seeds, none of which is 42, the f
 @pytest.mark.released
 @pytest.mark.parametrize("router", RELEASED)
 def test_released_runs_of_every_k_and_routing_frequency(backend, router):
-    rows = [row for row in released_last_rows()
-            if row["router_type"] in (router, "Dense") and row["hyper_id"] not in MISLABELLED
-            and (row["seed"] == "42" or row["hyper_id"] == ONE_DENSE_130M)]  # fmt: skip
+    rows = [
+        row
+        for row in released_last_rows()
+        if row["router_type"] in (router, "Dense")
+        and row["hyper_id"] not in MISLABELLED
+        and (row["seed"] == "42" or row["hyper_id"] == ONE_DENSE_130M)
+    ]
     names = ("flops_per_step", "total_parameter_count", "loss_validation")
     flops, total, loss = (np.array([float(row[name]) for row in rows]) for name in names)
     count, printed, rmsle = RELEASED[router]
@@ -256,8 +265,11 @@ def test_released_runs_of_every_k_and_routing_frequency(backend, router):
 @pytest.mark.released
 def test_released_optima_are_far_from_the_floor(backend):
     """What the reference says of its floor: B_start is 6 to 38 times as large, and another one changes nothing."""
-    runs = [row for row in released_last_rows() if row["hyper_id"] not in MISLABELLED
-            and (row["seed"] == "42" or row["hyper_id"] == ONE_DENSE_130M)]  # fmt: skip
+    runs = [
+        row
+        for row in released_last_rows()
+        if row["hyper_id"] not in MISLABELLED and (row["seed"] == "42" or row["hyper_id"] == ONE_DENSE_130M)
+    ]
     times = []
     for router, column in itertools.product(RELEASED, [name for name in runs[0] if name.startswith("loss_")]):
         rows = [row for row in runs if row["router_type"] in (router, "Dense") and row[column]]

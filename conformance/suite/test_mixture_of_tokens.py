@@ -287,10 +287,15 @@ def test_padding_has_no_gradient(backend):
     z, outward = np.random.default_rng(2).standard_normal((2, *SHAPE))
     function = backend.routers.mixture_of_tokens.mixing_weights
     found = [
-        gradient(weighted_weights, {"logits": np.where(PADDING[:, None], z, padded), "temperature": np.array(0.75)},
-                 outward, PADDING, function=function)
+        gradient(
+            weighted_weights,
+            {"logits": np.where(PADDING[:, None], z, padded), "temperature": np.array(0.75)},
+            outward,
+            PADDING,
+            function=function,
+        )
         for padded in (np.nan, 0.0)
-    ]  # fmt: skip
+    ]
     assert_same(found[0]["logits"], found[1]["logits"], what="gradient of the logits, garbage in the padding")
     assert_same(found[0]["temperature"], found[1]["temperature"], what="gradient of the temperature, the same")
     assert_same(found[0]["logits"][~PADDING], np.zeros((3, 4)), what="gradient of padded logits")

@@ -152,8 +152,13 @@ def check_model(backend, name: str, seed: int, *, hidden=None, mask=None, **chan
         if config.router == "reinforce" and config.baseline_weight:
             direction = only_baseline(direction)
         difference = central_difference(value, params, direction, 2.0**-16)
-        assert_close_bounded("transformer.gradient", inner(gradient, direction), difference, scale,
-                             what=f"gradient of the training loss of {name}, seed {seed}")  # fmt: skip
+        assert_close_bounded(
+            "transformer.gradient",
+            inner(gradient, direction),
+            difference,
+            scale,
+            what=f"gradient of the training loss of {name}, seed {seed}",
+        )
 
 
 def without_padding(found, mask):
@@ -193,14 +198,23 @@ def check_float32(backend, name: str, training: bool) -> None:
     wanted = reference.loss(params, tokens, config, training=training, noise=noise, table=table)
     held = None if wanted.output.routing is None else type_of(backend, wanted.output.routing)
     traced = {key: value for key, value in (("noise", noise), ("table", table), ("held", held)) if value is not None}
-    found = run(backend, "transformer.loss", "float32", params, tokens, config=build(backend.transformer, name),
-                traced=traced, training=training)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        "float32",
+        params,
+        tokens,
+        config=build(backend.transformer, name),
+        traced=traced,
+        training=training,
+    )
     scale = UNIT["float32"] * np.abs(wanted.output.logits).max()
     what = f"loss of {name}, training {training}, float32"
     assert_close_bounded("transformer.logits", found.output.logits, wanted.output.logits, scale, what=what)
     assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what=what)
-    assert_close_bounded("transformer.loss", found.total, wanted.total, (1 + len(found.output.auxiliary)) * scale,
-                         what=what)  # fmt: skip
+    assert_close_bounded(
+        "transformer.loss", found.total, wanted.total, (1 + len(found.output.auxiliary)) * scale, what=what
+    )
 
 
 def type_of(backend, routing):
@@ -226,8 +240,15 @@ def test_types_in_bfloat16(backend, name, training):
 
     def both(params):
         tokens, noise, table = rest
-        found = backend.transformer.loss(params, tokens, build(backend.transformer, name), training=training,
-                                         noise=noise, table=table, compute_dtype=jnp.bfloat16)  # fmt: skip
+        found = backend.transformer.loss(
+            params,
+            tokens,
+            build(backend.transformer, name),
+            training=training,
+            noise=noise,
+            table=table,
+            compute_dtype=jnp.bfloat16,
+        )
         return found.total, found
 
     (total, found), gradient = jax.eval_shape(jax.value_and_grad(both, has_aux=True), params)
@@ -269,8 +290,9 @@ def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) 
         assert moved[:, : t + 1].max() > 1e-6 * scale, f"{name} was said to leak in training, and does not"
         return
     what = f"{name}, training {training}, up to token {t}, later tokens changed"
-    assert_close_bounded("transformer.logits", after[:, : t + 1], before[:, : t + 1], 2 * UNIT["float64"] * scale,
-                         what=what)  # fmt: skip
+    assert_close_bounded(
+        "transformer.logits", after[:, : t + 1], before[:, : t + 1], 2 * UNIT["float64"] * scale, what=what
+    )
 
 
 @each_of(SEEING)
@@ -308,8 +330,13 @@ def check_batch(backend, name: str, independent: bool, **changes) -> None:
     before, after = (logits_of(backend, name, params, rows, table=table, **changes) for rows in (tokens, others))
     scale = np.abs(before).max()
     if independent:
-        assert_close_bounded("transformer.logits", after[0], before[0], 2 * UNIT["float64"] * scale,
-                             what=f"evaluation of {name}, other sequences changed")  # fmt: skip
+        assert_close_bounded(
+            "transformer.logits",
+            after[0],
+            before[0],
+            2 * UNIT["float64"] * scale,
+            what=f"evaluation of {name}, other sequences changed",
+        )
     else:
         assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
 
@@ -408,8 +435,15 @@ def check_slots_of_gshard(backend) -> None:
     arrays, block = (params, x, np.zeros((2, 15), int)), routed_block.routed_block
     for uniform, wanted in ((0.5, 0.0), (0.0, 20 / 60)):
         traced = {"noise": np.full(30, uniform)}
-        found = run(backend, "routed_block.routed_block", "float64", *arrays, traced=traced, training=True,
-                    config=backend.configuration.ModelConfig(**vars(config)))  # fmt: skip
+        found = run(
+            backend,
+            "routed_block.routed_block",
+            "float64",
+            *arrays,
+            traced=traced,
+            training=True,
+            config=backend.configuration.ModelConfig(**vars(config)),
+        )
         for module, output in (("backend", found), ("reference", block(*arrays, config, training=True, **traced))):
             share, what = output.dropped_fraction, f"{module}: share dropped with uniforms of {uniform}"
             assert_close_bounded("experts.dropped", share, wanted, UNIT["float64"] * wanted, what=what)
@@ -449,8 +483,9 @@ def test_deviations_by_hand(backend, name):
 def check_added_losses(backend) -> None:
     """What top_k adds to the loss, in loops: twice the balance loss and a quarter of the z-loss, as it is told to; and
     its bias, which moves by a half towards those of both choices that have fewer than 3.5 of the 14 assignments."""
-    config = build(configuration, "top_k", router="top_k", num_experts=4, k=2, balance_weight=2.0, z_weight=0.25,
-                   bias_rate=0.5)  # fmt: skip
+    config = build(
+        configuration, "top_k", router="top_k", num_experts=4, k=2, balance_weight=2.0, z_weight=0.25, bias_rate=0.5
+    )
     random = np.random.default_rng(31)
     params, x = {"router": random.standard_normal((8, 4)), "bias": np.zeros(4)}, random.standard_normal((7, 8))
     counts, probability, z = [0] * 4, [0.0] * 4, 0.0
@@ -491,8 +526,10 @@ def test_noise(backend):
     routed blocks, each token and each expert has its own; of so many float32 numbers few are equal by chance."""
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
         config = build(backend.transformer, name, num_blocks=4)
-        drawn = (backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
-                 reference.draw_noise(np.random.default_rng(0), build(reference, name, num_blocks=4), 32, 64))
+        drawn = (
+            backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
+            reference.draw_noise(np.random.default_rng(0), build(reference, name, num_blocks=4), 32, 64),
+        )
         assert np.shape(drawn[0]) == np.shape(drawn[1]) == (2, 32 * 64, 4)[: np.ndim(drawn[0])]
         for noise in drawn:
             assert len(np.unique(noise)) > 0.95 * np.size(noise), f"noise of {name}: numbers come again"
@@ -580,11 +617,30 @@ BAD = {
 
 
 OTHERS = dict(
-    capacity_factor=3.0, drop_order="token", gate=("softmax", "sigmoid"), normalisation="softmax", sample_second=True,
-    balance_weight=0.3, z_weight=0.1, bias_rate=0.1, policy_weight=0.5, baseline_weight=0.5, entropy_weight=0.5,
-    nucleus=0.5, reward_to_go=True, hash="random", grouping="sequence", group_size=6, temperature=0.5, one_hot=True,
-    flop_increase=2, routing_frequency=0.25, k=2, granularity=2, num_experts=6,
-)  # fmt: skip
+    capacity_factor=3.0,
+    drop_order="token",
+    gate=("softmax", "sigmoid"),
+    normalisation="softmax",
+    sample_second=True,
+    balance_weight=0.3,
+    z_weight=0.1,
+    bias_rate=0.1,
+    policy_weight=0.5,
+    baseline_weight=0.5,
+    entropy_weight=0.5,
+    nucleus=0.5,
+    reward_to_go=True,
+    hash="random",
+    grouping="sequence",
+    group_size=6,
+    temperature=0.5,
+    one_hot=True,
+    flop_increase=2,
+    routing_frequency=0.25,
+    k=2,
+    granularity=2,
+    num_experts=6,
+)
 """Every option of a router at a value that is no default; of two one is."""
 
 TAKEN = {

@@ -98,9 +98,17 @@ def check_hidden_is_not_seen(backend, name: str) -> None:
     others = np.where(hidden, (tokens + 1) % config.vocab_size, tokens)
     traced = {key: value for key, value in (("noise", noise), ("table", table)) if value is not None}
     before, after = (
-        run(backend, "transformer.loss", "float64", params, rows, traced=traced | {"hidden": hidden},
-            config=models.build(backend.transformer, base, **changes)) for rows in (tokens, others)
-    )  # fmt: skip
+        run(
+            backend,
+            "transformer.loss",
+            "float64",
+            params,
+            rows,
+            traced=traced | {"hidden": hidden},
+            config=models.build(backend.transformer, base, **changes),
+        )
+        for rows in (tokens, others)
+    )
     assert_same(after.output.logits, before.output.logits, what=f"logits of {name}, hidden tokens changed")
     assert abs(float(after.cross_entropy) - float(before.cross_entropy)) > 1e-6, "the targets did not change"
 
@@ -163,8 +171,17 @@ def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
     ffn |= {"bias": random.standard_normal(config.num_experts)} if config.has_bias else {}
     group = random.standard_normal((mask.size, config.d_model))
     given = dict(noise=None if noise is None else noise[0], mask=mask)
-    found = run(backend, "routed_block.decide", "float64", ffn, group, tokens[:, :-1], traced=given,
-                config=models.build(backend.transformer, name, **more), training=True)  # fmt: skip
+    found = run(
+        backend,
+        "routed_block.decide",
+        "float64",
+        ffn,
+        group,
+        tokens[:, :-1],
+        traced=given,
+        config=models.build(backend.transformer, name, **more),
+        training=True,
+    )
     wanted = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, **given)
     whole = routed_block.decide(ffn, group, tokens[:, :-1], config, training=True, noise=given["noise"])
     assert abs(wanted.auxiliary - whole.auxiliary) > 0.01, "the padding has to matter where it is not left out"
@@ -198,14 +215,24 @@ def check_padding_changes_nothing(backend, name: str, on_the_left: bool, trainin
         apart = noise.reshape(len(noise), *wanted.output.logits.shape[:2], *noise.shape[2:])
         padded = with_padding(apart, on_the_left, 0.5, axis=2)
         traced["noise"] = padded.reshape(len(noise), mask.size, *noise.shape[2:])
-    found = run(backend, "transformer.loss", "float64", params, with_padding(tokens, on_the_left, 7), traced=traced,
-                config=models.build(backend.transformer, base, **own), training=training)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        "float64",
+        params,
+        with_padding(tokens, on_the_left, 7),
+        traced=traced,
+        config=models.build(backend.transformer, base, **own),
+        training=training,
+    )
     what = f"loss of {name}, training {training}, with padding on the {'left' if on_the_left else 'right'}"
     real = np.asarray(found.output.logits)[mask].reshape(wanted.output.logits.shape)
     pairs = [(real, wanted.output.logits, "logits")]
     pairs += [(getattr(found, field), getattr(wanted, field), field) for field in ("cross_entropy", "total")]
-    pairs += [(getattr(found.output, field), getattr(wanted.output, field), field)
-              for field in ("dropped_fraction", "auxiliary", "bias")]  # fmt: skip
+    pairs += [
+        (getattr(found.output, field), getattr(wanted.output, field), field)
+        for field in ("dropped_fraction", "auxiliary", "bias")
+    ]
     for ours, theirs, field in pairs:
         if theirs is not None and np.size(theirs):
             scale = UNIT["float64"] * max(1.0, np.abs(theirs).max())

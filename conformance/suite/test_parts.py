@@ -193,8 +193,11 @@ def check_padded_block(backend, name: str) -> None:
     found = run(backend, "routed_block.routed_block", precision, *given, traced=more, config=own, training=True)
     assert name not in TIGHT or wanted.dropped_fraction > 0, "somebody has to be dropped"
     pairs = {"output": (np.asarray(found.output)[mask], wanted.output[mask])}
-    pairs |= {field: (getattr(found, field), getattr(wanted, field)) for field in
-              ("dropped_fraction", "auxiliary", "bias") if getattr(wanted, field) is not None}  # fmt: skip
+    pairs |= {
+        field: (getattr(found, field), getattr(wanted, field))
+        for field in ("dropped_fraction", "auxiliary", "bias")
+        if getattr(wanted, field) is not None
+    }
     for field, (ours, theirs) in pairs.items():
         scale = UNIT[precision] * max(1.0, float(np.abs(theirs).max(initial=0)))
         assert_close_bounded("transformer.block", ours, theirs, scale, what=f"routed_block of {name}, padded: {field}")
@@ -220,13 +223,27 @@ def check_held(backend, name: str) -> None:
     held = rounded(decide(ffn, other, tokens[::-1, :-1]).routing, precision)
     free, wanted = (decide(ffn, group, tokens[:, :-1], **options).routing for options in ({}, {"held": held}))
     assert not np.array_equal(free.expert, held.expert), "another selection has to be held for it to matter"
-    found = run(backend, "routed_block.decide", precision, ffn, group, tokens[:, :-1], traced=more | {"held": held},
-                config=own, training=True).routing  # fmt: skip
+    found = run(
+        backend,
+        "routed_block.decide",
+        precision,
+        ffn,
+        group,
+        tokens[:, :-1],
+        traced=more | {"held": held},
+        config=own,
+        training=True,
+    ).routing
     assert_same(found.expert, held.expert, what=f"decide of {name}: held expert")
     for field in ("gate", "plan", "load"):
         ours, theirs = getattr(found, field), getattr(wanted, field)
-        assert_close_bounded("transformer.block", ours, theirs, UNIT[precision] * max(1.0, np.abs(theirs).max()),
-                             what=f"decide of {name} with another selection: {field}")  # fmt: skip
+        assert_close_bounded(
+            "transformer.block",
+            ours,
+            theirs,
+            UNIT[precision] * max(1.0, np.abs(theirs).max()),
+            what=f"decide of {name} with another selection: {field}",
+        )
 
 
 @pytest.mark.parametrize("name", HOLDING)
@@ -262,8 +279,15 @@ def check_held_credit(backend) -> None:
     loss = functools.partial(reference.transformer.loss, tokens=tokens, config=config, noise=noise)
     credit = rounded(loss(others).credit, precision)
     free, wanted = loss(params), loss(params, held_credit=credit)
-    found = run(backend, "transformer.loss", precision, params, tokens, traced={"noise": noise, "held_credit": credit},
-                config=own)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        precision,
+        params,
+        tokens,
+        traced={"noise": noise, "held_credit": credit},
+        config=own,
+    )
     assert abs(free.total - wanted.total) > 1e-3, "another credit has to matter"
     scale = UNIT[precision] * max(1.0, abs(wanted.total))
     assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")

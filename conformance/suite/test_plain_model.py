@@ -71,8 +71,12 @@ IN_TRAINING = (
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
 """What `make test` compiles; the rest waits for `make test-all`."""
 
-SEEDS = {"top 2, G = 2, sigmoid, drops the least": 2, "top 2 with a bias": 1, "expert choice in a sequence": 2,
-         "padding, masked, S-BASE": 2}  # fmt: skip
+SEEDS = {
+    "top 2, G = 2, sigmoid, drops the least": 2,
+    "top 2 with a bias": 1,
+    "expert choice in a sequence": 2,
+    "padding, masked, S-BASE": 2,
+}
 """Where the draw of seed 0 stands on an edge."""
 
 LENGTH = 4
@@ -150,13 +154,22 @@ def taken(drawn: Batch, training: bool) -> dict:
 def check_model(backend, name: str, training: bool, precision: str) -> None:
     """Losses, logits, what is dropped and the next bias: all from the backend's own routing."""
     drawn, wanted = batch(name), expected(name, training)
-    found = run(backend, "transformer.loss", precision, drawn.params, drawn.tokens, traced=taken(drawn, training),
-                config=backend.transformer.ModelConfig(**MODELS[name]), training=training)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        precision,
+        drawn.params,
+        drawn.tokens,
+        traced=taken(drawn, training),
+        config=backend.transformer.ModelConfig(**MODELS[name]),
+        training=training,
+    )
     what, real = f"{name}, training {training}, {precision}", drawn.given.get("mask", np.bool(True))
     logits = np.array(wanted.logits) * real[..., None]
     scale = UNIT[precision] * np.abs(logits).max()
-    assert_close_bounded("plain.logits", np.asarray(found.output.logits) * real[..., None], logits, scale,
-                         what=f"logits of {what}")  # fmt: skip
+    assert_close_bounded(
+        "plain.logits", np.asarray(found.output.logits) * real[..., None], logits, scale, what=f"logits of {what}"
+    )
     for field in ("total", "cross_entropy"):
         size = UNIT[precision] * (np.abs(logits).max() + abs(wanted.total))
         assert_close_bounded("plain.loss", getattr(found, field), getattr(wanted, field), size, what=f"{field}, {what}")

@@ -53,16 +53,23 @@ def check_descent(backend, drawn: Scores, k: int) -> None:
         bound = bound_of(values, bias, k)
         theirs = float(run(backend, BOUND, "float64", values, bias, k=k))
         what = f"{drawn.family} {values.shape}, k {k}, step {step}"
-        for excess, message in ((abs(theirs - bound), f"dual_bound, {what}: {theirs}, here {bound}"),
-                                (optimum - bound, f"quantile_bias, {what}: {bound} is no bound on {optimum}"),
-                                (bound - before, f"quantile_bias, {what}: from {before} up to {bound}")):  # fmt: skip
+        for excess, message in (
+            (abs(theirs - bound), f"dual_bound, {what}: {theirs}, here {bound}"),
+            (optimum - bound, f"quantile_bias, {what}: {bound} is no bound on {optimum}"),
+            (bound - before, f"quantile_bias, {what}: from {before} up to {bound}"),
+        ):
             check("quantile.descent", max(excess, 0.0), scale, message=message)
         before = bound
         bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
 
 
-@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
-       num_steps=st.sampled_from([0, 1, 4]))  # fmt: skip
+@given(
+    drawn=scores(shapes=SHAPES),
+    k=st.sampled_from(KS),
+    seed=seeds,
+    precision=precisions,
+    num_steps=st.sampled_from([0, 1, 4]),
+)
 def test_bias(backend, drawn, k, seed, precision, num_steps):
     check_bias(backend, drawn, k, seed, precision, num_steps)
 
@@ -144,8 +151,11 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
     traced = {"held": backend.notation.Routing(*held)}
     found = run(backend, ROUTER, precision, values, bias, traced=traced, k=k, gate=gate)
     for name in ("expert", "load", "plan", "residual"):
-        assert_same(getattr(found, name), np.asarray(getattr(held, name)).astype(
-            "int32" if name == "expert" else precision), what=f"{what}: held {name}")  # fmt: skip
+        assert_same(
+            getattr(found, name),
+            np.asarray(getattr(held, name)).astype("int32" if name == "expert" else precision),
+            what=f"{what}: held {name}",
+        )
     gates = np.take_along_axis(activated, held.expert, axis=1)
     spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
     scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
@@ -153,8 +163,13 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
         assert_close_bounded("quantile.gate", routing.gate, gates, scale, what=f"{what}: gate")
 
 
-@given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS), seed=seeds, precision=precisions,
-       gate=st.sampled_from(("sigmoid", "softmax")))  # fmt: skip
+@given(
+    drawn=scores(shapes=SHAPES),
+    k=st.sampled_from(KS),
+    seed=seeds,
+    precision=precisions,
+    gate=st.sampled_from(("sigmoid", "softmax")),
+)
 def test_router(backend, drawn, k, seed, precision, gate):
     check_router(backend, drawn, k, seed, precision, gate)
 

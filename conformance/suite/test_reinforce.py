@@ -31,9 +31,16 @@ from routelaws.reference.routers import reinforce as reference
 
 ROUTER, POLICY, LOG_PROBABILITY, ENTROPY, TERMS, VALUE, TO_GO = (
     f"routers.reinforce.{name}"
-    for name in ("reinforce_router", "log_policy", "log_probability", "policy_entropy", "policy_terms", "state_value",
-                 "reward_to_go")
-)  # fmt: skip
+    for name in (
+        "reinforce_router",
+        "log_policy",
+        "log_probability",
+        "policy_entropy",
+        "policy_terms",
+        "state_value",
+        "reward_to_go",
+    )
+)
 SHAPES = ((7, 4),)
 """A number of tokens that the experts do not divide."""
 
@@ -342,15 +349,17 @@ def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: 
     check_plan(real, alone, z[mask], precision, what)
     counts = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=z.shape[1])
     assert_close_bounded("reinforce.load", found.load, counts / counts.sum(), z.size * UNIT[precision], what=what)
-    held = eager(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted), "mask": mask},
-                 **options)  # fmt: skip
+    held = eager(
+        backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted), "mask": mask}, **options
+    )
     again = reference.reinforce_router(z, held=wanted, mask=mask, **options)
     for name in ("expert", "gate"):
         assert_same(getattr(held, name), np.asarray(getattr(wanted, name), dtype=getattr(held, name).dtype), what=what)
         assert_same(getattr(again, name), getattr(wanted, name), what=f"reference, {what}")
     arrays = z, wanted.expert, more["value"], more["reward"]
-    short = reference.policy_terms(z[mask], alone.expert, more["value"][mask], more["reward"][mask], nucleus=nucleus,
-                                   **WEIGHTS)  # fmt: skip
+    short = reference.policy_terms(
+        z[mask], alone.expert, more["value"][mask], more["reward"][mask], nucleus=nucleus, **WEIGHTS
+    )
     advantage = np.zeros(len(z))
     advantage[mask] = short.advantage
     short = short._replace(advantage=advantage)
@@ -393,8 +402,9 @@ def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
     found = gradient(terms_loss, *arrays, terms=backend.routers.reinforce.policy_terms, **options)
 
     def value(moved):
-        return terms_loss(moved, expert, more["reward"], mask, reference.policy_terms, held_advantage=advantage,
-                          **options)  # fmt: skip
+        return terms_loss(
+            moved, expert, more["reward"], mask, reference.policy_terms, held_advantage=advantage, **options
+        )
 
     terms = reference.policy_terms(z, expert, more["value"], more["reward"], mask=mask, **options)
     scale = sum(WEIGHTS[f"{name}_weight"] * abs(getattr(terms, name)) for name in reference.PolicyTerms._fields[1:5])
@@ -417,9 +427,10 @@ def test_gradient(backend, k, nucleus):
 
 
 def reward_sum(point, expert, value, terms):
-    return terms(point["logits"], expert, value, point["reward"]).loss + terms(
-        point["logits"], expert, value, value, held_advantage=point["advantage"]
-    ).loss  # fmt: skip
+    return (
+        terms(point["logits"], expert, value, point["reward"]).loss
+        + terms(point["logits"], expert, value, value, held_advantage=point["advantage"]).loss
+    )
 
 
 def routing_sum(point, router, k, nucleus):
@@ -436,8 +447,9 @@ def check_no_gradient(backend) -> None:
     found = gradient(reward_sum, point, expert, more["value"], terms=module.policy_terms)
     for name in ("reward", "advantage"):
         assert_same(found[name], np.zeros(7), what=f"gradient into the {name}")
-    found = gradient(routing_sum, {"logits": z, "gumbel": noise(z.shape, 0)}, router=module.reinforce_router, k=2,
-                     nucleus=0.9)  # fmt: skip
+    found = gradient(
+        routing_sum, {"logits": z, "gumbel": noise(z.shape, 0)}, router=module.reinforce_router, k=2, nucleus=0.9
+    )
     for name in ("logits", "gumbel"):
         assert_same(found[name], np.zeros((7, 4)), what=f"gradient of a routing with respect to the {name}")
 
@@ -458,16 +470,22 @@ def check_state_value(backend, seed: int) -> None:
     params, x = jax.tree.map(lambda leaf: leaf.astype(np.float32).astype(float), (params, x))
     wanted = [sum(max(0.0, float(row @ params["hidden"][:, j])) * params["out"][j] for j in range(3)) for row in x]
     scale = np.abs(x) @ np.abs(params["hidden"]) @ np.abs(params["out"])
-    assert_close_bounded("reinforce.value", reference.state_value(params, x), wanted, UNIT["float64"] * scale,
-                         what="reference, state_value")  # fmt: skip
+    assert_close_bounded(
+        "reinforce.value",
+        reference.state_value(params, x),
+        wanted,
+        UNIT["float64"] * scale,
+        what="reference, state_value",
+    )
     for precision in precisions_of(backend):
         found = run(backend, VALUE, precision, params, x)
         assert_close_bounded("reinforce.value", found, wanted, UNIT[precision] * scale, what="state_value")
     found = gradient(value_sum, {"params": params, "x": x}, weights, state_value=backend.routers.reinforce.state_value)
     assert_same(found["x"], np.zeros((5, 4)), what="gradient of the baseline into the states")
     direction = random_direction(params, seed)
-    difference = central_difference(lambda p: value_sum({"params": p, "x": x}, weights, reference.state_value),
-                                    params, direction, step=2.0**-14)  # fmt: skip
+    difference = central_difference(
+        lambda p: value_sum({"params": p, "x": x}, weights, reference.state_value), params, direction, step=2.0**-14
+    )
     scale = np.abs(weights) @ scale
     assert_close_bounded("reinforce.gradient", inner(found["params"], direction), difference, scale, what="state_value")
 
@@ -522,9 +540,16 @@ def weighted_terms(point, expert, value, credited, probability, terms, nucleus, 
 
     def one(expert, credited):
         return terms(
-            point["logits"], expert, value, credited, policy_weight=1.0, baseline_weight=0.0, balance_weight=0.0,
-            entropy_weight=entropy_weight, nucleus=nucleus,
-        ).loss  # fmt: skip
+            point["logits"],
+            expert,
+            value,
+            credited,
+            policy_weight=1.0,
+            baseline_weight=0.0,
+            balance_weight=0.0,
+            entropy_weight=entropy_weight,
+            nucleus=nucleus,
+        ).loss
 
     return probability @ jax.vmap(one)(expert, credited)
 
@@ -548,9 +573,16 @@ def estimator_error(
     if to_go:
         credited = np.asarray(run(backend, TO_GO, "float64", credited, jit=False))
     found = gradient(
-        weighted_terms, {"logits": z}, expert, value, credited, probability,
-        terms=backend.routers.reinforce.policy_terms, nucleus=nucleus, entropy_weight=entropy_weight,
-    )["logits"]  # fmt: skip
+        weighted_terms,
+        {"logits": z},
+        expert,
+        value,
+        credited,
+        probability,
+        terms=backend.routers.reinforce.policy_terms,
+        nucleus=nucleus,
+        entropy_weight=entropy_weight,
+    )["logits"]
     wanted = central_difference(expected_loss, z, direction)
     return abs(float((found * direction).sum()) - wanted), float(np.linalg.norm(found))
 

@@ -152,8 +152,9 @@ def test_stopping(backend, drawn, precision):
 
 
 @pytest.mark.slow
-@given(drawn=logits(("skewed", "extreme"), ((6, 8),)),
-       options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}]))  # fmt: skip
+@given(
+    drawn=logits(("skewed", "extreme"), ((6, 8),)), options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}])
+)
 def test_stopping_options(backend, drawn, options):
     check_stopping(backend, drawn, "float64", **options)
 
@@ -176,8 +177,10 @@ def test_a_hard_plan_says_that_it_did_not_converge(backend):
 def test_a_residual_that_is_the_tolerance_is_converged(backend):
     """Asked again with the residual that was left."""
     values = draw_scores("random", (16, 4), 1.0, 5).values
-    for solve in (lambda **options: run(backend, PLAN, "float32", values, num_sweeps=1, **options),
-                  lambda **options: reference.sinkhorn_plan(values, num_sweeps=1, **options)):  # fmt: skip
+    for solve in (
+        lambda **options: run(backend, PLAN, "float32", values, num_sweeps=1, **options),
+        lambda **options: reference.sinkhorn_plan(values, num_sweeps=1, **options),
+    ):
         left = float(solve().residual)
         assert left > 0 and bool(solve(tolerance=left).converged)
 
@@ -299,8 +302,15 @@ def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool
     load = np.bincount(kept.expert.ravel(), minlength=values.shape[1]) / kept.expert.size
     scale = UNIT[precision] * len(alone) * load
     assert_close_bounded("sinkhorn.load", found.load, load, scale, what=f"{what}: load")
-    held = run(backend, ROUTER, precision, values, k=k, jit=False,
-               traced={"mask": mask, "held": backend.notation.Routing(*wanted)})  # fmt: skip
+    held = run(
+        backend,
+        ROUTER,
+        precision,
+        values,
+        k=k,
+        jit=False,
+        traced={"mask": mask, "held": backend.notation.Routing(*wanted)},
+    )
     spread = 2 + np.ptp(alone, axis=1, keepdims=True) + np.abs(alone).max()
     gates = reference.sinkhorn_router(values, k, mask=mask, held=wanted).gate
     scale = np.zeros(gates.shape)
@@ -337,11 +347,20 @@ def test_mask_where_a_mass_underflows(backend):
     found = run(backend, PLAN, "float64", np.where(mask[:, None], values, 1e4), traced={"mask": mask}, num_sweeps=1)
     scale = swept_unit(values, "float64", 1)
     ours, tiny = np.asarray(found.plan)[mask], np.finfo("float64").tiny
-    assert_close_bounded("sinkhorn.plan", ours, alone.plan, scale * alone.plan + tiny,
-                         what="sinkhorn_plan, mask, a mass that underflows: plan")  # fmt: skip
-    assert_close_bounded("sinkhorn.plan", found.column_potential, alone.column_potential,
-                         scale * np.abs(alone.column_potential).max(),
-                         what="sinkhorn_plan, mask, a mass that underflows: potential")  # fmt: skip
+    assert_close_bounded(
+        "sinkhorn.plan",
+        ours,
+        alone.plan,
+        scale * alone.plan + tiny,
+        what="sinkhorn_plan, mask, a mass that underflows: plan",
+    )
+    assert_close_bounded(
+        "sinkhorn.plan",
+        found.column_potential,
+        alone.column_potential,
+        scale * np.abs(alone.column_potential).max(),
+        what="sinkhorn_plan, mask, a mass that underflows: potential",
+    )
 
 
 def masked_gate_sum(point, weights, mask, router):
@@ -353,8 +372,9 @@ def check_no_gradient_into_padding(backend) -> None:
     drawn = Logits(draw_scores("random", (13, 3), 1.0, 5).values, "random", 1)
     mask, values = padded(drawn, 2)
     values[~mask] = np.nan
-    found = gradient(masked_gate_sum, {"logits": values}, np.ones((13, 1)), mask,
-                     router=backend.routers.sinkhorn.sinkhorn_router)["logits"]  # fmt: skip
+    found = gradient(
+        masked_gate_sum, {"logits": values}, np.ones((13, 1)), mask, router=backend.routers.sinkhorn.sinkhorn_router
+    )["logits"]
     assert_same(found[~mask], np.zeros(found[~mask].shape), what="gradient into padded rows")
     assert np.abs(found[mask]).min() > 0
 
@@ -539,8 +559,9 @@ def check_no_gradient_through_the_plan(backend) -> None:
     value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]
     assert abs(value[0] - value[1]) > 0.1  # so that a gradient of 0 says something
     for num_sweeps in (4, None):
-        found = gradient(plan_sum, {"logits": z}, weights, plan=backend.routers.sinkhorn.sinkhorn_plan,
-                         num_sweeps=num_sweeps)  # fmt: skip
+        found = gradient(
+            plan_sum, {"logits": z}, weights, plan=backend.routers.sinkhorn.sinkhorn_plan, num_sweeps=num_sweeps
+        )
         assert_same(found["logits"], np.zeros((3, 3)), what="gradient through sinkhorn_plan")
 
 
@@ -552,8 +573,9 @@ def test_no_gradient_through_the_plan(backend):
 def test_jit_changes_nothing(backend):
     drawn = Logits(np.random.default_rng(3).standard_normal((12, 3)), "free", 2)
     for training in (True, False):
-        ours, theirs = (run(backend, ROUTER, "float32", drawn.values, k=2, training=training, jit=jit)
-                        for jit in (True, False))  # fmt: skip
+        ours, theirs = (
+            run(backend, ROUTER, "float32", drawn.values, k=2, training=training, jit=jit) for jit in (True, False)
+        )
         assert_same(ours.expert, theirs.expert, what="sinkhorn_router with and without jit")
         unit = plan_unit(drawn.values, "float32")
         for name in ("gate", "load", "plan"):

@@ -113,8 +113,13 @@ def test_bias(backend, drawn, precision, form, seed):
 def check_bias_ties(backend) -> None:
     """Scores 1/2 plus equal biases, zeros of both signs: exact in every precision, so the lower index wins."""
     z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
-    for bias, wanted in (([0, 0, 0, 0], [0, 1]), ([-0.0, 0, 0, 0], [0, 1]), ([-0.5, -0.5, -0.5, -0.5], [0, 1]),
-                         ([0, 0.25, 0, 0.25], [1, 3]), ([-0.25, 0, 0.5, 0], [2, 1])):  # fmt: skip
+    for bias, wanted in (
+        ([0, 0, 0, 0], [0, 1]),
+        ([-0.0, 0, 0, 0], [0, 1]),
+        ([-0.5, -0.5, -0.5, -0.5], [0, 1]),
+        ([0, 0.25, 0, 0.25], [1, 3]),
+        ([-0.25, 0, 0.5, 0], [2, 1]),
+    ):
         for precision in precisions_of(backend):
             found = eager(backend, TOP_K, precision, z, k=2, score="sigmoid", traced={"bias": np.array(bias, float)})
             assert_same(found.expert, [wanted] * 7, what=f"top_k_router of ties, bias {bias}, {precision}")

@@ -66,8 +66,18 @@ def run_apply(backend, drawn: Case, precision="float64", *, tokens=None, trainin
     """Call the backend's `apply` on a case."""
     tokens = drawn.tokens[:, :-1] if tokens is None else tokens
     traced = {"held": routing_for(backend, held)} if held is not None else {}
-    return run(backend, "transformer.apply", precision, drawn.params, tokens, traced=traced, jit=jit,
-               config=config_for(backend, drawn), training=training, **more)  # fmt: skip
+    return run(
+        backend,
+        "transformer.apply",
+        precision,
+        drawn.params,
+        tokens,
+        traced=traced,
+        jit=jit,
+        config=config_for(backend, drawn),
+        training=training,
+        **more,
+    )
 
 
 def logit_scale(wanted) -> float:
@@ -82,17 +92,35 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
     output = wanted.output
     what = f"loss of {drawn.name}, training {training}, {precision}"
     traced = {"held": routing_for(backend, output.routing)} if output.routing else {}
-    found = run(backend, "transformer.loss", precision, drawn.params, drawn.tokens, traced=traced,
-                config=config_for(backend, drawn), training=training)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        precision,
+        drawn.params,
+        drawn.tokens,
+        traced=traced,
+        config=config_for(backend, drawn),
+        training=training,
+    )
     scale = UNIT[precision] * logit_scale(output)
     assert_close_bounded("transformer.logits", found.output.logits, output.logits, scale, what=f"{what}: logits")
     for name in ("total", "cross_entropy"):
         assert_close_bounded("transformer.loss", getattr(found, name), getattr(wanted, name), scale, what=what)
-    assert_close_bounded("transformer.loss", found.output.auxiliary, output.auxiliary,
-                         UNIT[precision] * (1 + output.auxiliary), what=f"{what}: auxiliary")  # fmt: skip
+    assert_close_bounded(
+        "transformer.loss",
+        found.output.auxiliary,
+        output.auxiliary,
+        UNIT[precision] * (1 + output.auxiliary),
+        what=f"{what}: auxiliary",
+    )
     fractions = output.dropped_fraction
-    assert_close_bounded("experts.dropped", found.output.dropped_fraction, fractions,
-                         UNIT[precision] * fractions, what=f"{what}: dropped")  # fmt: skip
+    assert_close_bounded(
+        "experts.dropped",
+        found.output.dropped_fraction,
+        fractions,
+        UNIT[precision] * fractions,
+        what=f"{what}: dropped",
+    )
     if output.routing:
         scale = UNIT[precision] * np.ones_like(output.routing.gate)
         assert_close_bounded("transformer.gate", found.output.routing.gate, output.routing.gate, scale, what=what)
@@ -164,8 +192,12 @@ def moved_routing(held: Routing, num_experts: int) -> Routing:
 
 def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
     """Return the gradient of the backend's whole training loss in the parameters."""
-    options = dict(precision=precision, loss=backend.transformer.loss, config=config_for(backend, drawn),
-                   held_type=backend.notation.Routing)  # fmt: skip
+    options = dict(
+        precision=precision,
+        loss=backend.transformer.loss,
+        config=config_for(backend, drawn),
+        held_type=backend.notation.Routing,
+    )
     held = None if held is None else tuple(held)
     return gradient(training_loss, drawn.params, held, drawn.tokens, **options)
 
@@ -183,8 +215,13 @@ def check_loss_gradient(backend, drawn: Case) -> None:
     for i in range(3):
         direction = random_direction(drawn.params, drawn.seed + i)
         wanted = central_difference(value, drawn.params, direction, 2.0**-16)
-        assert_close_bounded("transformer.gradient", inner(own, direction), wanted, scale,
-                             what=f"gradient of the training loss of {drawn.name}, seed {drawn.seed}")  # fmt: skip
+        assert_close_bounded(
+            "transformer.gradient",
+            inner(own, direction),
+            wanted,
+            scale,
+            what=f"gradient of the training loss of {drawn.name}, seed {drawn.seed}",
+        )
 
 
 GRADIENT_MODELS = ("dense", "sinkhorn, k = 3, sigmoid, drops")
@@ -216,8 +253,15 @@ def check_held(backend, drawn: Case) -> None:
         assert abs(here - there) > 1e-4, f"{drawn.name}: the loss does not depend on what is held, so nothing is tested"
     config = config_for(backend, drawn)
     for routing, wanted in ((held, here), (moved, there)):
-        found = run(backend, "transformer.loss", "float64", drawn.params, drawn.tokens, config=config,
-                    traced={"held": routing_for(backend, routing)}).total  # fmt: skip
+        found = run(
+            backend,
+            "transformer.loss",
+            "float64",
+            drawn.params,
+            drawn.tokens,
+            config=config,
+            traced={"held": routing_for(backend, routing)},
+        ).total
         assert_close_bounded("transformer.loss", found, wanted, UNIT["float64"] * 10, what=f"held loss, {drawn.name}")
     floats = {name: getattr(held, name) for name in ("gate", "load", "plan", "residual")}
     options = dict(loss=backend.transformer.loss, config=config, held_type=backend.notation.Routing)
@@ -283,8 +327,9 @@ def check_batch_independence(backend, drawn: Case) -> None:
     """The outputs of a sequence do not depend on the others, in value or in order."""
     tokens = drawn.tokens[:, :-1]
     other = np.concatenate([tokens[:1], (tokens[1:] + 3) % drawn.config.vocab_size])
-    whole, changed, turned = (np.asarray(run_apply(backend, drawn, tokens=batch).logits)
-                              for batch in (tokens, other, tokens[::-1]))  # fmt: skip
+    whole, changed, turned = (
+        np.asarray(run_apply(backend, drawn, tokens=batch).logits) for batch in (tokens, other, tokens[::-1])
+    )
     scale = 2 * UNIT["float64"] * np.abs(whole).max()
     what = f"evaluation of {drawn.name}"
     assert_close_bounded("transformer.logits", changed[0], whole[0], scale, what=f"{what}, other sequences changed")
@@ -320,8 +365,10 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
             assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
 
 
-@pytest.mark.parametrize("name", ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops",
-                                  pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops", pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)],
+)
 def test_which_blocks_are_routed(backend, name):
     check_which_blocks_are_routed(backend, case(name, 2))
 
@@ -355,8 +402,7 @@ def test_initial_weights(backend):
     kept = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
     config = backend.transformer.ModelConfig(**fields)
     init = jax.jit(backend.transformer.init, static_argnums=1)
-    trees = (init(jax.random.key(0), config),
-             reference.init(np.random.default_rng(0), reference.ModelConfig(**fields)))  # fmt: skip
+    trees = (init(jax.random.key(0), config), reference.init(np.random.default_rng(0), reference.ModelConfig(**fields)))
     shapes = flat(reference.parameter_shapes(reference.ModelConfig(**fields)))
     for tree in map(flat, trees):
         assert tree.keys() == shapes.keys()
@@ -371,8 +417,12 @@ def test_initial_weights(backend):
             assert_close_bounded("transformer.init_mean", leaf.mean(), 0.0, scale, what=str(path))
             assert_close_bounded("transformer.init_deviation", leaf.std(), kept * deviation, scale, what=str(path))
         # No leaf, and no block or expert of one, starts as another does: in units of its deviation, by its first draws.
-        firsts = [tuple(np.round(row[:3] / deviation, 3)) for path, (_, deviation) in shapes.items() if deviation
-                  for row in np.asarray(tree[path], np.float64).reshape(len(tree[path]), -1)[:4]]  # fmt: skip
+        firsts = [
+            tuple(np.round(row[:3] / deviation, 3))
+            for path, (_, deviation) in shapes.items()
+            if deviation
+            for row in np.asarray(tree[path], np.float64).reshape(len(tree[path]), -1)[:4]
+        ]
         assert len(set(firsts)) == len(firsts), "two parts of the weights were drawn alike"
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 for leaf in flat(trees[0]).values())
     again = flat(init(jax.random.key(1), config))
@@ -460,8 +510,13 @@ def test_attention_knows_distances_only(backend):
     # A run of one and the same token: only distances could tell two positions apart, and all values are equal.
     same = np.asarray(attend(np.broadcast_to(x[:, :1], (1, 4, 8))))
     scale = UNIT["float64"] * np.abs(same).max()
-    assert_close_bounded("transformer.attention", same, np.broadcast_to(same[:, :1], same.shape), 8 * scale,
-                         what="attention to equal tokens")  # fmt: skip
+    assert_close_bounded(
+        "transformer.attention",
+        same,
+        np.broadcast_to(same[:, :1], same.shape),
+        8 * scale,
+        what="attention to equal tokens",
+    )
     last = np.asarray(attend(x))[0, -1]
     swapped = np.asarray(attend(x[:, [1, 0, 2, 3]]))[0, -1]
     assert np.abs(last - swapped).max() > 1e-3, "order has to matter to the last token"
@@ -507,8 +562,16 @@ def test_bfloat16(backend, name, seed):
     wanted = reference.loss(params, drawn.tokens, drawn.config)
     held = wanted.output.routing
     traced = {} if held is None else {"held": routing_for(backend, held)}
-    found = run(backend, "transformer.loss", "float32", params, drawn.tokens, traced=traced,
-                config=config_for(backend, drawn), compute_dtype=jnp.bfloat16)  # fmt: skip
+    found = run(
+        backend,
+        "transformer.loss",
+        "float32",
+        params,
+        drawn.tokens,
+        traced=traced,
+        config=config_for(backend, drawn),
+        compute_dtype=jnp.bfloat16,
+    )
     assert found.output.logits.dtype == jnp.bfloat16 and found.total.dtype == jnp.float32
     scale = UNIT["bfloat16"] * logit_scale(wanted.output)
     what = f"{drawn.name} in bfloat16"
@@ -536,8 +599,16 @@ def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict
     gates = []
     for step in range(3):
         routed = params["routed_ffn"] | {"router": params["routed_ffn"]["router"] * (1 + step * 2.0**-12)}
-        found = run(backend, "transformer.loss", "float32", params | {"routed_ffn": routed}, drawn.tokens,
-                    traced=traced, config=config_for(backend, drawn), compute_dtype=jnp.bfloat16)  # fmt: skip
+        found = run(
+            backend,
+            "transformer.loss",
+            "float32",
+            params | {"routed_ffn": routed},
+            drawn.tokens,
+            traced=traced,
+            config=config_for(backend, drawn),
+            compute_dtype=jnp.bfloat16,
+        )
         gates.append(np.asarray(found.output.routing.gate, np.float64)[0])  # of the first routed block alone x stays
     once, twice = gates[1] - gates[0], gates[2] - gates[0]
     moved = np.abs(once).max()

@@ -92,9 +92,11 @@ def softmax() -> Answer:
 def hash_layer() -> Answer:
     cases = []
     for name, ids, num_experts, mask in (
-        ("7 ids, 4 experts", [0, 1, 5, 7, 31_999, 4, 4], 4, None), ("one token", [11], 3, None),
-        ("one expert", [3, 9], 1, None), ("padding", [0, 1, 5, 7, 31_999, 4, 4], 4, MASK),
-    ):  # fmt: skip
+        ("7 ids, 4 experts", [0, 1, 5, 7, 31_999, 4, 4], 4, None),
+        ("one token", [11], 3, None),
+        ("one expert", [3, 9], 1, None),
+        ("padding", [0, 1, 5, 7, 31_999, 4, 4], 4, MASK),
+    ):
         inputs = dict(token_ids=np.array(ids), num_experts=num_experts) | ({} if mask is None else {"mask": mask})
         found = call("routers.hash_layer.hash_layer", inputs)
         checks = routing_checks(found, None, "hash.plan", [equal("expert", found.expert)])
@@ -116,8 +118,14 @@ def modulo_table() -> Answer:
 
 
 def balanced_table() -> Answer:
-    menu = (([1, 5, 3, 3, 0, 0], 2, 1), ([4, 4, 4, 4, 4], 3, 1), ([9, 1, 7, 7, 2, 0, 3], 4, 2), ([3], 2, 1),
-            ([2, 2, 1], 1, 1), ([0, 9, 6, 5, 4], 4, 2))  # fmt: skip
+    menu = (
+        ([1, 5, 3, 3, 0, 0], 2, 1),
+        ([4, 4, 4, 4, 4], 3, 1),
+        ([9, 1, 7, 7, 2, 0, 3], 4, 2),
+        ([3], 2, 1),
+        ([2, 2, 1], 1, 1),
+        ([0, 9, 6, 5, 4], 4, 2),
+    )
     cases = []
     for counts, num_experts, k in menu:
         inputs = dict(counts=np.array(counts), num_experts=num_experts, k=k)
@@ -137,8 +145,18 @@ def balanced_table() -> Answer:
 
 
 def expert_capacity() -> Answer:
-    menu = ((10, 4, 1, 1.25), (10, 4, 2, 1.25), (10, 1, 1, 1.1), (200, 2, 1, 1.1), (9, 2, 1, 1.0), (1, 8, 1, 1.0),
-            (10, 4, 1, 8.0), (10, 4, 1, math.inf), (12, 4, 2, 0.5), (7, 3, 3, 0.7))  # fmt: skip
+    menu = (
+        (10, 4, 1, 1.25),
+        (10, 4, 2, 1.25),
+        (10, 1, 1, 1.1),
+        (200, 2, 1, 1.1),
+        (9, 2, 1, 1.0),
+        (1, 8, 1, 1.0),
+        (10, 4, 1, 8.0),
+        (10, 4, 1, math.inf),
+        (12, 4, 2, 0.5),
+        (7, 3, 3, 0.7),
+    )
     cases = []
     for T, E, k, c in menu:
         inputs = dict(num_tokens=T, num_experts=E, k=k, capacity_factor=c)
@@ -154,12 +172,15 @@ def dispatch() -> Answer:
     priority = exact(np.random.default_rng(4).permutation(14).reshape(7, 2) / 16)
     equal_ones = np.array([[0.5, 0.5], [0.75, 0.5], [0.5, 0.5], [0.5, 0.0], [-0.0, 0.5], [0.25, 0.5], [0.5, 0.25]])
     menu = {
-        "choice": dict(capacity=2), "token": dict(capacity=2, order="token"),
+        "choice": dict(capacity=2),
+        "token": dict(capacity=2, order="token"),
         "priority": dict(capacity=2, order="priority", priority=priority),
         "priority, equal ones": dict(capacity=2, order="priority", priority=equal_ones),
-        "no slots": dict(capacity=0), "slots for all": dict(capacity=7), "padding": dict(capacity=2, mask=MASK),
+        "no slots": dict(capacity=0),
+        "slots for all": dict(capacity=7),
+        "padding": dict(capacity=2, mask=MASK),
         "single choices": dict(capacity=1, order="token", mask=CROWDED != 1),
-    }  # fmt: skip
+    }
     cases = []
     for name, more in menu.items():
         inputs = dict(expert=CROWDED, num_experts=3) | more
@@ -175,19 +196,25 @@ def routed_ffn() -> Answer:
     T, E, d, f = 7, 3, 2, 3
     params = {"up": free(5, E, d, f, scale=1.0), "down": free(6, E, f, d, scale=1.0)}
     x, gate = free(7, T, d), np.abs(free(8, T, 2, scale=0.5)) + 1 / 64
-    size = np.einsum("tk,td,tkdf,tkfe->tke", gate, np.abs(x), np.abs(params["up"])[CROWDED],
-                     np.abs(params["down"])[CROWDED])  # fmt: skip
-    menu = {"nothing dropped": {}, "drops": dict(capacity_factor=0.6),
-            "drops by gate": dict(capacity_factor=0.6, order="priority"),
-            "padding": dict(capacity_factor=0.75, mask=MASK)}  # fmt: skip
+    size = np.einsum(
+        "tk,td,tkdf,tkfe->tke", gate, np.abs(x), np.abs(params["up"])[CROWDED], np.abs(params["down"])[CROWDED]
+    )
+    menu = {
+        "nothing dropped": {},
+        "drops": dict(capacity_factor=0.6),
+        "drops by gate": dict(capacity_factor=0.6, order="priority"),
+        "padding": dict(capacity_factor=0.75, mask=MASK),
+    }
     cases = []
     for name, more in menu.items():
         inputs = dict(params=params, x=x, expert=CROWDED, gate=gate) | more
         found = call("experts.routed_ffn", inputs)
         scale = size.sum(axis=1) * (found.output != 0)  # what nobody computed is exactly 0
         dropped = found.dropped_fraction
-        checks = [close("output", found.output, "experts.routed_ffn", scale),
-                  close("dropped_fraction", dropped, "experts.dropped", dropped)]  # fmt: skip
+        checks = [
+            close("output", found.output, "experts.routed_ffn", scale),
+            close("dropped_fraction", dropped, "experts.dropped", dropped),
+        ]
         cases.append(Case(name, inputs, checks))
     return Answer(
         "experts.routed_ffn",
@@ -218,9 +245,11 @@ def auxiliary_loss() -> Answer:
 
 def _auxiliary(name: str, inputs: dict) -> Case:
     found, size = call("balance.auxiliary_loss", inputs), spread(inputs["logits"]).max()
-    checks = [close("loss", found.loss, "balance.loss", size * found.loss),
-              close("share", found.share, "balance.share", found.share),
-              close("probability", found.probability, "balance.probability", size * found.probability)]  # fmt: skip
+    checks = [
+        close("loss", found.loss, "balance.loss", size * found.loss),
+        close("share", found.share, "balance.share", found.share),
+        close("probability", found.probability, "balance.probability", size * found.probability),
+    ]
     return Case(name, inputs, checks)
 
 
@@ -235,9 +264,14 @@ def z_loss() -> Answer:
 
 
 def update_bias() -> Answer:
-    menu = (("plain", [5, 3, 0, 4], "none"), ("step", [5, 3, 0, 4], "step"), ("bias", [5, 3, 0, 4], "bias"),
-            ("balance", [2, 2, 2], "none"), ("one expert", [7], "none"),
-            ("large counts", [333_333_333, 333_333_334, 333_333_333], "none"))  # fmt: skip
+    menu = (
+        ("plain", [5, 3, 0, 4], "none"),
+        ("step", [5, 3, 0, 4], "step"),
+        ("bias", [5, 3, 0, 4], "bias"),
+        ("balance", [2, 2, 2], "none"),
+        ("one expert", [7], "none"),
+        ("large counts", [333_333_333, 333_333_334, 333_333_333], "none"),
+    )
     cases = []
     for name, counts, recentre in menu:
         bias = free(15, len(counts), scale=0.25)
@@ -257,12 +291,17 @@ def update_bias() -> Answer:
 
 def count() -> Answer:
     size = dict(d_model=512, num_blocks=6, num_heads=8, kqv_size=32)
-    menu = ({}, dict(router_type="S-Base", num_experts=64), dict(router_type="RL-R", num_experts=8),
-            dict(router_type="Hash", num_experts=512, routing_frequency=1.0),
-            dict(router_type="S-Base", num_experts=8, k=4, routing_frequency=1 / 6), dict(flop_increase=4),
-            dict(router_type="Top-K", num_experts=16, k=2, granularity=8),
-            dict(router_type="MoT", num_experts=16, group_size=24),
-            dict(vocab_size=1000, sequence_length=128))  # fmt: skip
+    menu = (
+        {},
+        dict(router_type="S-Base", num_experts=64),
+        dict(router_type="RL-R", num_experts=8),
+        dict(router_type="Hash", num_experts=512, routing_frequency=1.0),
+        dict(router_type="S-Base", num_experts=8, k=4, routing_frequency=1 / 6),
+        dict(flop_increase=4),
+        dict(router_type="Top-K", num_experts=16, k=2, granularity=8),
+        dict(router_type="MoT", num_experts=16, group_size=24),
+        dict(vocab_size=1000, sequence_length=128),
+    )
     cases = []
     for more in menu:
         found = call("accounting.count", size | more)
@@ -307,16 +346,20 @@ def fit_routed() -> Answer:
     noise = np.round(np.random.default_rng(19).standard_normal(20) * 64) / 16_384
     cases = []
     for name, law in LAWS.items():
-        loss = np.round(call("laws.routed.predict_loss", dict(
-            dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law)) * (1 + noise), 4)  # fmt: skip
+        loss = np.round(
+            call("laws.routed.predict_loss", dict(dense_parameters=TABLE_N, num_experts=TABLE_E, coefficients=law))
+            * (1 + noise),
+            4,
+        )
         inputs = dict(dense_parameters=TABLE_N, num_experts=TABLE_E, loss=loss)
         found = call("laws.fitting.fit_routed", inputs)
         scale = 1 / PRECISIONS["float64"]
         checks = [
             close("objective", found.objective, "laws.fitting.objective", found.objective * scale),
             close("rmsle", found.rmsle, "laws.fitting.objective", found.rmsle * scale),
-            equal("status", found.status), equal("rows", found.rows),
-        ]  # fmt: skip
+            equal("status", found.status),
+            equal("rows", found.rows),
+        ]
         cases.append(Case(name, inputs, checks))
     return Answer(
         "laws.fitting.fit_routed",

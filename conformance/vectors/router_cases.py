@@ -37,9 +37,13 @@ from routelaws.conformance.vectors.checks import (
 
 def sinkhorn_plan() -> Answer:
     cases = []
-    for name, z, num_sweeps in (("no sweep", SEVEN, 0), ("3 sweeps", SEVEN, 3),
-                                ("20 sweeps", FIVE, 20), ("one token", ONE, 2),
-                                ("ties", TIED, 4)):  # fmt: skip
+    for name, z, num_sweeps in (
+        ("no sweep", SEVEN, 0),
+        ("3 sweeps", SEVEN, 3),
+        ("20 sweeps", FIVE, 20),
+        ("one token", ONE, 2),
+        ("ties", TIED, 4),
+    ):
         inputs, size = dict(logits=z, num_sweeps=num_sweeps), _sinkhorn_size(z)
         found = call("routers.sinkhorn.sinkhorn_plan", inputs)
         checks = [close("plan", found.plan, "sinkhorn.plan", size * found.plan), equal("sweeps", found.sweeps)]
@@ -74,19 +78,21 @@ def _plan_conditions(found, z, tolerance) -> list[dict]:
 
 def sinkhorn_router() -> Answer:
     cases = []
-    menu = (("training", dict(logits=SEVEN, num_sweeps=20)), ("until balanced", dict(logits=SEVEN)),
-            ("two experts, sigmoid", dict(logits=FIVE, k=2, gate="sigmoid", num_sweeps=20)),
-            ("one token", dict(logits=ONE, training=False)),
-            ("padding", dict(logits=PADDED, num_sweeps=20, mask=MASK)),
-            ("evaluation", dict(logits=FIVE, k=2, training=False)),
-            ("evaluation, ties", dict(logits=TIED, k=2, training=False)),
-            ("evaluation, extreme", dict(logits=EXTREME, training=False)))  # fmt: skip
+    menu = (
+        ("training", dict(logits=SEVEN, num_sweeps=20)),
+        ("until balanced", dict(logits=SEVEN)),
+        ("two experts, sigmoid", dict(logits=FIVE, k=2, gate="sigmoid", num_sweeps=20)),
+        ("one token", dict(logits=ONE, training=False)),
+        ("padding", dict(logits=PADDED, num_sweeps=20, mask=MASK)),
+        ("evaluation", dict(logits=FIVE, k=2, training=False)),
+        ("evaluation, ties", dict(logits=TIED, k=2, training=False)),
+        ("evaluation, extreme", dict(logits=EXTREME, training=False)),
+    )
     for name, inputs in menu:
         found, z, k = call("routers.sinkhorn.sinkhorn_router", inputs), inputs["logits"], inputs.get("k", 1)
         if inputs.get("training", True):
             real = inputs.get("mask", np.ones(len(z), dtype=bool))
-            solved = call("routers.sinkhorn.sinkhorn_plan",
-                          dict(logits=z[real], num_sweeps=inputs.get("num_sweeps")))  # fmt: skip
+            solved = call("routers.sinkhorn.sinkhorn_plan", dict(logits=z[real], num_sweeps=inputs.get("num_sweeps")))
             assert gap(z[real] + solved.column_potential, k) > 2e-2, name
             checks = [equal("expert", found.expert)]
             if "num_sweeps" in inputs:
@@ -110,10 +116,15 @@ def sinkhorn_router() -> Answer:
 def balanced_assignment() -> Answer:
     by_eighths = np.round(free(11, 6, 3) * 8) / 8
     cases = []
-    for name, z, k in (("6 tokens, 3 experts", by_eighths, 1), ("5 tokens, 2 experts", free(12, 5, 2), 1),
-                       ("two experts each", free(13, 4, 3), 2), ("all alike", np.zeros((4, 2)), 1),
-                       ("zeros of both signs", TIED[:2, :2], 1), ("one token", ONE, 1),
-                       ("extreme", np.vstack([EXTREME, EXTREME[::-1]]), 1)):  # fmt: skip
+    for name, z, k in (
+        ("6 tokens, 3 experts", by_eighths, 1),
+        ("5 tokens, 2 experts", free(12, 5, 2), 1),
+        ("two experts each", free(13, 4, 3), 2),
+        ("all alike", np.zeros((4, 2)), 1),
+        ("zeros of both signs", TIED[:2, :2], 1),
+        ("one token", ONE, 1),
+        ("extreme", np.vstack([EXTREME, EXTREME[::-1]]), 1),
+    ):
         inputs = dict(scores=z, k=k)
         found = call("routers.base.balanced_assignment", inputs)
         total, highest = np.abs(at(z, found.expert)).sum(), np.abs(z).max() + found.prices.max()
@@ -159,9 +170,15 @@ def _optima(z: np.ndarray, k: int, objective: float) -> list[np.ndarray]:
 
 def quantile_bias() -> Answer:
     cases = []
-    for name, z, k, more in (("7 tokens, 4 experts", SEVEN, 1, {}), ("5 steps", FIVE, 2, {"num_steps": 5}),
-                             ("one token", ONE, 1, {}), ("ties", TIED, 2, {}), ("k = E", FIVE, 3, {}),
-                             ("extreme", EXTREME, 1, {}), ("padding", PADDED, 2, {"mask": MASK})):  # fmt: skip
+    for name, z, k, more in (
+        ("7 tokens, 4 experts", SEVEN, 1, {}),
+        ("5 steps", FIVE, 2, {"num_steps": 5}),
+        ("one token", ONE, 1, {}),
+        ("ties", TIED, 2, {}),
+        ("k = E", FIVE, 3, {}),
+        ("extreme", EXTREME, 1, {}),
+        ("padding", PADDED, 2, {"mask": MASK}),
+    ):
         inputs = dict(scores=z, bias=free(14, z.shape[1], scale=0.5), k=k) | more
         found = call("routers.quantile.quantile_bias", inputs)
         scale = more.get("num_steps", 1) * (np.abs(z).max() + np.abs(inputs["bias"]).max())
@@ -173,12 +190,15 @@ def top_k_router() -> Answer:
     menu = [(name, dict(logits=z, k=min(2, z.shape[1]))) for name, z in LOGITS.items()]
     menu += [
         (", ".join((score, normalisation)), dict(logits=SEVEN, k=2, score=score, normalisation=normalisation))
-        for score in ("softmax", "sigmoid") for normalisation in ("none", "sum", "softmax")
-    ]  # fmt: skip
+        for score in ("softmax", "sigmoid")
+        for normalisation in ("none", "sum", "softmax")
+    ]
     bias = np.array([0.5, -0.25, 0.0, 0.125])
-    menu += [("a bias", dict(logits=SEVEN, bias=bias, score="sigmoid")),
-             ("padding", dict(logits=PADDED, k=2, normalisation="sum", mask=MASK)),
-             ("a constant gate", dict(logits=ONE, normalisation="sum", allow_constant_gate=True))]  # fmt: skip
+    menu += [
+        ("a bias", dict(logits=SEVEN, bias=bias, score="sigmoid")),
+        ("padding", dict(logits=PADDED, k=2, normalisation="sum", mask=MASK)),
+        ("a constant gate", dict(logits=ONE, normalisation="sum", allow_constant_gate=True)),
+    ]
     cases = []
     for name, inputs in menu:
         if inputs["logits"].shape[1] == 1:
@@ -201,9 +221,13 @@ def top_k_router() -> Answer:
 def gshard_router() -> Answer:
     z, draws = SEVEN, exact([0.05, 0.95, 0.5, 0.25, 0.75, 0.0, 0.875])
     cases = []
-    for name, inputs in (("evaluation", dict(logits=z)), ("draws", dict(logits=z, uniforms=draws)),
-                         ("ties", dict(logits=TIED)), ("one token", dict(logits=ONE, uniforms=exact([0.5]))),
-                         ("padding", dict(logits=z, uniforms=draws, mask=MASK))):  # fmt: skip
+    for name, inputs in (
+        ("evaluation", dict(logits=z)),
+        ("draws", dict(logits=z, uniforms=draws)),
+        ("ties", dict(logits=TIED)),
+        ("one token", dict(logits=ONE, uniforms=exact([0.5]))),
+        ("padding", dict(logits=z, uniforms=draws, mask=MASK)),
+    ):
         found = call("routers.top_k.gshard_router", inputs)
         if "uniforms" in inputs:
             second = call("routers.top_k.gshard_router", dict(logits=inputs["logits"])).gate[:, 1]
@@ -221,11 +245,14 @@ def gshard_router() -> Answer:
 def expert_choice_router() -> Answer:
     by_column = np.zeros((4, 2))
     by_column[:, 1] = [-0.0, 0.0, -0.0, 0.0]
-    menu = (("7 tokens, 4 experts", dict(logits=SEVEN)),
-            ("sigmoid, 1 slot", dict(logits=FIVE, capacity_factor=0.5, score="sigmoid")),
-            ("all tokens", dict(logits=FIVE, capacity_factor=math.inf)), ("one token", dict(logits=ONE)),
-            ("ties", dict(logits=by_column, capacity_factor=1.0, score="sigmoid")),
-            ("padding", dict(logits=PADDED, capacity_factor=1.5, mask=MASK)))  # fmt: skip
+    menu = (
+        ("7 tokens, 4 experts", dict(logits=SEVEN)),
+        ("sigmoid, 1 slot", dict(logits=FIVE, capacity_factor=0.5, score="sigmoid")),
+        ("all tokens", dict(logits=FIVE, capacity_factor=math.inf)),
+        ("one token", dict(logits=ONE)),
+        ("ties", dict(logits=by_column, capacity_factor=1.0, score="sigmoid")),
+        ("padding", dict(logits=PADDED, capacity_factor=1.5, mask=MASK)),
+    )
     cases = []
     for name, inputs in menu:
         z = inputs["logits"]
@@ -250,10 +277,15 @@ def expert_choice_router() -> Answer:
 
 def mixing_weights() -> Answer:
     z = SEVEN
-    menu = (("plain", dict(logits=z)), ("cold", dict(logits=z, temperature=0.25)),
-            ("shared equally", dict(logits=z, temperature=math.inf)), ("one token", dict(logits=ONE)),
-            ("extreme", dict(logits=EXTREME)), ("one hot", dict(logits=z, one_hot=True)),
-            ("padding", dict(logits=z, temperature=2.0, mask=MASK)))  # fmt: skip
+    menu = (
+        ("plain", dict(logits=z)),
+        ("cold", dict(logits=z, temperature=0.25)),
+        ("shared equally", dict(logits=z, temperature=math.inf)),
+        ("one token", dict(logits=ONE)),
+        ("extreme", dict(logits=EXTREME)),
+        ("one hot", dict(logits=z, one_hot=True)),
+        ("padding", dict(logits=z, temperature=2.0, mask=MASK)),
+    )
     cases = []
     for name, inputs in menu:
         found = call("routers.mixture_of_tokens.mixing_weights", inputs)
@@ -269,8 +301,7 @@ def mixing_weights() -> Answer:
 
 def log_policy() -> Answer:
     menu = [(name, dict(logits=z)) for name, z in LOGITS.items()]
-    menu += [("nucleus", dict(logits=SEVEN, nucleus=0.5)), ("nucleus of 3", dict(logits=SEVEN, k=3,
-             nucleus=0.25))]  # fmt: skip
+    menu += [("nucleus", dict(logits=SEVEN, nucleus=0.5)), ("nucleus of 3", dict(logits=SEVEN, k=3, nucleus=0.25))]
     cases = []
     for name, inputs in menu:
         found = call("routers.reinforce.log_policy", inputs)
@@ -286,10 +317,13 @@ def log_policy() -> Answer:
 
 
 def log_probability() -> Answer:
-    menu = (("one draw", dict(logits=SEVEN, expert=CROWDED[:, :1])),
-            ("two draws", dict(logits=SEVEN, expert=CROWDED)), ("one token", dict(logits=ONE, expert=[[1, 0, 2]])),
-            ("ties", dict(logits=TIED, expert=[[3, 0], [1, 2], [1, 3], [0, 1]])),
-            ("outside the nucleus", dict(logits=ONE, expert=[[1]], nucleus=0.5)))  # fmt: skip
+    menu = (
+        ("one draw", dict(logits=SEVEN, expert=CROWDED[:, :1])),
+        ("two draws", dict(logits=SEVEN, expert=CROWDED)),
+        ("one token", dict(logits=ONE, expert=[[1, 0, 2]])),
+        ("ties", dict(logits=TIED, expert=[[3, 0], [1, 2], [1, 3], [0, 1]])),
+        ("outside the nucleus", dict(logits=ONE, expert=[[1]], nucleus=0.5)),
+    )
     cases = []
     for name, inputs in menu:
         inputs = inputs | {"expert": np.array(inputs["expert"])}
@@ -307,17 +341,23 @@ def policy_terms() -> Answer:
     base = dict(logits=SEVEN, expert=CROWDED, value=free(16, 7), reward=-np.abs(free(17, 7)))
     weights = dict(policy_weight=0.5, baseline_weight=0.25, entropy_weight=0.125, balance_weight=0.0625)
     one = dict(logits=ONE, expert=np.array([[1]]), value=np.array([-2.0]), reward=np.array([-1.0]))
-    menu = (("default weights", base), ("other weights", base | weights), ("one token", one | weights),
-            ("advantage given", base | dict(held_advantage=free(18, 7))),
-            ("padding", base | dict(mask=MASK)))  # fmt: skip
+    menu = (
+        ("default weights", base),
+        ("other weights", base | weights),
+        ("one token", one | weights),
+        ("advantage given", base | dict(held_advantage=free(18, 7))),
+        ("padding", base | dict(mask=MASK)),
+    )
     cases = []
     for name, inputs in menu:
         found, z, k = call("routers.reinforce.policy_terms", inputs), inputs["logits"], inputs["expert"].shape[1]
         unit, size = spread(z).max(), np.abs(found.advantage).max() + 8
         scale = {
             "policy": size * (k * unit + 8 * k * (np.abs(z).max() * 2 + np.log(z.shape[1]))),
-            "baseline": 8 * size**2, "entropy": unit * (1 + np.log(z.shape[1])), "balance": unit * z.shape[1],
-        }  # fmt: skip
+            "baseline": 8 * size**2,
+            "entropy": unit * (1 + np.log(z.shape[1])),
+            "balance": unit * z.shape[1],
+        }
         scale["loss"] = sum(inputs.get(f"{part}_weight", 0.01) * size for part, size in scale.items())
         checks = [close(part, getattr(found, part), "reinforce.terms", scale[part]) for part in scale]
         checks.append(close("advantage", found.advantage, "reinforce.terms", size * (found.advantage != 0)))

@@ -238,8 +238,17 @@ def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, er
     decay = (offset / (rows.extra_experts + offset)) ** 2
     slope = (b + c * rows.log_size) * experts / math.log(10)
     log_experts = np.log10(experts)
-    derivatives = np.stack([rows.log_size, log_experts, rows.log_size * log_experts, np.ones_like(slope),
-                            slope * decay / E_start**2, slope * (1 - decay) * saturation**2], axis=1)  # fmt: skip
+    derivatives = np.stack(
+        [
+            rows.log_size,
+            log_experts,
+            rows.log_size * log_experts,
+            np.ones_like(slope),
+            slope * decay / E_start**2,
+            slope * (1 - decay) * saturation**2,
+        ],
+        axis=1,
+    )
     free = [0, 1, 2, 3] + [4] * (not status.startswith("E_start at 1")) + [5] * (not math.isinf(E_max))
     scale = np.linalg.norm(derivatives[:, free], axis=0)  # columns differ by many orders of magnitude
     inverse = np.linalg.pinv(derivatives[:, free] / scale) / scale[:, None]

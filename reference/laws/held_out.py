@@ -170,8 +170,9 @@ def _scores(names: list[str], found: list[HeldOut], groups: np.ndarray) -> list[
     """Return each form's score against the best."""
     most = max(each.predicted for each in found)
     if most == 0:
-        return [Score(name, each, math.nan, math.nan, "predicts nothing")
-                for name, each in zip(names, found, strict=True)]  # fmt: skip
+        return [
+            Score(name, each, math.nan, math.nan, "predicts nothing") for name, each in zip(names, found, strict=True)
+        ]
     best = min((each for each in found if each.predicted == most), key=lambda each: each.rmsle)
     scores = []
     for name, each in zip(names, found, strict=True):

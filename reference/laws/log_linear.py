@@ -161,9 +161,7 @@ def effective_parameter_count(
     return worth(law, log_size, np.log10(check_range("num_experts", num_experts, least=1.0)), start=0.0)
 
 
-def experts_for_loss(
-    dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients
-) -> np.ndarray:
+def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
     """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
 
     Args:
@@ -277,8 +275,9 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
         squares += float(np.sum((y - b * x - d) ** 2))
         solutions.append((b, d))
         # b and the mean of y are uncorrelated, and d = (mean of y) - b (mean of x).
-        covariances.append([[1 / spread, -x.mean() / spread],
-                            [-x.mean() / spread, 1 / x.size + x.mean() ** 2 / spread]])  # fmt: skip
+        covariances.append(
+            [[1 / spread, -x.mean() / spread], [-x.mean() / spread, 1 / x.size + x.mean() ** 2 / spread]]
+        )
     coefficients = PerSizeCoefficients(np.array(list(lined)), *np.array(solutions).T)
     status = "interior"
     if len(lined) < len(groups):
@@ -342,10 +341,11 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
         raise ValueError(
             "size, num_experts and their product cannot be told apart in these rows; needed: several num_experts at "
-            "more than one size" if interaction else
-            "size and num_experts cannot be told apart in these rows; needed: at least two sizes and two num_experts "
-            "that do not rise in step"
-        )  # fmt: skip
+            "more than one size"
+            if interaction
+            else "size and num_experts cannot be told apart in these rows; needed: at least two sizes and two "
+            "num_experts that do not rise in step"
+        )
     solution, covariance, objective = least_squares(design, log_loss)
     form = BilinearCoefficients if interaction else SeparableCoefficients
     coefficients = form(*(float(value) for value in back @ solution))

@@ -250,13 +250,21 @@ def _value(fit: RoutedFit, quantity: Quantity) -> float:
         per_decade = np.float64(math.log(10)) / np.log1p(curve.rise * curve.top / (1 + curve.bend * curve.top))
         start = math.inf if fit.status == "linear limit" else per_decade * math.log10(E_start)
         cutoff = 10.0 ** np.float64(-curve.gain / curve.interaction) if curve.interaction > 0 else math.inf
-        return float({
-            "a": curve.size - curve.interaction * start, "b": curve.gain * per_decade,
-            "c": curve.interaction * per_decade, "d": curve.intercept - curve.gain * start,
-            "E_start": E_start, "E_max": E_max, "N_cutoff": cutoff, "slope": routed * per_decade,
-            "gain": routed * psi, "prediction": 10.0 ** np.float64(dense + routed * psi),
-            "effective_parameters": 10.0 ** (log_size + psi * routed / np.float64(curve.size)),
-        }[quantity.name])  # fmt: skip
+        return float(
+            {
+                "a": curve.size - curve.interaction * start,
+                "b": curve.gain * per_decade,
+                "c": curve.interaction * per_decade,
+                "d": curve.intercept - curve.gain * start,
+                "E_start": E_start,
+                "E_max": E_max,
+                "N_cutoff": cutoff,
+                "slope": routed * per_decade,
+                "gain": routed * psi,
+                "prediction": 10.0 ** np.float64(dense + routed * psi),
+                "effective_parameters": 10.0 ** (log_size + psi * routed / np.float64(curve.size)),
+            }[quantity.name]
+        )
 
 
 def _interval(columns, quantity: Quantity, value: float, low: float, high: float, level: float) -> Interval:
@@ -273,8 +281,10 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
         raise ValueError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
     if any(quantity.name == "observation" for quantity in checked):
-        raise ValueError("quantity observation: resampling shows the scatter of the law, not of a new run; "
-                         "needed: prediction, or profile_intervals")  # fmt: skip
+        raise ValueError(
+            "quantity observation: resampling shows the scatter of the law, not of a new run; "
+            "needed: prediction, or profile_intervals"
+        )
     return checked
 
 

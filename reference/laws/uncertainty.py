@@ -281,9 +281,7 @@ def check_quantity(quantity: Quantity) -> Quantity:
     return quantity
 
 
-def _extrapolated(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, quantity: Quantity, value: float
-) -> bool:
+def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantity: Quantity, value: float) -> bool:
     """Return whether a quantity asks the law for sizes or expert counts outside those of the table. Our choice.
 
     b and d are values at N = 1; E_start, gain and effective_parameters need E = 1; an E_max above the largest E, and an

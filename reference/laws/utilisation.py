@@ -52,8 +52,14 @@ Status = Literal[
 FLOOR = 0.1
 """The unit u, and so the least B_start that a fit allows, as a share of B_min."""
 
-_WORDS = Words("teraflops", "values of teraflops", "utilisation", "value of utilisation", "values of utilisation",
-               "B_start and B_max")  # fmt: skip
+_WORDS = Words(
+    "teraflops",
+    "values of teraflops",
+    "utilisation",
+    "value of utilisation",
+    "values of utilisation",
+    "B_start and B_max",
+)
 
 _STATUSES: dict[str, Status] = {
     "interior": "interior", "E_start at 1": "B_start at its floor", "E_max unbounded": "B_max unbounded",
@@ -279,9 +285,12 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
 
 
 def fit_utilisation(
-    teraflops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray, B_min: float | None = None,
+    teraflops: np.ndarray,
+    utilisation: np.ndarray,
+    loss: np.ndarray,
+    B_min: float | None = None,
     huber: float | None = None,
-) -> UtilisationFit:  # fmt: skip
+) -> UtilisationFit:
     """Fit the law to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
 
     Args:
@@ -316,8 +325,16 @@ def fit_utilisation(
     change = _change_of_unit(unit)
     covariance[:6, :6] = change @ fit.covariance @ change.T
     curve = UtilisationCurve(fit.curve, least, unit)
-    return UtilisationFit(_coefficients(fit, unit, least), curve, fit.objective, fit.rmsle, _STATUSES[fit.status],
-                          covariance, fit.rows, fit.criterion)  # fmt: skip
+    return UtilisationFit(
+        _coefficients(fit, unit, least),
+        curve,
+        fit.objective,
+        fit.rmsle,
+        _STATUSES[fit.status],
+        covariance,
+        fit.rows,
+        fit.criterion,
+    )
 
 
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:

@@ -45,8 +45,18 @@ def side_by_side(count: int, height: float) -> tuple:
 
 
 def dot(panel, x: float, y: float, colour, marker: str = "o", label: str | None = None) -> None:
-    panel.plot(x, y, marker, color=colour, markersize=5.5, markeredgecolor="white", markeredgewidth=0.7, zorder=3,
-               label=label, linestyle="none")  # fmt: skip
+    panel.plot(
+        x,
+        y,
+        marker,
+        color=colour,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.7,
+        zorder=3,
+        label=label,
+        linestyle="none",
+    )
 
 
 def loss_axis(panels: list, losses: list[float], results: dict) -> None:
@@ -91,5 +101,6 @@ def shared_legend(figure, panels: list, columns: int | None = None) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     columns = min(columns or len(handles), len(handles))
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns, handlelength=1.4,
-                  columnspacing=1.4)  # fmt: skip
+    figure.legend(
+        handles.values(), handles, loc="outside upper center", ncols=columns, handlelength=1.4, columnspacing=1.4
+    )

@@ -57,8 +57,10 @@ def page(markdown: str, folder: Path) -> str:
     body = body.replace(' style="text-align:right"', ' class="right"')
     body = re.sub(
         r'<p><img src="(figures/[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
-        lambda match: _figure(match, folder), body, flags=re.DOTALL,
-    )  # fmt: skip
+        lambda match: _figure(match, folder),
+        body,
+        flags=re.DOTALL,
+    )
     body = re.sub(r'(<h2 id="contents">.*?</h2>)\s*(<ul>.*?</ul>)', r"\1<nav>\2</nav>", body, count=1, flags=re.DOTALL)
     title = html.escape(markdown.partition("\n")[0].lstrip("# "))
     return (

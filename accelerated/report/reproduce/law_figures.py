@@ -82,8 +82,17 @@ def level_figure(results: dict, runs: list[Run]):
         lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
         _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
         at = list(points)
-        panel.scatter([x for x, _ in at], [y for _, y in at], c=[points[key] for key in at], norm=norm, cmap=scale,
-                      s=34, edgecolors=INK, linewidths=0.6, zorder=3)  # fmt: skip
+        panel.scatter(
+            [x for x, _ in at],
+            [y for _, y in at],
+            c=[points[key] for key in at],
+            norm=norm,
+            cmap=scale,
+            s=34,
+            edgecolors=INK,
+            linewidths=0.6,
+            zorder=3,
+        )
         panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
@@ -115,8 +124,13 @@ def effective_figure(results: dict, runs: list[Run]):
                     dot(panel, x, loss, INK, marker="s", label="dense" if i == 0 else None)
                 else:
                     first = e == min(at[at[0] == 1 :])
-                    dot(panel, x, loss, size_shade(colour, i, len(sizes)),
-                         label=f"N = {size_name(results, size)}" if first else None)  # fmt: skip
+                    dot(
+                        panel,
+                        x,
+                        loss,
+                        size_shade(colour, i, len(sizes)),
+                        label=f"N = {size_name(results, size)}" if first else None,
+                    )
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
         at = np.geomspace(low, high, 50)
@@ -147,13 +161,29 @@ def slopes_figure(results: dict, runs: list[Run]):
         _whiskers(panels[0], at, entries, "slope", colour)
         if all(entry["law"] is not None for entry in entries):
             panels[0].plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
-        panels[0].plot(at, [entry["slope"] for entry in entries], "o", color=colour, markersize=6,
-                       markeredgecolor="white", label=router_name(law["router"]), zorder=3)  # fmt: skip
+        panels[0].plot(
+            at,
+            [entry["slope"] for entry in entries],
+            "o",
+            color=colour,
+            markersize=6,
+            markeredgecolor="white",
+            label=router_name(law["router"]),
+            zorder=3,
+        )
         if law in fitted:
             at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
             _whiskers(panels[1], at, law["slopes"], "value", colour)
-            panels[1].plot(at, [entry["value"] for entry in law["slopes"]], "o-", color=colour, markersize=6,
-                           linewidth=1.3, markeredgecolor="white", zorder=3)  # fmt: skip
+            panels[1].plot(
+                at,
+                [entry["value"] for entry in law["slopes"]],
+                "o-",
+                color=colour,
+                markersize=6,
+                linewidth=1.3,
+                markeredgecolor="white",
+                zorder=3,
+            )
     sizes = sorted({n for law in laws for n in law["sizes"]})
     for panel in panels:
         panel.axhline(0, color="#bbbbbb", linewidth=1.0)
@@ -172,8 +202,11 @@ def coefficients_figure(results: dict, runs: list[Run]):
     laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
     if not laws:
         return None
-    names = [name for name in ("a", "b", "c", "E_start", "E_max", "N_cutoff")
-             if any(0 < abs(law["intervals"][name]["value"]) < np.inf for law in laws)]  # fmt: skip
+    names = [
+        name
+        for name in ("a", "b", "c", "E_start", "E_max", "N_cutoff")
+        if any(0 < abs(law["intervals"][name]["value"]) < np.inf for law in laws)
+    ]
     if not names:
         return None
     figure, panels = panel_grid(len(names), 0.6 + 0.42 * len(laws) + 0.75)
@@ -200,23 +233,42 @@ def forms_figure(results: dict, runs: list[Run]):
     routers = list(dict.fromkeys(entry["router"] for entry in forms))
     names = list(dict.fromkeys(entry["law"] for entry in forms))[::-1]
     figure, panels = panel_grid(2, 0.9 + 0.5 * len(names) + 0.6)
-    for panel, key, title in ((panels[0], "leave_one_out", "One run left out at a time"),
-                              (panels[1], "leave_one_size_out", "One size left out at a time")):  # fmt: skip
+    for panel, key, title in (
+        (panels[0], "leave_one_out", "One run left out at a time"),
+        (panels[1], "leave_one_size_out", "One size left out at a time"),
+    ):
         for router in routers:
-            shown = [(entry[key]["rmsle"], names.index(entry["law"])) for entry in forms
-                     if entry["router"] == router and entry[key]["rmsle"] is not None]  # fmt: skip
+            shown = [
+                (entry[key]["rmsle"], names.index(entry["law"]))
+                for entry in forms
+                if entry["router"] == router and entry[key]["rmsle"] is not None
+            ]
             offset = 0.16 * (routers.index(router) - (len(routers) - 1) / 2)
-            panel.plot([x for x, _ in shown], [y - offset for _, y in shown], "o", color=colour_of(results, router),
-                       markersize=7, markeredgecolor="white", label=router_name(router))  # fmt: skip
+            panel.plot(
+                [x for x, _ in shown],
+                [y - offset for _, y in shown],
+                "o",
+                color=colour_of(results, router),
+                markersize=7,
+                markeredgecolor="white",
+                label=router_name(router),
+            )
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
         panel.set_xlim(0, None)
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         for i, name in enumerate(names):
             if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == name):
-                panel.text(0.02, i, "says nothing about another size", transform=panel.get_yaxis_transform(),
-                           va="center", fontsize=9.5, color="#777777",
-                           bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+                panel.text(
+                    0.02,
+                    i,
+                    "says nothing about another size",
+                    transform=panel.get_yaxis_transform(),
+                    va="center",
+                    fontsize=9.5,
+                    color="#777777",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+                )
     shared_legend(figure, panels)
     return figure
 
@@ -236,12 +288,25 @@ def _levels(low: float, high: float) -> np.ndarray:
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
     """Write every second level onto its line, nearest to one height and between the rows of points (powers of 2)."""
     for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
-        vertices = [vertex for segment in segments for vertex in segment
-                    if reach[0] < vertex[0] < reach[1] and abs(np.log2(vertex[1]) % 1 - 0.5) < 0.15]  # fmt: skip
+        vertices = [
+            vertex
+            for segment in segments
+            for vertex in segment
+            if reach[0] < vertex[0] < reach[1] and abs(np.log2(vertex[1]) % 1 - 0.5) < 0.15
+        ]
         if i % 2 == 0 and vertices:
             x, y = min(vertices, key=lambda vertex: abs(np.log(vertex[1] / height)))
-            panel.text(x, y, f"{level:g}", ha="center", va="center", fontsize=8.5, color=INK, zorder=4,
-                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
+            panel.text(
+                x,
+                y,
+                f"{level:g}",
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+                zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            )
 
 
 def _few_ticks(panel, low: float, high: float) -> None:
@@ -287,11 +352,28 @@ def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float
     if interval["low"] < ends[0]:
         panel.plot(ends[0], height, "<", color=colour, markersize=7, clip_on=False)
     if np.isfinite(interval["value"]):
-        panel.plot(interval["value"], height, "o", color=colour, markersize=7, markeredgecolor="white", zorder=3,
-                   label=router_name(law["router"]))  # fmt: skip
+        panel.plot(
+            interval["value"],
+            height,
+            "o",
+            color=colour,
+            markersize=7,
+            markeredgecolor="white",
+            zorder=3,
+            label=router_name(law["router"]),
+        )
     if "printed" in law:
-        panel.plot(_printed(law, name), height - 0.27, "D", color="white", markeredgecolor=INK, markersize=5,
-                   markeredgewidth=1.2, zorder=4, label="printed in the paper")  # fmt: skip
+        panel.plot(
+            _printed(law, name),
+            height - 0.27,
+            "D",
+            color="white",
+            markeredgecolor=INK,
+            markersize=5,
+            markeredgewidth=1.2,
+            zorder=4,
+            label="printed in the paper",
+        )
 
 
 def _printed(law: dict, name: str) -> float:
@@ -301,6 +383,7 @@ def _printed(law: dict, name: str) -> float:
 def _whiskers(panel, at: np.ndarray, entries: list[dict], key: str, colour) -> None:
     """Draw intervals as bars; an end that is None or infinite is not drawn."""
     for x, entry in zip(at, entries, strict=True):
-        low, high = (entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end]
-                     for end in ("low", "high"))  # fmt: skip
+        low, high = (
+            entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end] for end in ("low", "high")
+        )
         panel.plot([x, x], [low, high], color=colour, linewidth=1.5, alpha=0.8, solid_capstyle="butt")

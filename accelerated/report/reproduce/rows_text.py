@@ -5,21 +5,23 @@ from ...findings.words import count, counts_span, figure, joined, listed, loss_n
 
 def recommendations(results: dict) -> str:
     """Return each recommendation of the paper beside its evidence and the verdict."""
-    rows = [
-        (entry["words"], f"**{entry['verdict']}**", entry["because"]) for entry in results["advice"]
-    ]  # fmt: skip
+    rows = [(entry["words"], f"**{entry['verdict']}**", entry["because"]) for entry in results["advice"]]
     rules = "\n".join(f"- {e['words']} {e['rule'][0].upper()}{e['rule'][1:]}." for e in results["advice"])
-    unchecked = "" if all(entry["checked"] for entry in results["advice"]) else (
-        " The wording of the recommendations is ours; only the one on routed blocks was checked against the published"
-        " text, the others are as the paper is usually quoted."
+    unchecked = (
+        ""
+        if all(entry["checked"] for entry in results["advice"])
+        else (
+            " The wording of the recommendations is ours; only the one on routed blocks was checked against the"
+            " published text, the others are as the paper is usually quoted."
+        )
     )
     return joined(
         "Verdicts follow from the numbers by the rules below the tables and from nothing else; the rules are our"
-        " choice. *Open* means that the runs point neither way by more than their interval."
-        + unchecked,
-        table(("recommendation", "these runs", "because"), rows), _doublings(results),
+        " choice. *Open* means that the runs point neither way by more than their interval." + unchecked,
+        table(("recommendation", "these runs", "because"), rows),
+        _doublings(results),
         f"The rules:\n\n{rules}",
-    )  # fmt: skip
+    )
 
 
 def _doublings(results: dict) -> str:
@@ -28,28 +30,44 @@ def _doublings(results: dict) -> str:
         reached = {point["E"]: point for point in entry["reached"]}
         for step in entry["steps"]:
             point = reached.get(step["to"])
-            rows.append((
-                router_name(entry["router"]), f"{step['from']} → {step['to']}", step["sizes"],
-                f"{figure(step['percent']['mean'], '+.2f')} %",
-                "not known" if step["percent"]["low"] is None else
-                f"{figure(step['percent']['low'], '+.2f')} to {figure(step['percent']['high'], '+.2f')} %",
-                "" if point is None else f"{figure(point['percent'], '.0f')} %",
-                "" if point is None else f"{figure(point['low'], '.0f')} to {figure(point['high'], '.0f')} %",
-            ))  # fmt: skip
+            rows.append(
+                (
+                    router_name(entry["router"]),
+                    f"{step['from']} → {step['to']}",
+                    step["sizes"],
+                    f"{figure(step['percent']['mean'], '+.2f')} %",
+                    "not known"
+                    if step["percent"]["low"] is None
+                    else f"{figure(step['percent']['low'], '+.2f')} to {figure(step['percent']['high'], '+.2f')} %",
+                    "" if point is None else f"{figure(point['percent'], '.0f')} %",
+                    "" if point is None else f"{figure(point['low'], '.0f')} to {figure(point['high'], '.0f')} %",
+                )
+            )
     if not rows:
         return ""
-    head = ("router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall",
-            "range over sizes")  # fmt: skip
+    head = (
+        "router",
+        "experts",
+        "sizes",
+        "change of the loss",
+        "95 % interval over sizes",
+        "of the whole fall",
+        "range over sizes",
+    )
     return joined(
         "What each step in E brings, measured, as a mean over the sizes that have both; and how much of the fall of log"
-        " L from dense to the largest E is reached:", table(head, rows))  # fmt: skip
+        " L from dense to the largest E is reached:",
+        table(head, rows),
+    )
 
 
 def not_reproduced(results: dict) -> str:
     """Return in plain words what of the paper the runs do not give back, and why."""
     if not results["table"]["released"]:
-        return ("These are not the runs of the paper, so there is nothing of it to reproduce; the laws above are those"
-                " of this table.")  # fmt: skip
+        return (
+            "These are not the runs of the paper, so there is nothing of it to reproduce; the laws above are those"
+            " of this table."
+        )
     laws = [law for law in results["laws"] if "printed" in law]
     points = [*_constants(laws), *_dense(results), *_texts(results)]
     points += [
@@ -57,32 +75,43 @@ def not_reproduced(results: dict) -> str:
         " the law in (F, B), and the fits to the other texts.",
         "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. Where the gain"
         " of routing ends, and at which size, can be different when larger models are trained on more.",
-    ]  # fmt: skip
+    ]
     return "\n".join(f"- {point}" for point in points)
 
 
 def _constants(laws: list[dict]) -> list[str]:
     if not laws:
         return []
-    outside = [f"{name} of {router_name(law['router'])}" for law in laws
-               for name, inside in law["printed"]["inside"].items() if not inside]  # fmt: skip
+    outside = [
+        f"{name} of {router_name(law['router'])}"
+        for law in laws
+        for name, inside in law["printed"]["inside"].items()
+        if not inside
+    ]
     scores = "; ".join(
         f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} as printed,"
         f" {figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to it,"
-        f" {figure(law['rmsle'], '.5f')} for the best law" for law in laws)  # fmt: skip
+        f" {figure(law['rmsle'], '.5f')} for the best law"
+        for law in laws
+    )
     cutoffs = "; ".join(
         f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the rounded figures,"
         f" {count(law['printed']['N_cutoff'])} in the text, {count(law['N_cutoff'])} by our fit; laws that round to the"
-        f" printed figures have {counts_span(*law['printed']['cutoff_box'])}" for law in laws)  # fmt: skip
+        f" printed figures have {counts_span(*law['printed']['cutoff_box'])}"
+        for law in laws
+    )
     return [
-        ("**Every printed constant lies inside the interval of our fit.** The constants themselves are not the same"
-         " (see [Coefficients](#coefficients)): the objective is so flat that the runs do not tell them apart."
-         if not outside else f"**Outside the interval of our fit:** {listed(outside)}."),
+        (
+            "**Every printed constant lies inside the interval of our fit.** The constants themselves are not the same"
+            " (see [Coefficients](#coefficients)): the objective is so flat that the runs do not tell them apart."
+            if not outside
+            else f"**Outside the interval of our fit:** {listed(outside)}."
+        ),
         f"**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies c by up to"
         f" nine: RMSLE on the same rows: {scores}.",
         f"**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c, and half a unit in the third"
         f" decimal of b and c moves it by a factor of ten and more: {cutoffs}.",
-    ]  # fmt: skip
+    ]
 
 
 def _dense(results: dict) -> list[str]:
@@ -94,7 +123,7 @@ def _dense(results: dict) -> list[str]:
         f" {count(dense['N_c']['value'])}; printed are {figure(dense['printed']['alpha'], '.3f')} and"
         f" {count(dense['printed']['N_c'])}, which miss the dense runs by {figure(dense['printed']['rmsle'], '.4f')} in"
         f" log10 L, the fit by {figure(dense['rmsle'], '.4f')}; {_dense_inside(dense)}."
-    ]  # fmt: skip
+    ]
 
 
 def _dense_inside(dense: dict) -> str:
@@ -108,7 +137,9 @@ def _texts(results: dict) -> list[str]:
         return []
     said = "; ".join(
         f"{loss_name(e['loss'])} with {router_name(e['router'])}"
-        f" ({listed([name for name, known in e['determined'].items() if not known])})" for e in open_)  # fmt: skip
+        f" ({listed([name for name, known in e['determined'].items() if not known])})"
+        for e in open_
+    )
     return [f"**Not determined by the runs**, so that no number should be read off any fit: {said}."]
 
 
@@ -116,9 +147,13 @@ def rows(results: dict) -> str:
     """Return which runs are used for what, and which are left out and why."""
     facts, used = results["table"], results["rows"]
     labels = results["size_labels"]
-    choice = ("those of the paper: routing frequency 0.5, k = 1, seed 42" if facts["row_choice"] == "clark" else
-              "every seed, k = 1, the commonest routing frequency" if facts["row_choice"] == "every seed" else
-              f"`{facts['row_choice']}`")  # fmt: skip
+    choice = (
+        "those of the paper: routing frequency 0.5, k = 1, seed 42"
+        if facts["row_choice"] == "clark"
+        else "every seed, k = 1, the commonest routing frequency"
+        if facts["row_choice"] == "every seed"
+        else f"`{facts['row_choice']}`"
+    )
     counts = listed([f"{router_name(r)} {n}" for r, n in used["routers"].items()])
     parts = [
         f"Of each run its last evaluation is used (steps {facts['last_steps'][0]:,} to {facts['last_steps'][1]:,})."
@@ -127,43 +162,76 @@ def rows(results: dict) -> str:
     ]
     if used["not_in_laws"]:
         parts.append("In no law in N and E, each run under its first reason:")
-        parts.append(table(("reason", "runs", "hyper_id"), [
-            (entry["reason"], entry["runs"], ", ".join(map(str, entry["hyper_ids"]))) for entry in used["not_in_laws"]
-        ]))  # fmt: skip
+        parts.append(
+            table(
+                ("reason", "runs", "hyper_id"),
+                [
+                    (entry["reason"], entry["runs"], ", ".join(map(str, entry["hyper_ids"])))
+                    for entry in used["not_in_laws"]
+                ],
+            )
+        )
     if used["suspect"]:
         parts.append("Not used anywhere, because their labels cannot be right:")
-        parts.append(table(("hyper_id", "router", "N", "E", "R", "loss", "why"), [
-            (e["hyper_id"], router_name(e["router"]), labels[str(e["N"])], e["E"], figure(e["R"], "g"),
-             figure(e["loss"], ".4f"), e["reason"]) for e in used["suspect"]
-        ]))  # fmt: skip
+        parts.append(
+            table(
+                ("hyper_id", "router", "N", "E", "R", "loss", "why"),
+                [
+                    (
+                        e["hyper_id"],
+                        router_name(e["router"]),
+                        labels[str(e["N"])],
+                        e["E"],
+                        figure(e["R"], "g"),
+                        figure(e["loss"], ".4f"),
+                        e["reason"],
+                    )
+                    for e in used["suspect"]
+                ],
+            )
+        )
     parts += [*results["table"]["remarks"], *_twice(used, labels), *_gaps(results, used, labels)]
     return joined(*parts)
 
 
 def _twice(used: dict, labels: dict) -> list[str]:
     suspect = {entry["hyper_id"] for entry in used["suspect"]}
-    kept = [str(i) for group in used["twice"] if suspect & set(group["hyper_ids"])
-            for i in group["hyper_ids"] if i not in suspect]  # fmt: skip
-    found = [f"Used although a suspect run has the same configuration, since it agrees with its neighbours:"
-             f" {listed(kept)}."] if kept else []  # fmt: skip
+    kept = [
+        str(i)
+        for group in used["twice"]
+        if suspect & set(group["hyper_ids"])
+        for i in group["hyper_ids"]
+        if i not in suspect
+    ]
+    found = (
+        [
+            f"Used although a suspect run has the same configuration, since it agrees with its neighbours:"
+            f" {listed(kept)}."
+        ]
+        if kept
+        else []
+    )
     groups = [group for group in used["twice"] if not suspect & set(group["hyper_ids"])]
     if not groups:
         return found
     said = "; ".join(
         f"runs {listed([str(i) for i in group['hyper_ids']])} ({router_name(group['router'])}, N ="
         f" {labels[str(group['N'])]}, E = {group['E']}): losses {listed([figure(x, '.4f') for x in group['losses']])}"
-        for group in groups)  # fmt: skip
+        for group in groups
+    )
     return [*found, f"The same configuration and seed more than once: {said}. All are used."]
 
 
 def _gaps(results: dict, used: dict, labels: dict) -> list[str]:
     found = []
     if used["cells_missing"]:
-        cells = listed([
-            f"{router_name(e['router'])} {labels[str(e['N'])]}"
-            + ("" if e["router"] == "Dense" else f" with E = {e['E']}")
-            for e in used["cells_missing"]
-        ])  # fmt: skip
+        cells = listed(
+            [
+                f"{router_name(e['router'])} {labels[str(e['N'])]}"
+                + ("" if e["router"] == "Dense" else f" with E = {e['E']}")
+                for e in used["cells_missing"]
+            ]
+        )
         if len(used["cells_missing"]) <= 12:
             found.append(f"Missing from the grid: {cells}.")
         else:
@@ -174,8 +242,9 @@ def _gaps(results: dict, used: dict, labels: dict) -> list[str]:
             " seed 42, therefore has no dense model of that size."
         )
     if used["blank"]:
-        blank = "; ".join(f"{run['hyper_id']} ({listed([loss_name(name) for name in run['losses']])})"
-                          for run in used["blank"])  # fmt: skip
+        blank = "; ".join(
+            f"{run['hyper_id']} ({listed([loss_name(name) for name in run['losses']])})" for run in used["blank"]
+        )
         found.append(f"Blank at the last evaluation: {blank}.")
     return found
 
@@ -183,12 +252,14 @@ def _gaps(results: dict, used: dict, labels: dict) -> list[str]:
 def method(results: dict) -> str:
     """Return how the numbers were computed, briefly."""
     scatter = results["seed_scatter"]
-    seeds = ("No configuration was run with more than one seed." if scatter is None else
-             f"Chance is judged by runs that differ in the seed alone: a standard deviation of"
-             f" {figure(scatter['percent'], '.2g')} % of the loss, from"
-             f" {plural(scatter['runs'], 'run')} at"
-             f" {plural(len(scatter['points']), 'point')}."
-             )  # fmt: skip
+    seeds = (
+        "No configuration was run with more than one seed."
+        if scatter is None
+        else f"Chance is judged by runs that differ in the seed alone: a standard deviation of"
+        f" {figure(scatter['percent'], '.2g')} % of the loss, from"
+        f" {plural(scatter['runs'], 'run')} at"
+        f" {plural(len(scatter['points']), 'point')}."
+    )
     criterion = next((law["criterion"] for law in results["laws"] if law["missing"] is None), None)
     minimised = f" What is minimised: {criterion}." if criterion else ""
     return joined(
@@ -199,4 +270,4 @@ def method(results: dict) -> str:
         " without being rejected at 95 %, taking misses as normal and independent. Intervals of means are Student's.",
         f"**Chance.** {seeds}",
         "**Numbers.** All of them are in [results.json](results.json), unrounded; the same table gives the same files.",
-    )  # fmt: skip
+    )

@@ -40,8 +40,15 @@ def routers_figure(results: dict, runs: list[Run]):
             here = [points[router][size, e] for e in at]
             losses += here
             counts |= set(at)
-            panel.plot(at, here, "o-", color=colour_of(results, router), markersize=4.5, linewidth=1.4,
-                       label=router_name(router))  # fmt: skip
+            panel.plot(
+                at,
+                here,
+                "o-",
+                color=colour_of(results, router),
+                markersize=4.5,
+                linewidth=1.4,
+                label=router_name(router),
+            )
         dense = next((shown[size, 1] for shown in points.values() if (size, 1) in shown), None)
         if dense is not None:
             panel.axhline(dense, color=INK, linewidth=1.1, linestyle=DASHED, label="dense")
@@ -71,12 +78,18 @@ def pairs_figure(results: dict, runs: list[Run]):
             panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
         for i, size in enumerate(sizes):
             here = sorted((cell["E"], cell["percent"]) for cell in pair["cells"] if cell["N"] == size)
-            panel.plot([e for e, _ in here], [value for _, value in here], "o-", markersize=4.5, linewidth=1.3,
-                       color=size_shade("#5b3a8c", i, len(sizes)), label=f"N = {size_name(results, size)}")  # fmt: skip
+            panel.plot(
+                [e for e, _ in here],
+                [value for _, value in here],
+                "o-",
+                markersize=4.5,
+                linewidth=1.3,
+                color=size_shade("#5b3a8c", i, len(sizes)),
+                label=f"N = {size_name(results, size)}",
+            )
         panel.axhline(0, color=INK, linewidth=1.0)
         log_ticks(panel, sorted({cell["E"] for cell in pair["cells"]}))
-        panel.set(title=_pair_title(pair), xlabel="experts E",
-                  ylim=(min(ends + [0]) - room, max(ends + [0]) + room))  # fmt: skip
+        panel.set(title=_pair_title(pair), xlabel="experts E", ylim=(min(ends + [0]) - room, max(ends + [0]) + room))
     panels[0].set_ylabel("difference of the loss, %")
     shared_legend(figure, panels)
     return figure
@@ -94,10 +107,18 @@ def utilisation_figure(results: dict, runs: list[Run]):
         for kind, (marker, filled) in marks.items():
             here = [point for point in entry["points"] if point["kind"] == kind]
             face = INK if kind.startswith("dense") else colour if filled else "white"
-            panel.plot([p["effective"] for p in here], [p["loss"] for p in here], marker, linestyle="none",
-                       markersize=5.5 if filled else 6.5, markerfacecolor=face, zorder=3 if filled else 4,
-                       markeredgecolor="white" if filled else INK, markeredgewidth=0.7 if filled else 1.1,
-                       label=None)  # fmt: skip
+            panel.plot(
+                [p["effective"] for p in here],
+                [p["loss"] for p in here],
+                marker,
+                linestyle="none",
+                markersize=5.5 if filled else 6.5,
+                markerfacecolor=face,
+                zorder=3 if filled else 4,
+                markeredgecolor="white" if filled else INK,
+                markeredgewidth=0.7 if filled else 1.1,
+                label=None,
+            )
             everything += [p["loss"] for p in here]
             reach += [p["effective"] for p in here]
         line = sorted((p["effective"], p["predicted"]) for p in entry["points"])
@@ -109,8 +130,17 @@ def utilisation_figure(results: dict, runs: list[Run]):
         plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
     for kind, (marker, filled) in marks.items():  # for the legend alone: the main grid has another colour per panel
         face = INK if kind.startswith("dense") else "#b0b0b0" if filled else "white"
-        panels[0].plot([], [], marker, linestyle="none", markersize=6, markerfacecolor=face, label=kind,
-                       markeredgecolor="white" if filled else INK, markeredgewidth=0.7 if filled else 1.1)  # fmt: skip
+        panels[0].plot(
+            [],
+            [],
+            marker,
+            linestyle="none",
+            markersize=6,
+            markerfacecolor=face,
+            label=kind,
+            markeredgecolor="white" if filled else INK,
+            markeredgewidth=0.7 if filled else 1.1,
+        )
     loss_axis(panels, everything, results)
     shared_legend(figure, panels, columns=5)
     return figure
@@ -153,26 +183,43 @@ def k_figure(results: dict, runs: list[Run]):
     figure, panels = panel_grid(len(shown), 4.2, most=2)
     for panel, (router, size) in zip(panels, shown, strict=True):
         here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
-        lines = [(f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)), "k")
-                 for i, cell in enumerate(here)]  # fmt: skip
-        lines += [("dense, wider", entry["points"], INK, "flop_increase") for entry in ablation["dense"]
-                  if entry["N"] == size and all(point["flops"] for point in entry["points"])]  # fmt: skip
+        lines = [
+            (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)), "k")
+            for i, cell in enumerate(here)
+        ]
+        lines += [
+            ("dense, wider", entry["points"], INK, "flop_increase")
+            for entry in ablation["dense"]
+            if entry["N"] == size and all(point["flops"] for point in entry["points"])
+        ]
         for name, points, colour, key in lines:
             at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
             panel.plot(at, losses, "o-", color=colour, markersize=6, markeredgecolor="white", linewidth=1.4)
             for x, y, point in zip(at, losses, points, strict=True):
                 text = f"k = {point[key]}" if key == "k" else f"×{point[key]:g}"
-                panel.annotate(text, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8.5,
-                               color="#555555")  # fmt: skip
-            panel.annotate(name, (at[-1], losses[-1]), xytext=(9, -4), textcoords="offset points", va="center",
-                           fontsize=9.5, fontweight="bold", color=colour)  # fmt: skip
+                panel.annotate(
+                    text, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8.5, color="#555555"
+                )
+            panel.annotate(
+                name,
+                (at[-1], losses[-1]),
+                xytext=(9, -4),
+                textcoords="offset points",
+                va="center",
+                fontsize=9.5,
+                fontweight="bold",
+                color=colour,
+            )
         flops = [point["flops"] for _, points, _, _ in lines for point in points]
         losses = [point["loss"] for _, points, _, _ in lines for point in points]
         span = max(flops) / min(flops)
         panel.set_xscale("log")
         ends = (min(flops) / span**0.1, max(flops) * span**0.42)
-        panel.set(title=f"{router_name(router)}, N = {size_name(results, size)}", xlim=ends,
-                  xlabel="forward TeraFLOPs of 2,048 tokens")  # fmt: skip
+        panel.set(
+            title=f"{router_name(router)}, N = {size_name(results, size)}",
+            xlim=ends,
+            xlabel="forward TeraFLOPs of 2,048 tokens",
+        )
         panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.1 * np.ptp(losses))
         plain_ticks(panel, *ends)
     panels[0].set_ylabel(loss_label(results))
@@ -200,8 +247,11 @@ def frequency_figure(results: dict, runs: list[Run]):
         panel.set_xticks(values, [share(value) for value in values])
         panel.minorticks_off()
         span = values[-1] / values[0]
-        panel.set(title=f"N = {size_name(results, size)}", xlabel="R, share of the blocks that are routed",
-                  xlim=(values[0] / span**0.06, values[-1] * span**0.58))  # fmt: skip
+        panel.set(
+            title=f"N = {size_name(results, size)}",
+            xlabel="R, share of the blocks that are routed",
+            xlim=(values[0] / span**0.06, values[-1] * span**0.58),
+        )
         losses = [point["loss"] for cell in here for point in cell["points"]]
         panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.05 * np.ptp(losses))
         _labels(panel, ends)
@@ -229,5 +279,14 @@ def _labels(panel, ends: list[tuple]) -> None:
     gap, height = 0.05 * (high - low), -np.inf
     for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
         height = max(y, height + gap)
-        panel.annotate(text, (x, height), xytext=(9, 0), textcoords="offset points", va="center", color=colour,
-                       fontweight="bold", fontsize=9.5, annotation_clip=False)  # fmt: skip
+        panel.annotate(
+            text,
+            (x, height),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontweight="bold",
+            fontsize=9.5,
+            annotation_clip=False,
+        )

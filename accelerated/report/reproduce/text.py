@@ -60,15 +60,26 @@ def markdown(results: dict, drawn: list[str]) -> str:
     contents = "\n".join(f"- [{head}](#{head.lower().replace(' ', '-')})" for head, _ in sections)
     findings = "\n".join(f"- **{head}** {body}" for head, body in summary(results)) or NOTHING
     title = "the released runs, fitted again" if results["table"]["released"] else results["table"]["name"]
-    parts = [f"# Scaling laws of routed language models: {title}", _what(results), f"## What came out\n\n{findings}",
-             f"## Contents\n\n{contents}"]  # fmt: skip
+    parts = [
+        f"# Scaling laws of routed language models: {title}",
+        _what(results),
+        f"## What came out\n\n{findings}",
+        f"## Contents\n\n{contents}",
+    ]
     return "\n\n".join(parts + [f"## {head}\n\n{body}" for head, body in sections]) + "\n"
 
 
 def summary(results: dict) -> list[tuple[str, str]]:
     """Return the findings as (head, text), as many as the table has data for."""
-    found = [_gain(results), _fading(results), _misfit(results), _routers(results), _printed(results),
-             _unknown(results), _advice(results)]  # fmt: skip
+    found = [
+        _gain(results),
+        _fading(results),
+        _misfit(results),
+        _routers(results),
+        _printed(results),
+        _unknown(results),
+        _advice(results),
+    ]
     return [entry for entry in found if entry]
 
 
@@ -79,20 +90,26 @@ def _what(results: dict) -> str:
         " *experts*, and a *router* sends every token through k of them. The model grows with E; the cost per token"
         " hardly does. How much lower is its loss, and does that last as models grow?"
     )
-    whose = (f"This report fits the laws of {PAPER}, to the runs that its authors released, and puts what comes out"
-             " beside what the paper prints, with intervals." if facts["released"] else
-             f"This report fits the laws of {PAPER}, to the runs in `{facts['name']}`. These are other runs than the"
-             " paper's, so its printed constants are not compared with them.")  # fmt: skip
+    whose = (
+        f"This report fits the laws of {PAPER}, to the runs that its authors released, and puts what comes out"
+        " beside what the paper prints, with intervals."
+        if facts["released"]
+        else f"This report fits the laws of {PAPER}, to the runs in `{facts['name']}`. These are other runs than the"
+        " paper's, so its printed constants are not compared with them."
+    )
     sizes = [results["size_labels"][str(size)] for size in facts["sizes"]]
     several = f"N = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"N = {sizes[0]}"
     text = f"The table `{facts['name']}` holds {plural(facts['runs'], 'run')} of {plural(len(sizes), 'size')}"
     text += f" ({several} parameters per token, embeddings left out)"
     if not facts["routers"]:
         return joined(routed, f"{whose} {text}, all dense: there is nothing to say about routing.")
-    text += (f", routed by {listed([router_name(r) for r in facts['routers']])}, with E ="
-             f" {facts['experts'][0]} to {facts['experts'][-1]}. Losses are" if len(facts["experts"]) > 1 else
-             f", routed by {listed([router_name(r) for r in facts['routers']])}, with E = {facts['experts'][0]}."
-             " Losses are")  # fmt: skip
+    text += (
+        f", routed by {listed([router_name(r) for r in facts['routers']])}, with E ="
+        f" {facts['experts'][0]} to {facts['experts'][-1]}. Losses are"
+        if len(facts["experts"]) > 1
+        else f", routed by {listed([router_name(r) for r in facts['routers']])}, with E = {facts['experts'][0]}."
+        " Losses are"
+    )
     text += f" {loss_name(facts['loss_column'])} losses of each run's last evaluation, in nats per token: lower is"
     text += " better."
     return joined(routed, f"{whose} {text} Intervals are at 95 %.")
@@ -108,9 +125,13 @@ def _gain(results: dict) -> tuple[str, str] | None:
         return None
     gains = [gain for law in laws for gain in law["gains"]]
     below = sum(gain["high"] < 0 for gain in gains)
-    head = ("Routing lowers the loss at every size trained." if below == len(gains) else
-            f"Routing lowers the loss at {below} of {len(gains)} points (router and size)." if below else
-            "No gain from routing is certain.")  # fmt: skip
+    head = (
+        "Routing lowers the loss at every size trained."
+        if below == len(gains)
+        else f"Routing lowers the loss at {below} of {len(gains)} points (router and size)."
+        if below
+        else "No gain from routing is certain."
+    )
     said = []
     for law in laws:
         first, last = law["gains"][0], law["gains"][-1]
@@ -133,9 +154,13 @@ def _fading(results: dict) -> tuple[str, str] | None:
         return None
     certain = [law for law in laws if law["intervals"]["c"]["low"] > 0]
     rising = [law for law in laws if law["intervals"]["c"]["high"] < 0]
-    head = ("It helps less as models grow." if len(certain) == len(laws) else
-            "It helps more as models grow." if len(rising) == len(laws) else
-            "Whether it helps less as models grow is not settled.")  # fmt: skip
+    head = (
+        "It helps less as models grow."
+        if len(certain) == len(laws)
+        else "It helps more as models grow."
+        if len(rising) == len(laws)
+        else "Whether it helps less as models grow is not settled."
+    )
     said = []
     for law in laws:
         interval = law["intervals"]["N_cutoff"]
@@ -145,18 +170,20 @@ def _fading(results: dict) -> tuple[str, str] | None:
         text += counts_span(interval["low"], interval["high"])
         said.append(text + (f"; {figure(times, '.0f')} times the largest model)" if known else ")"))
     return head, (
-        "N_cutoff, the size at which by the law more experts would no longer help, is " + "; ".join(said)
+        "N_cutoff, the size at which by the law more experts would no longer help, is "
+        + "; ".join(said)
         + f". These are extrapolations, not predictions.{_wider(results)}"
-    )  # fmt: skip
+    )
 
 
 def _wider(results: dict) -> str:
     """Return the intervals of N_cutoff that allow for misses which the runs of one size share."""
     said = [
         f"{router_name(entry['router'])} {counts_span(*each['jackknife'])}"
-        for entry in results["other_intervals"] for each in entry["quantities"]
+        for entry in results["other_intervals"]
+        for each in entry["quantities"]
         if each["name"] == "N_cutoff" and all(map(math.isfinite, each["jackknife"]))
-    ]  # fmt: skip
+    ]
     return f" If the law is a little wrong size by size (jackknife), it is {'; '.join(said)}." if said else ""
 
 
@@ -173,14 +200,24 @@ def _misfit(results: dict) -> tuple[str, str] | None:
         text += f" ({plural(scatter['runs'], 'run')} at"
         text += f" {plural(len(scatter['points']), 'point')})"
         text += ", so most of the miss is the law's." if worst > 2 * scatter["percent"] else "."
-    out = [entry["leave_one_size_out"]["rmsle_percent"] for entry in results["forms"]
-           if entry["law"] == "routed-bounded" and entry["leave_one_size_out"]]  # fmt: skip
+    out = [
+        entry["leave_one_size_out"]["rmsle_percent"]
+        for entry in results["forms"]
+        if entry["law"] == "routed-bounded" and entry["leave_one_size_out"]
+    ]
     known = [value for value in out if value is not None]
     if known:
         text += f" Sizes that the fit has not seen it misses by up to {figure(max(known), '.2g')} %."
     good = scatter is not None and worst <= 2 * scatter["percent"]
-    head = ("The law fits as well as chance allows." if good else "The law fits badly." if worst > BAD else
-            "The law is good, not exact." if worst > EXACT else "The law fits exactly.")  # fmt: skip
+    head = (
+        "The law fits as well as chance allows."
+        if good
+        else "The law fits badly."
+        if worst > BAD
+        else "The law is good, not exact."
+        if worst > EXACT
+        else "The law fits exactly."
+    )
     return head, text
 
 
@@ -197,9 +234,11 @@ def _routers(results: dict) -> tuple[str, str] | None:
         known = overall["low"] is not None and (overall["high"] < 0 or overall["low"] > 0)
         decided += known
         mean = figure(abs(overall["mean"]), ".2f")
-        said.append(f"{router_name(better)} against {router_name(worse)}: {mean} % lower in the mean"
-                    + (f" ({_turned(overall)})" if overall["low"] is not None else "")
-                    + ("" if known else ", not settled"))  # fmt: skip
+        said.append(
+            f"{router_name(better)} against {router_name(worse)}: {mean} % lower in the mean"
+            + (f" ({_turned(overall)})" if overall["low"] is not None else "")
+            + ("" if known else ", not settled")
+        )
     verb = "are" if decided > 1 else "is"
     settled = f"Of {plural(len(pairs), 'pair')} of routers, {decided or 'none'} {verb} settled."
     head = "The routers differ." if decided == len(pairs) else settled
@@ -221,10 +260,15 @@ def _printed(results: dict) -> tuple[str, str] | None:
     number = sum(len(law["printed"]["inside"]) for law in laws)
     rounding = "; ".join(
         f"{router_name(law['router'])} {figure(law['printed']['rmsle_percent'], '.2f')} %, the best fit"
-        f" {figure(law['rmsle_percent'], '.2f')} %" for law in laws)  # fmt: skip
+        f" {figure(law['rmsle_percent'], '.2f')} %"
+        for law in laws
+    )
     flat = all(law["printed"]["best_in_box"] <= ALIKE * law["rmsle"] for law in laws)
-    head = ("The printed constants hold within their intervals, which are wide." if inside == number else
-            f"{inside} of {number} printed constants lie within the intervals of the fit.")  # fmt: skip
+    head = (
+        "The printed constants hold within their intervals, which are wide."
+        if inside == number
+        else f"{inside} of {number} printed constants lie within the intervals of the fit."
+    )
     return head, (
         f"As printed, with three decimals, they miss the losses of the same runs by more (root mean square: {rounding})"
         + (": rounding alone does that" if flat else "")
@@ -268,8 +312,11 @@ def _advice(results: dict) -> tuple[str, str] | None:
 def _symbols(results: dict) -> str:
     rows = [
         ("loss, L", "cross-entropy on text that was not trained on", "nats per token"),
-        ("N", "parameters that one token passes through, embeddings left out; a dense model has no others",
-         "parameters"),
+        (
+            "N",
+            "parameters that one token passes through, embeddings left out; a dense model has no others",
+            "parameters",
+        ),
         ("E", "experts per routed block; 1 is a dense model", "experts"),
         ("k", "experts that one token passes through", "experts"),
         ("R", "share of the blocks that are routed", "1"),
@@ -279,14 +326,12 @@ def _symbols(results: dict) -> str:
         ("Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"),
         ("log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""),
         ("RMSLE", "root of the mean squared difference of log10 losses, predicted less measured", "log10"),
-    ]  # fmt: skip
+    ]
     routers = {
         "Hash": "HASH: the expert is fixed by the token itself; nothing is learned.",
         "S-Base": "S-BASE: a token goes to the expert it scores highest, after a step that balances the batch"
-                  " (Sinkhorn).",
+        " (Sinkhorn).",
         "RL-R": "RL-R: the router is trained by reinforcement: the reward is a good prediction of the next token.",
     }
     own = [f"- {routers[router]}" for router in results["table"]["routers"] if router in routers]
     return joined(table(("symbol", "meaning", "unit"), rows), "\n".join(own))
-
-

@@ -1,9 +1,9 @@
 """What `routelaws reproduce` does: read a table, compute everything, draw, and write the report.
 
-    1. READ     `rows.open_table`    the table, and which rows are the main ones
-    2. COMPUTE  `reproduction.gather`     every number, as one dictionary
-    3. DRAW     `figures.draw_all`   figures/NAME.png and .svg, from that dictionary
-    4. SAY      `text.markdown`      report.md, and `html.page` report.html
+1. READ     `rows.open_table`    the table, and which rows are the main ones
+2. COMPUTE  `reproduction.gather`     every number, as one dictionary
+3. DRAW     `figures.draw_all`   figures/NAME.png and .svg, from that dictionary
+4. SAY      `text.markdown`      report.md, and `html.page` report.html
 """
 
 import json
