@@ -25,7 +25,7 @@ COMMANDS = {
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss with a law fitted to a results table.",
     "convert": "Write your own runs as a results table.",
-    "report": "Write the report of a sweep again.",
+    "report": "Write the report of a sweep again, or hold runs against each other.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",

@@ -1,20 +1,26 @@
-"""What `routelaws report` does: write the report of a sweep again."""
+"""What `routelaws report` does: write the report of a sweep again, or hold runs against each other."""
 
 from pathlib import Path
 
 import tyro
 
+from ..errors import InputError
+from ..findings.run_pairs import beside
+from ..report.run_table import run_table
 from ..report.sweep_report import write_report
 from . import flags
 
 
-def report(folder: tyro.conf.Positional[Path]) -> None:
-    """Write the report of a sweep again.
+def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
+    """Write the report of a sweep again, or hold runs against each other.
 
     Args:
-        folder: Folder of the sweep.
+        folders: Folder of one sweep, whose report.md is written again; or folders of two or more runs of
+            `routelaws train`, which are printed beside each other, each less the first.
     """
-    print(write_report(folder))
+    if not folders:
+        raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
+    print(write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders)))
 
 
 def main(arguments: list[str]) -> None:
