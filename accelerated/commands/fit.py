@@ -18,8 +18,8 @@ from . import flags
 
 NOT_DETERMINED = (
     "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
-    " run away together (the intervals of its slopes say so). Those with a number have an interval of their own, and"
-    " predictions inside the data stand"
+    " run away together (the intervals of its slopes say so). A coefficient that stands here all the same has a closed"
+    " interval of its own, and predictions inside the data stand"
 )
 
 
@@ -103,7 +103,8 @@ def fit_table(
         that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and `status`
         says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval leaves
         open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %; an
-        end that is None is unbounded. "derived" is there for laws with a cut-off.
+        end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
+        beside a fit by Huber's sum.
 
     Raises:
         InputError: as `fit_report`.
@@ -194,6 +195,9 @@ def _as_dict(entry: LawFit) -> dict:
     if cutoff is not None:
         found["derived"] = {cutoff[0]: plain(cutoff[1]) if _found(entry, *cutoff) else None}
     found["intervals"] = _intervals(entry)
+    if entry.least_squares is not None:
+        values = entry.least_squares.coefficients._asdict()
+        found["least_squares"] = {name: plain(value) for name, value in values.items()}
     for name, held_out in (("leave_one_out_rmsle", entry.held_out), ("leave_one_size_out_rmsle", entry.held_out_size)):
         found[name] = None if held_out is None else plain(held_out.rmsle)
     return found | {"misfit": _misfit(entry), "warnings": warnings_of(entry)}
@@ -251,6 +255,8 @@ def _coefficients_table(entry: LawFit):
     title = f"{entry.selection.router}: {entry.fit.rows} rows, optimum: {entry.fit.status}"
     more = ["95 % interval"] if entry.ranges else []
     more += ["the data"] if worded else []
+    plain_fit = entry.least_squares
+    more += ["by least squares"] if plain_fit is not None else []
     table = Table(Column("", no_wrap=True), "best fit", *more, title=title, title_justify="left")
     ranges = {item.name: item for item in entry.ranges if item.at is None}
     for item in entry.ranges:
@@ -260,14 +266,15 @@ def _coefficients_table(entry: LawFit):
         if np.ndim(value) == 0:
             item = ranges.get(name)
             shown = _shown(float(value)) if _found(entry, name, float(value)) else "not determined"
-            table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else []))
+            beside = [] if plain_fit is None else [_shown(float(getattr(plain_fit.coefficients, name)))]
+            table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else beside))
     cutoff = _cutoff(entry)
     if cutoff:
         item = ranges.get(cutoff[0])
         shown = _shown(cutoff[1]) if _found(entry, *cutoff) else "not determined"
         table.add_row(cutoff[0], shown, *([_ends(item), item.words][: 1 + worded] if item else []))
     table.add_section()
-    table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}")
+    table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}", *([] if plain_fit is None else [f"{plain_fit.rmsle:.5f}"]))
     for name, held_out in (("leave one out", entry.held_out), ("leave one size out", entry.held_out_size)):
         if held_out is not None:
             missing = held_out.errors.size - held_out.predicted
@@ -330,7 +337,8 @@ def fit(
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
-        huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square.
+        huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
+            beside it.
         json: Print one JSON object and nothing else.
     """
     report = fit_report(_given(tables), law, loss, rows, huber)

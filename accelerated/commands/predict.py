@@ -40,6 +40,7 @@ class Prediction(NamedTuple):
     by_size: tuple[float, float] | None  # of the law, by leaving out one size at a time; bounded law, 3 sizes or more
     dense: tuple[float, float, float] | None  # size of the dense model of equal loss, with its interval; bounded law
     warnings: list[str]
+    least_squares: float | None = None  # the loss by least squares, beside one by Huber's sum, which has no intervals
 
 
 class PredictReport(NamedTuple):
@@ -61,6 +62,7 @@ def predict_report(
     rows: str | None = None,
     router: str | None = None,
     level: float = LEVEL,
+    huber: float | None = None,
 ) -> PredictReport:
     """Fit a law to a table and predict a loss.
 
@@ -72,6 +74,8 @@ def predict_report(
         rows: which rows, see `select_rows`.
         router: one router alone (its router_type); all of the table if None.
         level: of the intervals, between 0 and 1.
+        huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only, and without
+            intervals.
 
     Raises:
         InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows.
@@ -91,7 +95,7 @@ def predict_report(
     predictions = []
     for selection in selections:
         try:
-            predictions.append(_predict(fit_law(selection, law, loss_column, level=level), point, level))
+            predictions.append(_predict(fit_law(selection, law, loss_column, huber, level), point, level))
         except ValueError as error:
             raise InputError(f"{named(paths)}: router {selection.router}: {error}") from None
     return PredictReport(law, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
@@ -115,6 +119,8 @@ def _point(law: str, at: dict[str, float | None]) -> dict[str, float]:
 
 def _predict(fitted: LawFit, point: dict[str, float], level: float) -> Prediction:
     at = tuple(point.values())
+    if fitted.least_squares is not None:
+        return _predict_without_intervals(fitted, point)
     loss, law, run = predict_law(fitted, at, level)
     dense = by_size = None
     if fitted.law.name == "routed-bounded" and np.unique(fitted.columns[0]).size >= 3:
@@ -126,6 +132,14 @@ def _predict(fitted: LawFit, point: dict[str, float], level: float) -> Predictio
         [found] = profile_intervals(*fitted.columns, fitted.loss, [quantity], level)
         dense = (found.value, found.low, found.high)
     return Prediction(fitted.selection.router, fitted, loss, law, run, by_size, dense, _warnings(fitted, point))
+
+
+def _predict_without_intervals(fitted: LawFit, point: dict[str, float]) -> Prediction:
+    """Return what a fit by Huber's sum predicts, and least squares beside it."""
+    at, unknown = [np.array([value]) for value in point.values()], (math.nan, math.nan)
+    loss, plain_loss = (float(fitted.law.predict(fit, *at)[0]) for fit in (fitted.fit, fitted.least_squares))
+    warnings = _warnings(fitted, point)
+    return Prediction(fitted.selection.router, fitted, loss, unknown, unknown, None, None, warnings, plain_loss)
 
 
 def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
@@ -189,7 +203,7 @@ def as_dict(report: PredictReport) -> dict:
         {"law", "loss_column", "at": {column: number}, "level", "remarks", "predictions": [{"router", "rows", "loss",
         "law_interval": [low, high], "by_size_interval": [low, high] or None, "run_interval": [low, high],
         "dense_equivalent": {"N", "low", "high"} or None, "status", "determined", "warnings"}]}. An infinite end is
-        None.
+        None. By Huber's sum there are no intervals, and "least_squares_loss" besides.
     """
     return {
         "law": report.law,
@@ -212,6 +226,7 @@ def as_dict(report: PredictReport) -> dict:
                 "determined": p.fitted.determined,
                 "warnings": p.warnings,
             }
+            | ({} if p.least_squares is None else {"least_squares_loss": plain(p.least_squares)})
             for p in report.predictions
         ],
     }
@@ -225,7 +240,6 @@ def print_prediction(report: PredictReport, console=None) -> None:
         console: a rich Console; a new one on standard output if None.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
     level = f"{100 * report.level:g} %"
@@ -233,6 +247,28 @@ def print_prediction(report: PredictReport, console=None) -> None:
     console.print(f"law {report.law}, {report.loss_column}, at {where}", markup=False)
     for remark in report.remarks:
         console.print(remark, markup=False)
+    console.print(_table(report, level))
+    if any(p.by_size for p in report.predictions):
+        console.print("By size allows for errors that runs of one size share; the others take errors as independent.")
+    for p in report.predictions:
+        if p.dense:
+            value, low, high = (f"{size:.3g}" for size in p.dense)
+            console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
+    console.print(NO_FLOOR, markup=False)
+    for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
+        routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
+        console.print(f"warning ({routers}): {warning}", markup=False)
+
+
+def _table(report: PredictReport, level: str):
+    """Return the predictions as a table; those by Huber's sum have no intervals, and least squares beside them."""
+    from rich.table import Table
+
+    if any(p.least_squares is not None for p in report.predictions):
+        table = Table("router", "rows", "loss by Huber's sum", "by least squares")
+        for p in report.predictions:
+            table.add_row(p.router, str(p.fitted.fit.rows), f"{p.loss:.4f}", f"{p.least_squares:.4f}")
+        return table
     sizes = any(p.by_size for p in report.predictions)
     table = Table(
         "router",
@@ -246,17 +282,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
         ends = [p.law, *([p.by_size] if sizes else []), p.run]
         shown = ["" if end is None else f"{end[0]:.4f} to {end[1]:.4f}" for end in ends]
         table.add_row(p.router, str(p.fitted.fit.rows), f"{p.loss:.4f}", *shown)
-    console.print(table)
-    if sizes:
-        console.print("By size allows for errors that runs of one size share; the others take errors as independent.")
-    for p in report.predictions:
-        if p.dense:
-            value, low, high = (f"{size:.3g}" for size in p.dense)
-            console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
-    console.print(NO_FLOOR, markup=False)
-    for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
-        routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
-        console.print(f"warning ({routers}): {warning}", markup=False)
+    return table
 
 
 def predict(
@@ -270,6 +296,7 @@ def predict(
     loss: str = "loss_validation",
     rows: str | None = None,
     level: float = 0.95,
+    huber: float | None = None,
     json: bool = False,
 ) -> None:
     """Predict a loss with a law fitted to a results table.
@@ -288,13 +315,15 @@ def predict(
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         level: Confidence level of the intervals.
+        huber: Fit by the sum of Huber terms with this delta (in log10 units), which a few wrong runs cannot pull away;
+            the prediction then has no interval, and that by least squares stands beside it.
         json: Print one JSON object and nothing else.
     """
     if not tables:
         tables = (released_table(),)
         rows = "clark" if rows is None and law != "routed-utilisation" else rows
     at = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    report = predict_report(tables, at, law, loss, rows, router, level)
+    report = predict_report(tables, at, law, loss, rows, router, level, huber)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

@@ -62,6 +62,7 @@ class LawFit(NamedTuple):
     misfit: Misfit
     differences: list[Difference]  # what the rows differ in that the law does not know of
     shorter: list[Shorter]  # runs that end before most others of their size
+    least_squares: tuple | None = None  # with Huber's criterion the fit by least squares, to stand beside it
 
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
@@ -134,6 +135,7 @@ def fit_law(
         misfit_of(selection, law, columns, loss, fit, held_out_size, huber),
         differences(selection.frame, AXES.get(name) == "compute"),
         shorter_runs(selection.frame),
+        None if huber is None else law.fit(*columns, loss),
     )
 
 

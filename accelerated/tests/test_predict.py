@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas
 import pytest
+from rich.console import Console
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.predict import as_dict, inside_hull, predict_report, print_prediction
@@ -114,7 +115,6 @@ def test_from_the_command_line(tmp_path, capsys):
 
 
 def test_text_of_two_routers_says_a_warning_once(tmp_path):
-    from rich.console import Console
 
     path = make_table(tmp_path, 1e-3)
     frame = pandas.read_csv(path)
@@ -138,3 +138,26 @@ def test_the_released_table_is_the_default(capsys):
     assert found["S-Base"]["run_interval"][0] < 2.211 < found["S-Base"]["run_interval"][1]
     assert found["Hash"]["run_interval"][0] < 2.270 < found["Hash"]["run_interval"][1]
     assert not any(p["warnings"] for p in found.values())
+
+
+def test_one_wrong_run_does_not_pull_a_prediction_by_huber(tmp_path):
+    """A loss of 9.5 among runs that follow a law: least squares is off, Huber's sum is not, and both are said."""
+    path, at = make_table(tmp_path, noise=1e-4), point(3e8, 32.0)
+    clean = predict_report(path, at).predictions[0].loss
+    frame = pandas.read_csv(path)
+    frame.loc[9, "loss_validation"] = 9.5
+    frame.to_csv(path, index=False)
+    report = predict_report(path, at, huber=1e-3)
+    [prediction] = report.predictions
+    assert prediction.loss == pytest.approx(clean, rel=2e-3)
+    assert abs(prediction.least_squares / clean - 1) > 0.02
+    found = as_dict(report)["predictions"][0]
+    assert found["law_interval"] == found["run_interval"] == [None, None] and found["by_size_interval"] is None
+    assert found["least_squares_loss"] == prediction.least_squares
+    assert any(f"hyper_id {frame['hyper_id'][9]}: loss 9.5" in warning for warning in prediction.warnings)
+    console = Console(file=io.StringIO(), width=160)
+    print_prediction(report, console)
+    text = console.file.getvalue()
+    assert f"{prediction.loss:.4f}" in text and f"{prediction.least_squares:.4f}" in text and "95 %" not in text
+    with pytest.raises(InputError, match="separable is fitted by least squares alone"):
+        predict_report(path, at, "separable", huber=1e-3)

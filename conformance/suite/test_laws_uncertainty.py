@@ -159,7 +159,7 @@ def test_intervals_agree_with_the_reference(backend, runs, names, level):
         assert backend.laws.uncertainty.verdict(one) == reference.verdict(other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.slow)])
 def test_the_intervals_of_slope_and_gain_agree(backend, kind):
     runs, extra = near_linear(1e-3), {} if kind == "slope_interval" else {"experts": 700.0}
     sizes = np.array([runs.dense_parameters.max(), 1e10])
