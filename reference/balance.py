@@ -1,7 +1,7 @@
 """Balance: losses and a bias that keep the experts equally busy, and numbers that say how busy they are.
 
-A router that learns where to send tokens tends to send them all to a few experts. Three remedies, all of them used
-beside top-k token choice (`routers.top_k`):
+A router that learns where to send tokens tends to send them all to a few experts. Three remedies are used beside top-k
+token choice (`routers.top_k`): a balance loss, a loss that keeps logits small, and a bias.
 
     1. SHARE      shareₑ = share of the assignments that expert e received              no gradient
     2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
@@ -10,8 +10,8 @@ beside top-k token choice (`routers.top_k`):
     or, without a loss, a bias that only the choice sees:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
 
-The first is that of the Switch Transformer (Fedus et al. 2021), where its weight is 0.01; the second, the router
-z-loss, usually has 0.001; the bias is Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the
+The balance loss is that of the Switch Transformer (Fedus et al. 2021), where its weight is 0.01; the router z-loss
+usually has 0.001; the bias is Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the
 bare losses; the weight is the caller's.
 
 The auxiliary loss is 1 when the shares are equal, whatever the probabilities (E Σ (1/E) probₑ = Σ probₑ), and also when

@@ -37,7 +37,9 @@ ROUTERS = (
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
 )  # fmt: skip
-"""Hashes: of a table by token id, one of MultiHash, of the token before, of the position, of the pair of tokens.
+"""What a hash model looks up: the token's id in a table (modulo, random, balanced, clustered, dispersed), its id in
+several (multi), the id of the token before (previous), the position, or the pair of this token and the one before
+(bigram).
 
 balanced needs counts of the tokens, clustered and dispersed their embeddings, and random, multi and bigram uniforms:
 see `routed_block.hash_table`.
@@ -87,8 +89,9 @@ OPTIONS_OF = {
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
 
-    Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set them to None
-    again when the router or k is replaced.
+    Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set to None again
+    those that follow from what is replaced (kqv_size from d_model and num_heads, group_size from num_experts, the
+    options of a router from the router, k, granularity and bias_rate).
 
     Raises:
         ValueError: the combination means no model; the message names the field and what is allowed.
@@ -354,7 +357,7 @@ class ModelConfig:
         return self.k * self.granularity
 
     def groups_by_position(self, training: bool) -> bool:
-        """Whether a group is one position of g sequences; always so where a group within a sequence would leak."""
+        """Whether a group is one position of g sequences: if asked for, and in every evaluation of a causal model."""
         return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property

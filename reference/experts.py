@@ -22,7 +22,8 @@ Padding: assignments that a `mask` leaves out take no slot, get 0, and count in 
 padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
 
 Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
-and sends each token to G times as many; cut by columns of up and rows of down, the G parts of an expert add up to it.
+and sends each token to G times as many. An expert of width f is the sum of G such narrow ones: cut its `up` into G
+groups of columns and its `down` into the same groups of rows.
 
 The formula, the order and the default are our choice; the appendix of Clark et al. 2022, which may have figures of
 capacity, was not at hand. Other libraries differ in the formula (without k, rounded down, rounded up to a multiple of
@@ -44,7 +45,7 @@ DROP_ORDERS = ("choice", "token", "priority")
 class Placement(NamedTuple):
     """Where each assignment sits in the experts' buffers."""
 
-    slot: np.ndarray  # [T, k] integers, place in the queue of the chosen expert, from 0, or C without asking
+    slot: np.ndarray  # [T, k] integers, place in the queue of the chosen expert, from 0; C where no slot is asked for
     kept: np.ndarray  # [T, k] bool, slot < C
     token: np.ndarray  # [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -52,7 +53,8 @@ class Placement(NamedTuple):
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
     """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
 
-    The factor is taken as the decimal it prints as, so that 1.1 of 10 is 11 and not 12.
+    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary 1.1 is a little
+    more than that, and the product could be rounded up to 12.
 
     Args:
         num_tokens: T.

@@ -9,14 +9,16 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Three conventions beside these. The vector of a token in the residual stream is h; in einsums h runs over heads, c over
-the width of one head and m over distances. Coefficients of laws keep the names that papers give them (a, b, c, d,
-E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens (`laws/utilisation.py`).
+Four conventions beside these. In `laws/`, L is the loss. The vector of a token in the residual stream is h; in einsums
+h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the names that papers
+give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens
+(`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
 calls them decides what the group is.
 
-Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error.
+Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error of every function that takes scores or
+logits from outside (`check_finite`); `top_k_indices` and the other helpers below leave that check to them.
 """
 
 from typing import NamedTuple
@@ -35,7 +37,8 @@ class Routing(NamedTuple):
     expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
     gate: np.ndarray  # [T, k], what the output of each chosen expert is multiplied by
     load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
-    plan: np.ndarray  # [T, E], mass of each token on each expert from which `expert` was selected; sums to 1
+    plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of
+    # the others 1/(T k) at each chosen expert; sums to 1
     residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
 
 

@@ -9,8 +9,9 @@ There are three kinds of routers. In the first kind (hash to reinforce) the toke
 the batch are one group, sequence by sequence. In expert choice the experts of a group choose its tokens, and in a
 Mixture of Tokens the experts of a group work on mixtures. There a group is one position of g sequences, so that no
 token sees a later position of any sequence. What a token does see is the other sequences of its group: they should have
-nothing to do with each other, and not be neighbouring windows of one text. Where the objective is masked, a group can
-also be a whole sequence (expert choice) or g neighbours of one (Mixture of Tokens).
+nothing to do with each other, and not be neighbouring windows of one text. With grouping "sequence" a group is a whole
+sequence (expert choice) or g neighbours of one (Mixture of Tokens). A token then sees later ones, which is right where
+the objective is masked. A causal model may train so with expert choice alone, and is evaluated by position.
 
 Padding: with a `mask` real tokens get what they would get without the others, which count in no load, capacity or loss.
 

@@ -39,11 +39,11 @@ Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, den
     routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
     final_norm                                 scale, offset [d]
 
-Our choices: pre-norm LayerNorm, GELU (tanh form), no biases, initial weights from a normal distribution of standard
-deviation 1/√fan_in that is then cut at two deviations, which leaves 0.88 of it (`TRUNCATION`), output projections
-divided by √(2L) on top. Where the outputs of narrow experts are added without a gate
-(HASH and RL-R with G > 1), the fan-in of their second matrices is that of the expert they are parts of. A wide FFN has
-no router, though the table counts one, as for HASH.
+Our choices. Norms are LayerNorm, before attention and before the FFN. The activation is GELU in its tanh form. There
+are no biases. Initial weights are drawn from a normal distribution of standard deviation 1/√fan_in, cut at two
+deviations, which leaves 0.88 of the deviation (`TRUNCATION`); those of output projections are divided by √(2L) besides.
+Where the outputs of narrow experts are added without a gate (HASH and RL-R with G > 1), the fan-in of their second
+matrices is that of the expert they are parts of. A wide FFN has no router, though the table counts one, as for HASH.
 """
 
 import math

@@ -1,15 +1,6 @@
 """Laws and fits, compiled. See `routelaws.reference.laws`.
 
 A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
 """
 
 import importlib

@@ -1,15 +1,6 @@
 """Routers, jitted. See `routelaws.reference.routers`.
 
 A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.accelerated.routers import sinkhorn_router`.
 """
 
 import importlib

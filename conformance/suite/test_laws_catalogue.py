@@ -47,7 +47,9 @@ def test_the_twins_have_the_same_laws(backend):
     assert backend.laws.utilisation.FLOOR == importlib.import_module("routelaws.reference.laws.utilisation").FLOOR
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "routed-utilisation")) for name in NAMES]
+)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_fit_and_predict_do_what_the_record_says(backend, name, seed):
     loss, found = loss_of(seed), []

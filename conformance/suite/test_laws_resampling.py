@@ -175,6 +175,7 @@ def near_linear(noise: float) -> Runs:
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
+@pytest.mark.slow
 def test_what_has_no_value_is_counted(backend):
     """In the linear limit: E_start and E_max undefined, slopes infinite, predictions as ever."""
     runs, names = near_linear(1e-4), ("E_start", "E_max", "slope", "prediction")

@@ -349,7 +349,8 @@ def test_ends_of_the_shape_are_attained(backend, noise):
         assert least([(E_start, math.inf) for E_start in starts]) > allowed.limit
 
 
-@pytest.mark.parametrize("noise", [pytest.param(1e-4, marks=pytest.mark.slow), 3e-3])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [1e-4, 3e-3])
 def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
     runs = near_linear(noise)
     for module in (backend.laws.uncertainty, reference):
@@ -373,7 +374,8 @@ def test_a_higher_level_is_a_wider_interval(backend):
     assert ends[2].low[0] < ends[1].low[0] < ends[0].low[0] < ends[0].high[0] < ends[1].high[0] < ends[2].high[0]
 
 
-@pytest.mark.parametrize("tilt", [-0.004, pytest.param(0.004, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tilt", [-0.004, 0.004])
 def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
     """E_start = E_max = 1 is a law without routing's own slope: there a and d are slope and level of dense models.
 

@@ -1,15 +1,6 @@
 """The laws of the loss in model size and expert count, and how they are fitted.
 
 A name that stands in one file alone is found here too: `from routelaws.reference.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.laws import fit_routed`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.laws import fit_routed`.
 """
 
 import importlib

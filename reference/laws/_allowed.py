@@ -5,11 +5,13 @@ there: the value v is allowed if some law that says v has a residual sum of squa
 
 2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
    `_projection.columns`; sizes are counted from n̄, the mean log10 N of the table: n₀ = log10 N - n̄. That a law says v
-   is one linear condition h·β = s on it. The least residual sum under such a condition is the usual one, RSS, plus the
-   square of what the solution β̂ misses the condition by, over the variance of h·β̂ in units of the errors' (a Lagrange
-   multiplier gives this formula). With X the columns, the condition is allowed if
+   is one linear condition h·β = s on it. Let X be the columns, β̂ the least-squares solution and RSS its residual sum.
+   The least residual sum of all β that meet the condition is (by a Lagrange multiplier)
 
-       RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h) <= limit.
+       RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h),
+
+   which grows with the square of what β̂ misses the condition by. The condition is allowed if this is at most `limit`.
+   The denominator is the variance of h·β̂ where the errors have variance 1.
 
 3. Most quantities are linear in β at a given shape, v = h·β, so that s = v: the values allowed are those of a parabola
    below a line, h·β̂ ± √(room · hᵀ(XᵀX)⁻¹h) with room = limit - RSS (`_linear_ends`). A new run is one more row, whose

@@ -22,9 +22,9 @@ with W the diagonal matrix that has 1 for a row within delta the step is the sol
 
 It would be exact if no row crossed delta on the way. Some do, so that half of the step may be better, or a quarter of
 it: of 1, 1/2, 1/4, ... of the step the one with the least sum is taken. Once the right rows are within delta one whole
-step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse; the others are given a
-millionth of delta/|r|, the weight with which a square would pull as they do. That changes the path and not the end,
-since the path ends only where the derivatives are 0.
+step ends at the minimum. Too few rows may be within delta for QᵀWQ to have an inverse. So rows beyond delta get a
+small weight in W too, a millionth of delta/|r| (with delta/|r| itself the square of a row would pull as hard as its
+straight line does). That changes the path and not the end, since the path ends only where the derivatives are 0.
 
 Gives up: speed, and the unknowns where several are as good (the sum is then flat between them; its value is unique).
 """
@@ -38,7 +38,7 @@ from ._projection import Rows, columns
 ROUNDS = 200  # of Newton steps; 5 to 25 are used as a rule
 LENGTHS = 0.5 ** np.arange(24)  # of a step
 LEVEL = 1e-7  # of |clipped(r)|: Qᵀ clipped(r) below this is 0; the sum is then within some 1e-14 of its least value
-ROUNDING = 1e-15  # log10: and so is what rounding makes of a residual of 0
+ROUNDING = 1e-15  # log10: a residual of 0 may come out as large as this, and counts as 0 too
 _OUTER_SHARE = 1e-6  # of the weight of a row beyond delta
 
 

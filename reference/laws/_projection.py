@@ -115,9 +115,14 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 def shape(t: float, w: float, top: float) -> tuple[float, float]:
     """Map a point of the unit square onto (rise, bend) of the domain, all of which is reached (`fitting.py`, step 1).
 
-    t is 1/E_start, which runs from 0 to 1, and w is E_start/E_max, which does too, both stretched so that equal steps
-    are equal ratios wherever the x of the table can tell: 1/E_start = g(t)/top and E_start/E_max = g(w)/(g(w)+g(1-w))
-    with g(v) = (1 + top)^v - 1. The sides are: t = 1, E_start = 1; w = 0, E_max = ∞; t = 0 and w = 1, linear limit.
+    t stands for 1/E_start and w for E_start/E_max, both of which run from 0 to 1. Equal steps of t and w are to be
+    equal ratios of E_start and of E_max - a law with E_start = 2 differs from one with 1 as one with 20 from one with
+    10 - but not for ever: what happens above the largest x of the table, or below 1, no row can tell. The function
+    g(v) = (1 + top)^v - 1, which is straight at first and then exponential, does that:
+
+        1/E_start = g(t)/top        E_start/E_max = g(w)/(g(w) + g(1 - w))
+
+    The sides of the square are: t = 1, E_start = 1; w = 0, E_max = ∞; t = 0 and w = 1, the linear limit.
     """
 
     def stretch(v: float) -> float:

@@ -8,7 +8,8 @@ squares with one answer, and where it is not, the rest is searched (variable pro
     fit = law.fit(dense_parameters, num_experts, loss)     the columns in the order of law.columns, then the loss
     law.predict(fit, dense_parameters, num_experts)        the loss, from the fit and the same columns
 
-Every fit has the fields coefficients, objective, rmsle, status, covariance, rows and criterion. `predict` works
+The fit of each law here has the fields coefficients, objective, rmsle, status, covariance, rows and criterion; of a
+law of your own, `fit` and `predict` are all that is asked. `predict` works
 whatever the status is; it gives NaN where a law has nothing to say (a size without a line, for per-size).
 
 A law of your own is one record more. Here is one in which nothing matters; what goes over laws takes it as the others:

@@ -15,7 +15,8 @@ That is a straight line, so it is fitted by one: with x = log10 N and y = log10 
 
 Ill-conditioned: N_c. It is where the line crosses log10 L = 0, more than four decades beyond the largest model that was
 trained, so an error of the slope is multiplied by log10 N_c - x̄, between 5 and 6: one per cent of α is 13 per cent of
-N_c. The released dense runs give 3.42e13, 3.57e13 or 3.69e13 with all three, one or none of their runs at 130M.
+N_c. There are three released dense runs at 130M parameters; with all of these in the fit N_c is 3.42e13, with one of
+them 3.57e13, and with none 3.69e13.
 Compare predicted losses, not N_c.
 
 What it is for: the yardstick. The size that reaches a loss (`size_for_loss`) turns any measured loss into the dense

@@ -119,7 +119,7 @@ def compare_forms(
     The best form is the one with the least RMSLE among those that predict the most rows. Every other form is compared
     with it row by row: d = (its squared error) - (the best one's), over rows that both predict. The standard error of
     the mean of d takes the groups' sums of d as independent (rows, where one row is left out at a time). It ignores
-    that folds share most of their rows, and with six sizes it is itself known only to about a third. So "worse" is
+    that folds share most of their rows, and with six sizes it may itself be off by a third. So "worse" is
     an indication, not a test.
 
     Args:

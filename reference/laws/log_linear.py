@@ -9,8 +9,8 @@ N the dense parameters, E the experts of a routed layer (a dense model is E = 1)
 
 What each step shows: the per-size lines get flatter as N grows, which the separable law cannot follow and the bilinear
 one can; separable is bilinear with c = 0. The measured points also bend away from the bilinear law at few and at many
-experts; the bounded law (`routed.py`) puts an effective number Ê in the place of E to follow that. At E = 1 each form
-is a dense power law (`dense.py`).
+experts; the bounded law (`routed.py`) puts an effective number Ê in the place of E to follow that. At E = 1 the
+separable and the bilinear form are a dense power law (`dense.py`).
 
 Read the bilinear law in two ways, which is all that the functions below do:
 

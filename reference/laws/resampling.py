@@ -25,8 +25,8 @@ observation; at the right, all runs of a size share an error as well (0.002). Th
 
 Six sizes cannot show their own spread, so that a bootstrap by size is too narrow; Student's t for six sizes makes up
 for it in the jackknife, at the price of intervals that are a third longer than they need be where runs are independent.
-What does not know of a shared error is too sure of predictions, the more so beyond the largest size, and hardly of
-slopes and gains, from which an error of a whole size cancels.
+An interval that takes errors as independent, where the runs of a size share one, is too narrow for predictions, the
+more so beyond the largest size; for slopes and gains it is hardly too narrow, since a shared error cancels from them.
 
 Values that are not finite. A fit with unbounded E_max says that E_max is inf, and one with c <= 0 that N_cutoff is;
 such values take part in the ranking of a bootstrap at their infinite end. So do slopes and coefficients in the linear
@@ -134,8 +134,8 @@ def bootstrap(
         level: between 0 and 1: how large a share of the resamples lies between low and high.
 
     Returns:
-        A Bootstrap. With the v values of a quantity in rising order, low is the one at (v - 1)(1 - level)/2 from
-        below and high from above, counted from 0 and rounded outwards to a whole one.
+        A Bootstrap. Of the m values of a quantity in rising order, low is the one at place (m - 1)(1 - level)/2 from
+        below and high the one at that place from above, counted from 0 and rounded outwards to a whole place.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an

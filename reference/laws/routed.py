@@ -104,7 +104,7 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return d log10 L / d log10 Ê = b + c log10 N: what ten times the effective experts do to log10 L at size N.
 
-    Negative where routing helps. It multiplies log10 Ê, not log10 E: beyond E_max more experts change Ê no more.
+    Negative where routing helps. It multiplies log10 Ê, not log10 E: far above E_max more experts hardly change Ê.
 
     Raises:
         ValueError: a size is not finite or not above 0.

@@ -27,7 +27,8 @@ The interval (all kinds)
 Steps 2 and 3 are in `_allowed.py`. No quadratic approximation is made in E_start and E_max; the edges and limits of
 their domain are part of the union. An infinite end says that the data allow laws whose value lies beyond any number:
 where they allow the linear limit (`fitting.py`), E_start and E_max can be anything above 1, and slopes and the other
-coefficients run to infinity, to both sides or to the one that the sign of the gain, or of the interaction, leaves open.
+coefficients run to infinity. A slope does so on one side if the rows tell the sign of the gain, and c if they tell the
+sign of the interaction; else on both sides.
 
 Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """

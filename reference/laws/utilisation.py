@@ -1,8 +1,8 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and with its parameters per FLOP, B.
 
 After Clark et al. 2022 (arXiv 2202.01169): the same law as in `routed.py` with F in the place of N and B in the place
-of E. More experts per token, another routing frequency or wider dense layers change F and B, so that all
-such models lie on one law, where the law in (N, E) needs them to be equal. Logarithms are decimal.
+of E. More experts per token, another routing frequency or wider dense layers change F and B, so that one law
+describes models that differ in these; the law in (N, E) holds for models that do not. Logarithms are decimal.
 
     log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
@@ -19,9 +19,8 @@ where  L  loss of the last evaluation, nats per token, above 0
 Our choice: the units of F and B, which we could not check against the paper's text, and B_min, which is the least B of
 the rows unless it is given. Dense models differ in B by a factor of two: of the released ones of the usual width the
 smallest has 0.19 and the largest 0.39, because attention scores and the output layer count in F and have no weights
-that count in P, and weigh more in small models. Only the smallest has B = B_min and so B̂ = B_start. The law takes the
-largest for one with more than twice that (B̂ = 0.33 and B_start = 0.14 with the coefficients fitted to the S-BASE
-runs), as if it had experts.
+that count in P, and weigh more in small models. Only the smallest has B = B_min and so B̂ = B_start, 0.14 with the
+coefficients fitted to the S-BASE runs. The largest has B̂ = 0.33, more than twice as much, as if it had experts.
 
 The fit is that of `fitting.py`, of the table (F, E') with E' = 1 + (B - B_min)/u for a unit u. Multiplying the equation
 of Ê in `routed.py` by u gives that of B̂ here, with the *change of unit*

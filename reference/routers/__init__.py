@@ -1,15 +1,6 @@
 """Routers: how a token is given its experts. One file, one router.
 
 A name that stands in one file alone is found here too: `from routelaws.reference.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.routers import sinkhorn_router`.
-
-
-A name that stands in one file alone is found here too: `from routelaws.reference.routers import sinkhorn_router`.
 """
 
 import importlib

@@ -23,16 +23,17 @@ by the factor exp(ρ s) over a length s, and Φ falls all the way up to s = log(
 value of Φ is needed, whose digits would not suffice.
 
 **Warm to cold.** Far from the solution ρ is large and the steps are short. So z and g are first divided by a
-temperature τ at which the rows span 16, and τ is halved, down to 1, whenever ρ ≤ 1. Each temperature begins with the
+temperature τ at which the rows span 16, and τ is halved, down to 1, whenever ρ ≤ 1 or the plan at this τ is within the
+tolerance. Each temperature begins with the
 potentials of the one before and needs a step or two: in the examples of `sinkhorn_plan` 9 to 19 steps in all where the
 logits have deviation 100.
 
 **Where it ends.** When the residual of the plan before the last step is within the tolerance, or after `max_newton`
-steps. In float32 the sum z + g is known to about δ = 2⁻²⁴ max |z + g| only. Since ∂Πₜₑ = Πₜₑ (1 − T Πₜₑ) ∂z at most,
-the residual is known to 2 δ maxₑ E Σₜ Πₜₑ (1 − T Πₜₑ) only; E Σₜ Πₜₑ (1 − T Πₜₑ) is the share of undecided mass. With
-many tokens to an expert that share falls as the logits grow, as 1 / scale, so that the residual can be brought to some
-1e-6 at any scale. With hardly more tokens than experts all of them are undecided, and the limit is 2 δ, which passes
-1e-3 at scales near 1e4: such a plan may say that it did not converge.
+steps. How far can that go? In 32 bits, as the fast twin computes, the sum z + g is known to about δ = 2⁻²⁴ max |z + g|
+only. Since ∂Πₜₑ = Πₜₑ (1 − T Πₜₑ) ∂z at most, the residual is known to 2 δ maxₑ E Σₜ Πₜₑ (1 − T Πₜₑ) only; E Σₜ Πₜₑ (1
+− T Πₜₑ) is the share of undecided mass. With many tokens to an expert that share falls as the logits grow, as 1 /
+scale, so that the residual can be brought to some 1e-6 at any scale. With hardly more tokens than experts all of them
+are undecided, and the limit is 2 δ, which passes 1e-3 at scales near 1e4: such a plan may say that it did not converge.
 
 All of this is our choice.
 """

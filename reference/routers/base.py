@@ -33,9 +33,10 @@ same. To make "the same" a matter of fact, scores are rounded to whole multiples
 for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side knows
 nothing of the assignment: it is a bound on all of them (`dual_bound`). An assignment that reaches the bound is
 therefore a best one, and the prices prove it: each token sits where score minus price is largest for it. The cheapest
-chains give such prices. Let cₑ be what the cheapest chain from anywhere to e costs, 0 or less. A token t at i could
-lengthen a chain to i by its own move to j, so that cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this says sₜᵢ − pᵢ ≥ sₜⱼ − pⱼ.
-There is a whole region of such prices, and one point of it is returned, with the least price moved to 0.
+chains give such prices. Let cₑ be what the cheapest chain from anywhere to e costs, 0 or less. Let t be a token
+that sits at i. A chain that ends at i can go on by the move of t from i to j, so that cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ =
+−cₑ this says sₜᵢ − pᵢ ≥ sₜⱼ − pⱼ. There is a whole region of such prices, and one point of it is returned, with the
+least price moved to 0.
 
 **Everything else** (our choice) is the same problem with two additions.
 
@@ -289,8 +290,9 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
     """Return, of all assignments as good as the given best one, the first in the order of a dictionary.
 
     Token by token, expert by expert: the token gets the expert, for a higher one that it has, if the tokens after it
-    can be balanced anew without a loss. (At k > 1, to give up one higher expert is enough: a best assignment in which
-    the token has this expert can be reached by closed chains that cost nothing, and one of them alone brings it in.)
+    can be balanced anew without a loss. (At k > 1, to give up one higher expert is enough. Two best assignments differ
+    by moves that form closed chains, in which every expert loses as many tokens as it gets, and each of these chains
+    costs nothing. The one chain in which the token gets the expert is an exchange of one expert of the token.)
     The last of `holds` is no token of the group: it takes what is left.
     """
     num_experts, best = len(values[0]), _total(values, holds)

@@ -195,8 +195,9 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     follows that
 
     - of the whole vocabulary, by each choice, no expert gets more than one token more than another;
-    - where ids are in order of frequency, no choice has a larger load than the first one at expert 0, which gets the
-      most frequent token of every run. So the loads of all k choices together are at least as even as those of k = 1.
+    - where ids are in order of frequency, no expert has a larger load by any choice than expert 0 has by the first
+      choice, which gives it the most frequent token of every run. So the loads of all k choices together are at least
+      as even as those of k = 1.
 
     The first step keeps the most frequent tokens apart: their k experts lie about E / k from each other, and of the E
     tokens in the first run no two have the same set of them if k < E.
@@ -266,9 +267,10 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     table is emptier, then the lower index. So tokens that were never seen are spread too.
 
     The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
-    at most that count. It holds at the start and stays so. An expert on the walk that gets a token of count c ends less
-    than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above). Where the k emptiest are
-    taken, they keep their distances from each other, and end at most c above the others, which were no emptier.
+    at most that count. This holds before the first token, and each token keeps it true. An expert on the walk that gets
+    a token of count c ends less than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above).
+    Where the k emptiest are taken, they keep their distances from each other, and end at most c above the others, which
+    were no emptier.
 
     Args:
         counts: [V] integers >= 0, how often each token occurs in a corpus.

@@ -24,13 +24,13 @@ What sees what is decided by the grouping, in training and in evaluation alike:
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
 Grouped by position with g > 1, what a sequence gets depends on the other sequences of its batch. It does not for g = 1,
-nor after transition tuning (with a capacity that drops nothing).
+nor after transition tuning, which the last lines below explain (with a capacity that drops nothing).
 
 Switching the mixing off:
 - g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts made for groups of g cost g times as much then, and
   have not met such inputs.
 - τ → 0: each expert takes the one token that it scores highest, with weight 1 (`one_hot`). That is expert choice with
-  a capacity of 1 and a gate of 1; it still depends on the group.
+  one slot for each expert and a gate of 1; it still depends on the group.
 - transition tuning: the layer becomes a Switch layer, trained on for some steps. The experts stay, and the
   controller becomes the router. The parameter tree is the same, so nothing is converted: with
   z = x @ params["router"] and routing = `top_k.switch_router`(z), the layer is

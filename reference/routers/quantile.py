@@ -1,7 +1,8 @@
 """Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
 
-The bias that one batch leaves is the one that the next batch is routed by. It is a price, as in `base`: the dual of the
-problem that `base` solves. Several public codes of 2026 route so.
+The bias that one batch leaves is the one that the next batch is routed by. It is a price, as in `base`. There prices
+give a bound on every balanced choice, and the best prices give the least bound, which the best choice reaches; to look
+for these prices instead of the choice is called the dual problem. Several public codes of 2026 route so.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
@@ -15,7 +16,10 @@ exceeds
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-since m experts may have one token more, each for the price γ. With the best α and γ this is `base.dual_bound`(s, β, k).
+Why: a choice pays αₜ for each of the k places of token t, and βₑ for each of the tokens of expert e, and what it gains
+beyond both is at most the last sum. All α together are k Σ αₜ. All β together are n Σ βₑ, and βₑ once more for each of
+the m experts with one token more; of that, γ is paid by each, m γ in all, and what is beyond γ is at most the sum
+before the last. With the best α and γ the bound is `base.dual_bound`(s, β, k).
 
 **The step** takes α, γ and β in turn, each to where the bound is least while the other two are held. The bound is least
 on an interval between two of the sorted values, and the step goes to its middle:
@@ -59,7 +63,8 @@ def quantile_bias(
         mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
 
     Returns:
-        [E] in units of the scores, mean 0. For k < E, `base.dual_bound`(scores, bias, k) never rises.
+        [E] in units of the scores, mean 0 (at k = E the bias as it came). For k < E, `base.dual_bound`(scores, bias, k)
+        never rises.
 
     Raises:
         ValueError: an entry of a real token is not finite, k is out of range, or there is no real token.

@@ -23,8 +23,8 @@ Without a bias the choice is made by the logits, whose order is that of the scor
 σ(20) and σ(30) are the same number. With a bias it has to be made by s + b, and equal sums go to the lower index.
 
 What leaks in training: nothing. Causal, in training as in evaluation: the experts and gates of a token depend on that
-token alone (and, in GShard's router, on its own uniform). A capacity (`experts`) takes other tokens into account, and
-in some orders later ones; it is for training alone. So does a bias, through the loads of earlier steps.
+token alone (and, in GShard's router, on its own uniform). Two things bring in other tokens in training: a capacity
+(`experts`), in some orders also through later tokens; and a bias, through the loads of earlier steps.
 
 Padding: with a `mask` [T] real tokens get what they would get in a group that holds only them. Padded tokens have
 experts 0 … k−1 with gate 0, and count in no load; what their logits are does not matter.
