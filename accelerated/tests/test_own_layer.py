@@ -1,0 +1,77 @@
+"""docs/own_layer.md: its three layers run as they stand there, and compute what the reference computes."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import routelaws.accelerated as accelerated
+from routelaws.reference.experts import routed_ffn
+from routelaws.reference.routers.sinkhorn import sinkhorn_router
+
+PAGE = (Path(accelerated.__file__).parents[1] / "docs" / "own_layer.md").read_text(encoding="utf-8")
+PLAIN, FLAX, EQUINOX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict:
+    """The names of the page after its first block."""
+    names: dict = {}
+    exec(compile(PLAIN, "own_layer.md", "exec"), names)
+    return names
+
+
+def by_the_reference(params, x, training, mask=None):
+    weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    tokens = np.asarray(x, np.float64).reshape(-1, x.shape[-1])
+    real = None if mask is None else np.asarray(mask).reshape(-1)
+    routing = sinkhorn_router(tokens @ weights["router"], training=training, mask=real)
+    slots = 1.25 if training else float("inf")
+    return routed_ffn(weights, tokens, routing.expert, routing.gate, slots, mask=real)
+
+
+def close(found, wanted) -> bool:
+    """Whether all but a few tokens agree: one near the edge of two experts may go to the other in float32."""
+    rows = np.abs(np.asarray(found).reshape(wanted.shape) - wanted).max(axis=1) < 1e-4
+    return rows.mean() > 0.97
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_plain_layer_is_that_of_the_reference(plain, training, padded):
+    mask = jnp.arange(32) < jnp.array([[32], [20]] * 4) if padded else None
+    output, dropped = plain["layer"](plain["params"], plain["x"], training=training, mask=mask)
+    wanted = by_the_reference(plain["params"], plain["x"], training, mask)
+    assert close(output, wanted.output)
+    assert abs(float(dropped) - wanted.dropped_fraction) < 0.02 and (training or float(dropped) == 0)
+    if padded:
+        assert not np.asarray(output)[~np.asarray(mask)].any()
+
+
+def test_the_gradient_reaches_router_and_experts(plain):
+    assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(plain["gradient"]))
+
+
+@pytest.mark.library("flax")
+def test_the_flax_layer_is_the_plain_one(plain):
+    pytest.importorskip("flax")
+    names = dict(plain)
+    exec(compile(FLAX, "own_layer.md", "exec"), names)
+    weights = {name: getattr(names["module"], name)[...] for name in ("router", "up", "down")}
+    output, dropped = plain["layer"](weights, plain["x"], training=True)
+    assert np.allclose(names["flax_output"], output, atol=1e-6) and names["flax_dropped"] == dropped
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["flax_gradient"]))
+
+
+@pytest.mark.library("equinox")
+def test_the_equinox_layer_is_the_plain_one(plain):
+    pytest.importorskip("equinox")
+    names = dict(plain)
+    exec(compile(EQUINOX, "own_layer.md", "exec"), names)
+    assert np.allclose(names["equinox_output"], plain["output"], atol=1e-6)
+    assert names["equinox_dropped"] == plain["dropped"]
+    for name in ("router", "up", "down"):
+        assert np.allclose(getattr(names["equinox_gradient"], name), plain["gradient"][name], atol=1e-6)
