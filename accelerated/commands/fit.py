@@ -213,7 +213,7 @@ def _found(entry: LawFit, name: str, value: float) -> bool:
     if math.isinf(value) and not name.endswith("_cutoff"):
         return True  # no limit E_max is seen: the best fit has none
     own = next((item for item in entry.ranges if item.name == name), None)
-    return entry.determined if own is None else is_known(value, own.words)
+    return entry.determined if own is None else is_known(name, value, own.words)
 
 
 def _intervals(entry: LawFit) -> dict | None:

@@ -28,6 +28,9 @@ LEVEL = 0.95
 AXES = {"dense": "dense", "routed-utilisation": "compute"}
 """What `select_rows` is to choose for a law; "experts" for the others."""
 
+LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
+"""Sizes and numbers of experts, which are known well if they are known to a factor."""
+
 OUTLIER = 4.0
 """Beyond how many robust standard deviations of the fit a row is left out in `_steepness`."""
 
@@ -210,17 +213,20 @@ def is_determined(slopes: list[Range]) -> bool:
     return True
 
 
-def is_known(value: float, words: str) -> bool:
+def is_known(name: str, value: float, words: str) -> bool:
     """Return whether a coefficient, or a number derived from them, is determined by its own interval.
 
-    Both ends have to be there. A law that is not determined as a whole can have coefficients that are: their intervals
-    hold for every law that the rows allow, however far the coefficients run away together.
+    Both ends have to be there and, but for sizes and numbers of experts, at most a factor of ten apart: beyond that the
+    best value is one of many that run away together. A law that is not determined as a whole can have coefficients
+    that are: their intervals hold for every law that the rows allow. Our choice.
 
     Args:
+        name: of the coefficient.
         value: the best value.
         words: of `laws.uncertainty.verdict`; "" where the interval is exact.
     """
-    return math.isfinite(value) and not words.startswith(("bounded", "not"))
+    open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")
+    return math.isfinite(value) and not words.startswith(open_ended)
 
 
 def predict_law(

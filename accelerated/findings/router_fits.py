@@ -104,7 +104,7 @@ _ENDS = ("value", "low", "high")
 def _determined(intervals: list[Interval]) -> dict[str, bool]:
     """Return, for each coefficient, whether the runs determine it, see `is_known`."""
     return {
-        name: is_known(interval.value, verdict(interval))
+        name: is_known(name, interval.value, verdict(interval))
         for name, interval in zip((*COEFFICIENTS, "N_cutoff"), intervals, strict=True)
     }
 

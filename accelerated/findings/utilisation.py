@@ -100,7 +100,7 @@ def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarra
     }
     for interval, (name, own) in zip(found, PROFILED.items(), strict=False):
         times = unit if name.startswith("E_") else 1.0
-        known = is_known(interval.value, verdict(interval))
+        known = is_known(name, interval.value, verdict(interval))
         entries[own] |= {"low": interval.low * times, "high": interval.high * times, "determined": known}
     return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
 

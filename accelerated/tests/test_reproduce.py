@@ -555,8 +555,8 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     assert not law["determined"]["E_max"] and law["determined"]["a"]
     assert re.search(r"\| HASH \| E_max \| open \| [\d.]+ to ∞ \| bounded from below only", text)
     noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
-    assert [name for name, known in noisy["determined"].items() if not known] == ["E_start", "E_max", "N_cutoff"]
-    assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){4}(open \| ){2}", text)
+    assert [name for name, known in noisy["determined"].items() if not known] == ["d", "E_start", "E_max", "N_cutoff"]
+    assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(open \| ){3}", text)
 
 
 def test_rows_and_loss_can_be_chosen(tmp_path):
