@@ -206,6 +206,7 @@ def routed_ffn(
     mask: jax.Array | None = None,
 ) -> RoutedOutput:
     """See reference."""
+    _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])
     num_tokens, k = expert.shape
     if order == "priority" and priority is None:
@@ -233,6 +234,22 @@ def routed_ffn(
     if asked is None:
         return RoutedOutput(output, (~placement.kept).mean(dtype=gate.dtype))
     return RoutedOutput(output, ((asked & ~placement.kept).sum() / asked.sum()).astype(gate.dtype))
+
+
+def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:
+    """Raise InputError unless the parameters and arrays of `routed_ffn` fit each other."""
+    missing = [name for name in ("up", "down") if name not in params]
+    if missing:
+        raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
+    up, down, tokens = jnp.shape(params["up"]), jnp.shape(params["down"]), jnp.shape(x)
+    if len(up) != 3 or down != (up[0], up[2], up[1]):
+        raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if len(tokens) != 2 or tokens[1] != up[1]:
+        raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
+    if jnp.ndim(expert) != 2 or len(expert) != tokens[0]:
+        raise InputError(f"expert has shape {jnp.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
+    if jnp.shape(gate) != jnp.shape(expert):
+        raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, that of expert")
 
 
 def _dropless(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, asked: jax.Array | None) -> jax.Array:

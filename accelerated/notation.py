@@ -30,6 +30,21 @@ class ExpertChoice(NamedTuple):
     experts_per_token: jax.Array  # [T] int32
 
 
+def _check_group(name: str, values: jax.Array) -> None:
+    """Raise InputError unless values are those of one group of tokens, [T, E]."""
+    if jnp.ndim(values) != 2:
+        raise InputError(
+            f"{name} has shape {jnp.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
+            "[b S, E], or use vmap over its groups"
+        )
+
+
+def _check_bias(bias: jax.Array, num_experts: int) -> None:
+    """Raise InputError unless there is one bias for each expert."""
+    if jnp.shape(bias) != (num_experts,):
+        raise InputError(f"bias has shape {jnp.shape(bias)}; {(num_experts,)} is needed")
+
+
 def _at_least_float32(values: jax.Array) -> jax.Array:
     """Return values raised to float32 where they are below it: what routers and losses compute in."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))

@@ -243,6 +243,7 @@ def routed_ffn(
         >>> found.output.ravel().tolist(), found.dropped_fraction
         ([9.0, 0.0, 0.0, 0.0], 0.5)
     """
+    _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])
     asked = _asked(mask, expert.shape)
     # PLACE
@@ -258,3 +259,19 @@ def routed_ffn(
     )  # [E, C, d]
     # COMBINE
     return RoutedOutput(combine(outputs, expert, placement, gate), float((~placement.kept)[asked].mean()))
+
+
+def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray) -> None:
+    """Raise ValueError unless the parameters and arrays of `routed_ffn` fit each other."""
+    missing = [name for name in ("up", "down") if name not in params]
+    if missing:
+        raise ValueError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
+    up, down, tokens = np.shape(params["up"]), np.shape(params["down"]), np.shape(x)
+    if len(up) != 3 or down != (up[0], up[2], up[1]):
+        raise ValueError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if len(tokens) != 2 or tokens[1] != up[1]:
+        raise ValueError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
+    if np.ndim(expert) != 2 or len(expert) != tokens[0]:
+        raise ValueError(f"expert has shape {np.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
+    if np.shape(gate) != np.shape(expert):
+        raise ValueError(f"gate has shape {np.shape(gate)}; {np.shape(expert)} is needed, that of expert")

@@ -92,6 +92,21 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     return mask
 
 
+def _check_group(name: str, values: np.ndarray) -> None:
+    """Raise ValueError unless values are those of one group of tokens, [T, E]."""
+    if np.ndim(values) != 2:
+        raise ValueError(
+            f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
+            "[b S, E], or go over its groups one by one"
+        )
+
+
+def _check_bias(bias: np.ndarray, num_experts: int) -> None:
+    """Raise ValueError unless there is one bias for each expert."""
+    if np.shape(bias) != (num_experts,):
+        raise ValueError(f"bias has shape {np.shape(bias)}; {(num_experts,)} is needed")
+
+
 def _check_k(k: int, num_experts: int) -> None:
     """Raise ValueError unless a token can have k of E experts."""
     if not 1 <= k <= num_experts:

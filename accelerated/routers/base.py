@@ -33,7 +33,16 @@ import numpy as np
 
 from ..errors import InputError, _check_k
 from ..kernels.assignment import assign
-from ..notation import Routing, _at_least_float32, _masked_rows, _padded_experts, _real_tokens, one_hot, top_k_indices
+from ..notation import (
+    Routing,
+    _at_least_float32,
+    _check_group,
+    _masked_rows,
+    _padded_experts,
+    _real_tokens,
+    one_hot,
+    top_k_indices,
+)
 from .sinkhorn import gate_values
 
 METHODS = ("host", "auction")
@@ -76,6 +85,7 @@ def balanced_assignment(
         epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. It is
             raised to what can be told apart from the prices: 4 E times the spread times the precision of the scores.
     """
+    _check_group("scores", scores)
     if method not in METHODS:
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
     _check_k(k, scores.shape[1])
@@ -122,6 +132,7 @@ def base_router(
     epsilon: float | None = None,
 ) -> Routing:
     """See reference; `method` and `epsilon` are those of `balanced_assignment`."""
+    _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
     logits = _masked_rows(logits, mask)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..experts import _capacity_of_real, expert_capacity, expert_ffn
-from ..notation import ExpertChoice, _at_least_float32, _masked_rows, _real_tokens, softmax, top_k_indices
+from ..notation import ExpertChoice, _at_least_float32, _check_group, _masked_rows, _real_tokens, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
@@ -24,6 +24,7 @@ def expert_choice_router(
     mask: jax.Array | None = None,
 ) -> ExpertChoice:
     """See reference."""
+    _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:

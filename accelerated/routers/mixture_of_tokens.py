@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..experts import gelu
-from ..notation import _at_least_float32, top_k_indices
+from ..notation import _at_least_float32, _check_group, top_k_indices
 
 ACTIVATIONS = ("gelu", "relu")
 """See reference."""
@@ -30,6 +30,7 @@ def mixing_weights(
     logits: jax.Array, temperature: float = 1.0, *, one_hot: bool = False, mask: jax.Array | None = None
 ) -> jax.Array:
     """See reference."""
+    _check_group("logits", logits)
     _check_temperature(temperature)
     logits = _at_least_float32(logits)
     real = jnp.ones((len(logits), 1), bool) if mask is None else jnp.asarray(mask, bool)[:, None]

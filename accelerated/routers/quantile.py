@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import _check_k
-from ..notation import Routing, _masked_rows, _padded_experts, _total, one_hot, top_k_indices
+from ..notation import Routing, _check_bias, _check_group, _masked_rows, _padded_experts, _total, one_hot, top_k_indices
 from .sinkhorn import _count_real, gate_values
 
 
@@ -29,6 +29,8 @@ def quantile_bias(
     axis_name: str | None = None,
 ) -> jax.Array:
     """See reference. Everything below float32 is raised to float32; `axis_name`: see the docstring of the module."""
+    _check_group("scores", scores)
+    _check_bias(bias, jnp.shape(scores)[1])
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
     dtype = jnp.promote_types(jnp.result_type(scores, bias), jnp.float32)
@@ -59,6 +61,8 @@ def quantile_router(
     axis_name: str | None = None,
 ) -> Routing:
     """See reference; `axis_name`: see the docstring of the module."""
+    _check_group("logits", logits)
+    _check_bias(bias, jnp.shape(logits)[1])
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
     logits = _masked_rows(logits, mask)

@@ -16,6 +16,7 @@ from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
     _at_least_float32,
+    _check_group,
     _masked_rows,
     _padded_experts,
     canonical_zero,
@@ -46,6 +47,7 @@ def reinforce_router(
     mask: jax.Array | None = None,
 ) -> Routing:
     """See reference. No gradient goes through any field."""
+    _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     logits = _prepared(jax.lax.stop_gradient(logits), mask)
     log_pi = log_policy(logits, k, nucleus)  # [T, E]
@@ -67,6 +69,7 @@ def reinforce_router(
 
 def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
     """See reference."""
+    _check_group("logits", logits)
     logits = _prepared(logits)
     return _log_softmax(logits, _nucleus(logits, k, nucleus))
 

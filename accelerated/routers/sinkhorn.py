@@ -26,6 +26,7 @@ from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
     _at_least_float32,
+    _check_group,
     _masked_rows,
     _padded_experts,
     _total,
@@ -73,6 +74,7 @@ def sinkhorn_plan(
     axis_name: str | None = None,
 ) -> SinkhornPlan:
     """See reference. Logits below float32 are raised to float32; `axis_name`: see the docstring of the module."""
+    _check_group("logits", logits)
     group = _group(logits, mask, axis_name)
     num_experts, dtype = group.logits.shape[1], group.logits.dtype
 
@@ -115,6 +117,7 @@ def sinkhorn_router(
     axis_name: str | None = None,
 ) -> Routing:
     """See reference; with `axis_name`, load and residual are those of the tokens of all devices."""
+    _check_group("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
     logits = _masked_rows(logits, mask)

@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError, _check_k
-from ..notation import Routing, _at_least_float32, _masked_rows, _real_tokens, one_hot, softmax, top_k_indices
+from ..notation import (
+    Routing,
+    _at_least_float32,
+    _check_bias,
+    _check_group,
+    _masked_rows,
+    _real_tokens,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
 
 SCORES = ("softmax", "sigmoid")
 """See reference."""
@@ -29,6 +39,9 @@ def top_k_router(
     mask: jax.Array | None = None,
 ) -> Routing:
     """See reference."""
+    _check_group("logits", logits)
+    if bias is not None:
+        _check_bias(bias, jnp.shape(logits)[1])
     logits = _masked_rows(_at_least_float32(logits), mask)
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
     # SELECT
@@ -89,6 +102,7 @@ def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation
 
 def switch_router(logits: jax.Array, *, held: Routing | None = None, mask: jax.Array | None = None) -> Routing:
     """See reference."""
+    _check_group("logits", logits)
     return top_k_router(logits, held=held, mask=mask)
 
 
@@ -100,6 +114,7 @@ def gshard_router(
     mask: jax.Array | None = None,
 ) -> Routing:
     """See reference. A uniform outside [0, 1) does not raise."""
+    _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")

@@ -67,7 +67,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
+from ..notation import (
+    Routing,
+    _check_group,
+    _check_k,
+    _equal_shares,
+    _real_tokens,
+    _route_real_tokens,
+    check_finite,
+    top_k_indices,
+)
 from .sinkhorn import gate_values
 
 
@@ -109,6 +118,7 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
         >>> balanced_assignment(np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), 2).expert.tolist()
         [[0, 1], [1, 2], [0, 2]]
     """
+    _check_group("scores", scores)
     if mask is not None:
         real = _real_tokens(mask, len(scores))
         found = balanced_assignment(np.asarray(scores)[real], k)
@@ -197,6 +207,7 @@ def base_router(
         >>> base_router(z).expert.ravel().tolist(), base_router(z, training=False).expert.ravel().tolist()
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
+    _check_group("logits", logits)
     if mask is not None:
         return _route_real_tokens(base_router, mask, logits, held=held, k=k, training=training, gate=gate)
     logits = check_finite("logits", logits)

@@ -27,7 +27,7 @@ Experts compare the logarithms of the scores, which do not underflow; equal ones
 import numpy as np
 
 from ..experts import expert_capacity, expert_ffn
-from ..notation import ExpertChoice, _real_tokens, check_finite, log_sum_exp, softmax, top_k_indices
+from ..notation import ExpertChoice, _check_group, _real_tokens, check_finite, log_sum_exp, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -72,6 +72,7 @@ def expert_choice_router(
         >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
         ([[0, 0], [2, 2]], [[0.6, 0.0], [0.8, 0.0]], [1, 0, 1])
     """
+    _check_group("logits", logits)
     if mask is not None:
         return _choice_of_real(logits, capacity_factor, score, held, _real_tokens(mask, len(logits)))
     logits = check_finite("logits", logits)

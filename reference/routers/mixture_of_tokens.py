@@ -45,7 +45,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..experts import gelu
-from ..notation import _real_tokens, check_finite, softmax, top_k_indices
+from ..notation import _check_group, _real_tokens, check_finite, softmax, top_k_indices
 
 ACTIVATIONS = ("gelu", "relu")
 """Names of the nonlinearities φ of the experts."""
@@ -87,6 +87,7 @@ def mixing_weights(
         >>> mixing_weights(z, one_hot=True).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
+    _check_group("logits", logits)
     _check_temperature(temperature)
     if mask is not None:
         mask = _real_tokens(mask, len(logits))

@@ -46,7 +46,17 @@ are the raw logits (our choice). No gradient flows through β or the choice.
 
 import numpy as np
 
-from ..notation import Routing, _check_k, _equal_shares, _real_tokens, _route_real_tokens, check_finite, top_k_indices
+from ..notation import (
+    Routing,
+    _check_bias,
+    _check_group,
+    _check_k,
+    _equal_shares,
+    _real_tokens,
+    _route_real_tokens,
+    check_finite,
+    top_k_indices,
+)
 from .sinkhorn import gate_values
 
 
@@ -92,6 +102,8 @@ def quantile_bias(
         >>> round(float(gap(np.random.default_rng(67).integers(0, 4, (23, 8)).astype(float))), 6)
         1.0
     """
+    _check_group("scores", scores)
+    _check_bias(bias, np.shape(scores)[1])
     if mask is not None:
         scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
     scores, bias = check_finite("scores", scores), check_finite("bias", bias)
@@ -144,6 +156,8 @@ def quantile_router(
         >>> quantile_router(z, np.array([0.75, -0.75])).expert.ravel().tolist()
         [0, 0, 1, 1]
     """
+    _check_group("logits", logits)
+    _check_bias(bias, np.shape(logits)[1])
     if mask is not None:
         return _route_real_tokens(quantile_router, mask, logits, held=held, bias=bias, k=k, gate=gate)
     logits, bias = check_finite("logits", logits), check_finite("bias", bias)

@@ -47,6 +47,7 @@ import numpy as np
 from ..balance import auxiliary_loss, expert_counts
 from ..notation import (
     Routing,
+    _check_group,
     _check_k,
     _real_tokens,
     _route_real_tokens,
@@ -109,6 +110,7 @@ def reinforce_router(
         >>> reinforce_router(z).expert.ravel().tolist()
         [0, 0]
     """
+    _check_group("logits", logits)
     if mask is not None:
         options = dict(per_token={"gumbel": gumbel}, k=k, nucleus=nucleus)
         return _route_real_tokens(reinforce_router, mask, logits, held=held, **options)
@@ -157,6 +159,7 @@ def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarr
         >>> np.round(np.exp(log_policy(z, k=3, nucleus=0.5)), 4).tolist()
         [[0.4444, 0.2222, 0.3333, 0.0]]
     """
+    _check_group("logits", logits)
     logits = check_finite("logits", logits)
     inside = _nucleus(logits, k, nucleus)
     log_pi = np.full(logits.shape, -np.inf)

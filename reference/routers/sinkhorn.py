@@ -64,6 +64,7 @@ import numpy as np
 
 from ..notation import (
     Routing,
+    _check_group,
     _check_k,
     _real_tokens,
     _route_real_tokens,
@@ -148,6 +149,7 @@ def sinkhorn_plan(
         [9, 11, 10]
         [14, 19, 17]
     """
+    _check_group("logits", logits)
     if mask is not None:
         real = _real_tokens(mask, len(logits))
         options = dict(tolerance=tolerance, max_sweeps=max_sweeps, max_newton=max_newton, num_sweeps=num_sweeps)
@@ -228,6 +230,7 @@ def sinkhorn_router(
         >>> sinkhorn_router(z).expert.ravel().tolist(), sinkhorn_router(z, training=False).expert.ravel().tolist()
         ([0, 0, 1, 1], [0, 0, 0, 0])
     """
+    _check_group("logits", logits)
     if mask is not None:
         options = dict(k=k, training=training, gate=gate, num_sweeps=num_sweeps)
         return _route_real_tokens(sinkhorn_router, mask, logits, held=held, **options)

@@ -39,6 +39,8 @@ import numpy as np
 
 from ..notation import (
     Routing,
+    _check_bias,
+    _check_group,
     _check_k,
     _equal_shares,
     _route_real_tokens,
@@ -76,6 +78,7 @@ def switch_router(logits: np.ndarray, *, held: Routing | None = None, mask: np.n
         >>> found.expert.tolist(), found.gate.tolist()
         ([[1], [0]], [[0.75], [0.5]])
     """
+    _check_group("logits", logits)
     if mask is not None:
         return _route_real_tokens(switch_router, mask, logits, held=held)
     logits = check_finite("logits", logits)
@@ -132,6 +135,9 @@ def top_k_router(
         >>> top_k_router(z, 2, bias=np.array([0.5, 0.0, 0.0])).expert.tolist()  # of 0.625, 0.375 and 0.5
         [[0, 2]]
     """
+    _check_group("logits", logits)
+    if bias is not None:
+        _check_bias(bias, np.shape(logits)[1])
     if mask is not None:
         options = dict(score=score, normalisation=normalisation, bias=bias, allow_constant_gate=allow_constant_gate)
         return _route_real_tokens(top_k_router, mask, logits, held=held, k=k, **options)
@@ -231,6 +237,7 @@ def gshard_router(
         >>> np.round(gshard_router(z, np.array([0.49, 0.51])).gate, 4).tolist()
         [[0.75, 0.25], [0.75, 0.0]]
     """
+    _check_group("logits", logits)
     if mask is not None:
         return _route_real_tokens(gshard_router, mask, logits, held=held, per_token={"uniforms": uniforms})
     logits = check_finite("logits", logits)

@@ -1,0 +1,69 @@
+"""Arrays of another rank or size than a function takes are one clear error, in both twins, and never an answer.
+
+A batch [b, S, E] in the place of a group [T, E] broadcasts, and would give experts that mean nothing.
+"""
+
+import numpy as np
+import pytest
+
+from routelaws import reference
+
+BATCH, GROUP = np.zeros((2, 3, 4), np.float32), np.zeros((6, 4), np.float32)
+EXPERT, GATE = np.zeros((6, 1), np.int32), np.ones((6, 1), np.float32)
+X = np.ones((6, 8), np.float32)
+PARAMS = {"up": np.ones((4, 8, 16), np.float32), "down": np.ones((4, 16, 8), np.float32)}
+SWAPPED = {"up": PARAMS["down"], "down": PARAMS["down"]}
+
+GROUPS = {
+    "sinkhorn.sinkhorn_plan": (),
+    "sinkhorn.sinkhorn_router": (),
+    "base.balanced_assignment": (),
+    "base.base_router": (),
+    "quantile.quantile_bias": (np.zeros(4, np.float32),),
+    "quantile.quantile_router": (np.zeros(4, np.float32),),
+    "top_k.top_k_router": (),
+    "top_k.switch_router": (),
+    "top_k.gshard_router": (np.zeros(6, np.float32),),
+    "expert_choice.expert_choice_router": (1,),
+    "mixture_of_tokens.mixing_weights": (),
+    "reinforce.log_policy": (),
+}
+"""Functions of a group of tokens, and what they take after the logits."""
+
+LAYERS = {
+    "other names": (SWAPPED, X, EXPERT, GATE, "up has shape .4, 16, 8. and down .4, 16, 8.; .E, d, f. and"),
+    "no down": ({"up": 1, "w2": 1}, X, EXPERT, GATE, "params has the keys up, w2; up .* and down .* are needed"),
+    "a batch": (PARAMS, X.reshape(2, 3, 8), EXPERT, GATE, "x has shape .2, 3, 8.; .T, d. with d = 8 is needed"),
+    "another width": (PARAMS, X[:, :7], EXPERT, GATE, "x has shape .6, 7.; .T, d. with d = 8 is needed"),
+    "fewer tokens": (PARAMS, X[:5], EXPERT, GATE, "expert has shape .6, 1.; .T, k. with T = 5 is needed"),
+    "no axis of k": (PARAMS, X, EXPERT[:, 0], GATE[:, 0], "expert has shape .6,.; .T, k. with T = 6 is needed"),
+    "more gates": (PARAMS, X, EXPERT, np.ones((6, 2)), "gate has shape .6, 2.; .6, 1. is needed, that of expert"),
+}  # fmt: skip
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_batch_is_no_group(backend, name):
+    file, function = name.split(".")
+    for library in (backend, reference):
+        call = getattr(getattr(library.routers, file), function)
+        with pytest.raises(ValueError, match=r"has shape \(2, 3, 4\); \[T, E\] is needed, one group of tokens"):
+            call(BATCH, *GROUPS[name])
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name", ["quantile_bias", "quantile_router", "top_k_router"])
+def test_a_bias_is_one_number_for_each_expert(backend, name):
+    for library in (backend, reference):
+        file = library.routers.top_k if name == "top_k_router" else library.routers.quantile
+        with pytest.raises(ValueError, match=r"bias has shape \(3,\); \(4,\) is needed"):
+            getattr(file, name)(GROUP, bias=np.zeros(3, np.float32))
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", LAYERS)
+def test_what_does_not_fit_into_a_layer_is_named(backend, case):
+    *arguments, message = LAYERS[case]
+    for library in (backend, reference):
+        with pytest.raises(ValueError, match=message):
+            library.experts.routed_ffn(*arguments)
