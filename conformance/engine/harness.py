@@ -99,6 +99,24 @@ def _jit(function):
     return jax.jit(function, compiler_options=_quick_options() if _quickly and jax.default_backend() == "cpu" else None)
 
 
+MOST_MAPS = 30_000
+"""Memory maps of this process beyond which compiled programs are dropped; Linux ends a process beyond 65,530."""
+
+
+def make_room() -> None:
+    """Drop compiled programs before the system runs out of maps for them: each takes about twelve.
+
+    A process that has compiled some 5,000 programs crashes inside XLA. Does nothing where maps cannot be counted.
+    """
+    try:
+        with open("/proc/self/maps", "rb") as lines:
+            maps = sum(1 for _ in lines)
+    except OSError:
+        return
+    if maps > MOST_MAPS:
+        jax.clear_caches()
+
+
 @functools.cache
 def _compiled(function, static):
     return _jit(functools.partial(function, **dict(static)))

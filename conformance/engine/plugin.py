@@ -35,6 +35,9 @@ PROFILES = ("quick", "default", "nightly")
 SELDOM = (200_000, 20, 100)
 """Thresholds of Python's garbage collector in the quick profile: it else takes a thirtieth of the time."""
 
+OFTEN = 25
+"""Tests after which compiled programs are dropped if there are too many."""
+
 EXPECTED: dict[str, str] = {}
 """Reasons by path of functions that may fail; `runner.check_backend` fills it."""
 
@@ -90,7 +93,7 @@ class Suite:
         option = config.getoption
         named = option("--routelaws-backend", default=None)
         variable = os.environ.get("ROUTELAWS_BACKEND", "")
-        self.by_option, self.collector = bool(named), ()
+        self.by_option, self.collector, self.tests = bool(named), (), 0
         names = list(dict.fromkeys(named or [name for name in [variable] if name and name != backends.OURS]))
         self.profile = option("--routelaws-profile", default=None) or os.environ.get("ROUTELAWS_PROFILE", "quick")
         self.json, self.html = option("--routelaws-json", default=None), option("--routelaws-html", default=None)
@@ -281,6 +284,13 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_setup(item):
     suite = item.config.stash[SUITE]
     suite.ledger.begin("" if suite.backends or "backend" not in getattr(item, "fixturenames", ()) else backends.OURS)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    suite = item.config.stash[SUITE]
+    suite.tests += 1
+    if suite.tests % OFTEN == 0:
+        harness.make_room()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,11 +11,12 @@ from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 import routelaws
-from routelaws.conformance.engine import backends, plugin, report, runner
+from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
 from routelaws.conformance.suite import test_bfloat16
@@ -521,3 +522,13 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
     assert (row(mismatch).verdict, row(mismatch).detail) == ("wrong", "expected 5, found 4")
     assert row(raised, named).verdict == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
     assert report.Report("mine", {}, (row(mismatch, named),), ()).exit_code == 1
+
+
+def test_compiled_programs_are_dropped_before_the_system_runs_out_of_maps(monkeypatch):
+    function = jax.jit(lambda x: x + 1)
+    function(1.0)
+    harness.make_room()
+    assert function._cache_size() == 1, "there is room"
+    monkeypatch.setattr(harness, "MOST_MAPS", 0)
+    harness.make_room()
+    assert function._cache_size() == 0 and function(1.0) == 2.0
