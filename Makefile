@@ -5,9 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
-# Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table.
+# Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table
+# and of Huber's sum.
 VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
-  conformance/suite/test_laws_global.py
+  conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py
 
 .PHONY: help demo test test-values test-all bench lint clean
 .DELETE_ON_ERROR:

@@ -39,8 +39,7 @@ def close(found, wanted) -> bool:
     return rows.mean() > 0.97
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("training", "padded"), [(True, True), (False, False)])
 def test_the_plain_layer_is_that_of_the_reference(plain, training, padded):
     mask = jnp.arange(32) < jnp.array([[32], [20]] * 4) if padded else None
     output, dropped = plain["layer"](plain["params"], plain["x"], training=training, mask=mask)

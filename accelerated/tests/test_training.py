@@ -108,7 +108,7 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
 
 @pytest.mark.parametrize(
     ("routed", "router_type"),
-    [({"router": "base", "experts": 4}, "Base"),
+    [pytest.param({"router": "base", "experts": 4}, "Base", marks=pytest.mark.slow),
      pytest.param({"router": "top_k", "experts": 4, "k": 2, "z_weight": 0.001}, "Top-K", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_the_other_routers_learn(small_fields, tmp_path, routed, router_type):

@@ -261,6 +261,7 @@ def test_covariance_is_that_of_repeated_noise(backend):
     assert np.all(np.std([fit.coefficients for fit in squares], axis=0) > 1.5 * spread)
 
 
+@pytest.mark.slow
 def test_no_error_is_stated_where_no_row_is_within_delta(backend):
     """Two values at each point and delta far below their distance: every law that passes between is as good."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))

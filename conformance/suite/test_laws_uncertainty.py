@@ -459,6 +459,7 @@ def test_what_cannot_be_known_is_said(backend, kind):
             compare_intervals(found[item.quantity.name], item)
 
 
+@pytest.mark.slow
 def test_where_only_the_linear_limit_fits(backend):
     """Rows without noise: no other shape is allowed, and the search finds none."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 2.0, 4.0, 16.0, 64.0, 256.0]))
