@@ -131,11 +131,8 @@ def cut_at_20(kind, **fields):
         raise Cut
 
 
-@pytest.mark.parametrize(
-    "router",
-    [pytest.param({"router": "dense"}, marks=pytest.mark.slow),
-     pytest.param({"router": "hash", "experts": 4}, marks=pytest.mark.slow), ROUTED], ids=str,
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("router", [{"router": "dense"}, {"router": "hash", "experts": 4}, ROUTED], ids=str)
 def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, router):
     # Evaluations at 8, 16 and 24, checkpoints at 12 and 24: what is counted between two evaluations has to be saved.
     whole = make_run(small_fields, tmp_path / "whole", checkpoint_every=12, **router).train()

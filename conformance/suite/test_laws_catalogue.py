@@ -48,7 +48,7 @@ def test_the_twins_have_the_same_laws(backend):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "routed-utilisation")) for name in NAMES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("routed-")) for name in NAMES]
 )
 @given(seed=st.integers(0, 2**32 - 1))
 def test_fit_and_predict_do_what_the_record_says(backend, name, seed):

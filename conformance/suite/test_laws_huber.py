@@ -95,6 +95,7 @@ def check_same(found, wanted, runs: Runs, backend):
 
 
 # A quarter of the examples: the reference takes seconds for each.
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), share=SHARES)
 def test_noisy_tables_agree_with_the_reference(backend, runs, share):
@@ -197,6 +198,7 @@ def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
         assert np.abs(far).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_what_one_wrong_row_costs(backend):
     """All rows but one follow a law exactly, and that one is off by 0.05 with delta = 1e-4.
 

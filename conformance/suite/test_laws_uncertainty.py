@@ -159,7 +159,8 @@ def test_intervals_agree_with_the_reference(backend, runs, names, level):
         assert backend.laws.uncertainty.verdict(one) == reference.verdict(other)
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_intervals_of_slope_and_gain_agree(backend, kind):
     runs, extra = near_linear(1e-3), {} if kind == "slope_interval" else {"experts": 700.0}
     sizes = np.array([runs.dense_parameters.max(), 1e10])
@@ -359,6 +360,7 @@ def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
         assert -0.06 < gain.low[0] < gain.gain[0] < gain.high[0] < -0.04
 
 
+@pytest.mark.slow
 def test_both_ends_are_infinite_where_nothing_is_gained(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
     runs = Runs(size, experts, 10 ** (0.4 + np.random.default_rng(5).normal(0, 3e-3, size.size)))
@@ -435,7 +437,9 @@ def open_table(kind: str) -> Runs:
     return Runs(size, experts, routed.predict_loss(size, experts, law) * 10 ** (2e-5 * noise))
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "flat")) for kind in OPEN])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("flat", "linear"))) for kind in OPEN]
+)
 def test_what_cannot_be_known_is_said(backend, kind):
     runs, module = open_table(kind), backend.laws.uncertainty
     quantities = asked(module, SIZES[0], 64.0)
