@@ -9,12 +9,11 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.estimates import percent
 from ..findings.law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS
 from ..laws.resampling import jackknife
 from ..laws.uncertainty import Quantity, profile_intervals
-from ..report.cautions import CLEAR, NO_FLOOR
+from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
@@ -173,9 +172,8 @@ def _bends(fitted: LawFit, point: dict[str, float]) -> list[str]:
         return []
     said = "the misses of the law bend with log N"
     if found.largest is not None:
-        off = percent(found.largest.miss)
         said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
-        said += f" {abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+        said += f" {how_far_off(found.largest)}"
     return [f"{said}: the intervals, which take the law as right, are too narrow here"]
 
 

@@ -31,9 +31,6 @@ COMMON = ("objective", "vocab_size", "sequence_length")
 ROUTED = ("k", "routing_frequency", "granularity")
 """Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
 
-SHOWN = 6
-"""Groups that are listed; of more, the commonest."""
-
 
 class Difference(NamedTuple):
     """Something that rows differ in and the law does not know of."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..laws.catalogue import LAWS, Law
+from ..laws.fitting import expert_curve
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, UtilisationCurve, compute_columns
@@ -116,7 +117,7 @@ def fit_law(
         raise ValueError(
             f"huber: the law {name} is fitted by least squares alone; with huber: routed-bounded and routed-utilisation"
         )
-    fit = law.fit(*columns, loss) if huber is None else law.fit(*columns, loss, huber=huber)
+    fit = _fit(law, columns, loss, huber)
     ranges, slopes = ([], []) if huber is not None else _ranges(law, columns, loss, fit, level)
     steepness = slopes or _steepness(law, columns, loss, fit)
     held_out = held_out_size = None
@@ -140,6 +141,10 @@ def fit_law(
         shorter_runs(selection.frame),
         None if huber is None else law.fit(*columns, loss),
     )
+
+
+def _fit(law: Law, columns, loss, huber: float | None):
+    return law.fit(*columns, loss) if huber is None else law.fit(*columns, loss, huber=huber)
 
 
 def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
@@ -167,7 +172,7 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
 def _rmsle_of(law: Law, columns, loss, huber: float | None) -> float | None:
     """Return the RMSLE of a fit to some rows; None where they do not determine the law."""
     try:
-        return (law.fit(*columns, loss) if huber is None else law.fit(*columns, loss, huber=huber)).rmsle
+        return _fit(law, columns, loss, huber).rmsle
     except ValueError:
         return None
 
@@ -278,8 +283,7 @@ def _design(law: Law, columns, fit=None) -> np.ndarray:
         lines = (columns[0][:, None] == np.unique(columns[0])).astype(np.float64)
         return np.concatenate([lines, lines * logs[1][:, None]], axis=-1)
     if law.name.startswith("routed-"):
-        extra = np.asarray(columns[1], dtype=np.float64) - 1
-        logs[1] = extra if curve.rise == 0 else np.log1p(curve.rise * extra / (1 + curve.bend * extra))
+        logs[1] = expert_curve(np.asarray(columns[1], dtype=np.float64) - 1, curve.rise, curve.bend, curve.top)
     both = [logs[0] * logs[1]] if law.name != "separable" else []
     return np.stack([*logs, *both, np.ones_like(logs[0])], axis=-1)
 

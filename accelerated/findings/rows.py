@@ -12,7 +12,7 @@ import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
-from ..tables.several import named, read_tables
+from ..tables.several import listed, named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
 from ..training.result_rows import size_label
 from . import paper
@@ -78,7 +78,7 @@ def open_table(paths, rows: str | None = None, loss_column: str | None = None) -
         raise InputError(f"{named(paths)}: loss column {loss_column} has no values; there: {', '.join(columns)}")
     columns.sort(key=lambda name: (name != loss_column, name))
     released = _is_released(last)
-    names = ", ".join(Path(path).name for path in ([paths] if isinstance(paths, str | Path) else paths))
+    names = ", ".join(Path(path).name for path in listed(paths))
     chosen = "clark" if released and rows is None else rows
     return Table(names, frame, last, released, chosen, loss_column, columns)
 

@@ -12,8 +12,8 @@ from ..training.result_rows import read_rows
 from ..training.run_folder import read_config
 from ..training.window_losses import WindowLosses, loss_difference, mean_loss, read_window_losses, standard_error
 
-SAME_THING = ("seed", "init_from", "corpus", "eval", "steps_per_call", "checkpoint_every", "evaluations")
-"""Fields that do not change what kind of run it is; the first four are said all the same where they differ."""
+HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
+"""Fields that change nothing in what a run trains or how it ends; a difference in them is not said."""
 
 
 class RunBeside(NamedTuple):
@@ -87,6 +87,6 @@ def _against(
 
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
     """Return the fields in which runs differ, with the value of each."""
-    names = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in SAME_THING[4:]]
+    names = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in HOW_IT_RAN]
     values = {name: [getattr(config, name) for config in configs] for name in names}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}

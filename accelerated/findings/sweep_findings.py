@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..laws.fitting import RoutedFit, fit_routed
+from ..laws.fitting import RoutedFit, expert_curve, fit_routed
 from ..laws.routed import cutoff
 from ..laws.uncertainty import GainInterval, SlopeInterval, gain_interval, slope_interval, student_quantile
 from ..tables.table import DENSE, RouterRows
 from ..training.window_losses import loss_difference, standard_error
 from .estimates import percent
 from .sweep_data import Sweep, SweepRun, same_but_seed
+
+CHANCE = 1.96
+"""Standard errors over documents up to which a difference of losses can be chance: a 95 % interval."""
 
 
 class SeedSpread(NamedTuple):
@@ -183,13 +186,13 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
     """Return whether a loss that differs from dense by `difference` is lower by more than chance.
 
     Two kinds of chance count: that of the seed, by the range over seeds, and that of the documents which the losses
-    were measured on, by a 95 % interval of 1.96 standard errors.
+    were measured on, by a 95 % interval of CHANCE standard errors.
     """
     if spread is None:
         return ("lower" if difference < 0 else "not lower") + ", spread not measured"
     if abs(difference) <= spread:
         return "no, within the spread"
-    if error is not None and abs(difference) <= 1.96 * error:
+    if error is not None and abs(difference) <= CHANCE * error:
         return "no, other documents could turn it round"
     return "yes" if difference < 0 else "no, routing hurts"
 
@@ -224,10 +227,7 @@ def effective_size(fit: RoutedFit, size: np.ndarray, experts: np.ndarray) -> np.
     if curve.size == 0:
         return None
     extra, log_size = np.asarray(experts, dtype=np.float64) - 1, np.log10(size)
-    psi = extra / curve.top
-    if curve.rise > 0:
-        span = math.log1p(curve.rise * curve.top / (1 + curve.bend * curve.top))
-        psi = np.log1p(curve.rise * extra / (1 + curve.bend * extra)) / span
+    psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
     return 10 ** (log_size + (curve.gain + curve.interaction * log_size) / curve.size * psi)
 
 

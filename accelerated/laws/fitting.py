@@ -156,7 +156,7 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     """See reference."""
     log_size = np.log10(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
     extra = _checked("num_experts", num_experts, 1.0, strict=False) - 1.0
-    psi = _psi(extra, curve.rise, curve.bend, curve.top)
+    psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
     return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
@@ -216,7 +216,7 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
     piece, alpha, ratio, rest = int(found[0]), *found[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
-    psi = _psi(table.extra[table.level], rise, bend, top)
+    psi = expert_curve(table.extra[table.level], rise, bend, top)
     design = np.stack([np.ones(count), table.log_size, psi, psi * table.log_size], axis=1)
     solution = np.linalg.lstsq(design, table.log_loss, rcond=None)[0] if huber is None else found[5:]
     residual = table.log_loss - design @ solution
@@ -238,7 +238,8 @@ def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:
     return table.log_size, table.log_loss, table.level, table.cell, table.extra
 
 
-def _psi(extra: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
+def expert_curve(extra: np.ndarray, rise: float, bend: float, top: float) -> np.ndarray:
+    """Return ψ at E - 1 = extra, which is 1 at extra = top; see the reference's `_projection.py`."""
     if rise == 0:
         return extra / top
     return np.log1p(rise * extra / (1 + bend * extra)) / math.log1p(rise * top / (1 + bend * top))

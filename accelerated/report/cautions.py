@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
-from ..findings.alike import SHOWN, Difference, Shorter
+from ..findings.alike import Difference, Shorter
 from ..findings.estimates import percent
-from ..findings.misfit import Misfit, Outlier
+from ..findings.misfit import Misfit, Outlier, SizeMiss
+
+SHOWN = 6
+"""Groups or runs that are listed; of more, the first."""
 
 CLEAR = 0.05
 """Below this chance of a test a bend or a misfit is said to be there."""
@@ -13,18 +16,16 @@ NO_FLOOR = (
     "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
     " does, and so it predicts too little there."
 )
-"""True of every law in logarithms: Clark et al. 2022 say so of theirs in section 5.1; our words."""
+"""True of every law here, since all of them are sums of logarithms; our words."""
 
 
 def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit, rmsle: float) -> list[str]:
     """Return one sentence for each thing that can make the fit wrong without showing."""
     said = [difference_words(entry) for entry in differences]
     if shorter:
-        runs = ", ".join(f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter[:SHOWN])
-        said.append(
-            f"{_runs(len(shorter))} before most others of the same size: hyper_id {runs}"
-            f"{', ...' if len(shorter) > SHOWN else ''}; are these unfinished?"
-        )
+        runs = _first([f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
+        ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
+        said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
     if misfit.outliers:
         said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
     return said
@@ -32,9 +33,7 @@ def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misf
 
 def difference_words(entry: Difference) -> str:
     """Return what rows differ in, the groups, and how to choose."""
-    groups = "; ".join(
-        value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in entry.groups[:SHOWN]
-    ) + ("; ..." if len(entry.groups) > SHOWN else "")
+    groups = _first([value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in entry.groups])
     if entry.column == "tokens" and entry.where == "sizes":
         return (
             f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
@@ -65,21 +64,26 @@ def misfit_lines(misfit: Misfit) -> list[str]:
             else f"points miss the law by no more than runs of one point scatter {chance}"
         )
     if misfit.largest is not None:
-        entry, off = misfit.largest, percent(misfit.largest.miss)
-        word = "low" if off > 0 else "high"
-        without = f"fitted without the largest size, N = {entry.size:,.0f}, the law predicts it"
-        lines.append(f"{without} {abs(off):.1f} % too {word}")
+        lines.append(
+            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts it"
+            f" {how_far_off(misfit.largest)}"
+        )
     return lines
 
 
-def _runs(count: int) -> str:
-    return "1 run ends" if count == 1 else f"{count} runs end"
+def how_far_off(entry: SizeMiss) -> str:
+    """Return by how much a law predicts a size too low or too high."""
+    off = percent(entry.miss)
+    return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+
+
+def _first(words: list[str], between: str = "; ") -> str:
+    """Return the first words of a list, and dots for the rest."""
+    return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float) -> str:
-    runs = "; ".join(
-        f"hyper_id {run.hyper_id}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far[:SHOWN]
-    ) + ("; ..." if len(far) > SHOWN else "")
+    runs = _first([f"hyper_id {run.hyper_id}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

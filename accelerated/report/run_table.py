@@ -3,10 +3,8 @@
 import math
 
 from ..findings.run_pairs import RunBeside, RunsBeside
+from ..findings.sweep_findings import CHANCE
 from ..findings.words import table
-
-CLEAR = 1.96
-"""Standard errors beyond which a difference is said not to be chance of the documents: a 95 % interval."""
 
 
 def run_table(found: RunsBeside) -> str:
@@ -41,7 +39,7 @@ def _difference(run: RunBeside) -> str:
 def _verdict(run: RunBeside) -> str:
     if math.isnan(run.difference_error):
         return "on other windows: no error is known"
-    if abs(run.difference) <= CLEAR * run.difference_error:
+    if abs(run.difference) <= CHANCE * run.difference_error:
         return "could be chance of the documents"
     return "lower" if run.difference < 0 else "higher"
 

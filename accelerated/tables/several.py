@@ -38,7 +38,7 @@ def read_tables(paths):
     Raises:
         InputError: as `read_table`; a path is given twice.
     """
-    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    paths = listed(paths)
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise InputError(f"{twice}: is given twice")
@@ -48,7 +48,12 @@ def read_tables(paths):
 
 def named(paths) -> str:
     """Return the paths of tables as a message shows them."""
-    return str(paths) if isinstance(paths, str | Path) else ", ".join(map(str, paths))
+    return ", ".join(map(str, listed(paths)))
+
+
+def listed(paths) -> list:
+    """Return one path, or several, as a list."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
 def _joined(paths: Sequence, frames: list):
