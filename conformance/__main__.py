@@ -89,6 +89,7 @@ def _compile_quickly(folder: str) -> None:
 def _run(options, names) -> int:
     try:
         from routelaws.conformance.engine import backends, runner
+        from routelaws.conformance.engine.options import Options
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed; the suite needs the extra routelaws[conformance]", file=sys.stderr)
         return 2
@@ -104,24 +105,19 @@ def _run(options, names) -> int:
             raise backends.BackendError("--processes needs pytest-xdist: pip install pytest-xdist")
         if options.replay:
             return _replay(options)
-        more = [
-            f"--routelaws-{kind}={os.path.abspath(path)}"
-            for kind, path in (("json", options.json), ("html", options.html))
-            if path
-        ]
-        more += ["-n", options.processes, "--dist", "loadfile"] if options.processes else []
-        code, _ = runner.run_suite(
+        asked = Options.made(
             names,
             profile=options.profile,
-            require=_names(options.require),
             only=_names(options.only),
+            require=_names(options.require),
             time_limit=options.time_limit,
-            export_failing=options.export_failing,
             known_failures=options.known_failures,
             strict=options.strict,
-            options=more,
-            verbose=options.verbose,
+            json=options.json and os.path.abspath(options.json),
+            html=options.html and os.path.abspath(options.html),
+            export_failing=options.export_failing,
         )
+        code, _ = runner.run_suite(asked, processes=options.processes, verbose=options.verbose)
         return code
     except backends.BackendError as error:
         print(error, file=sys.stderr)

@@ -7,9 +7,8 @@ repository conftest.py registers it, and with neither an option nor ROUTELAWS_BA
 
 import functools
 import gc
-import os
+import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +17,7 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 import routelaws
 from routelaws.conformance import bounds
 from routelaws.conformance.engine import backends, harness, report
+from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 from routelaws.conformance.replay import write as replay_write
 
 NAME = "routelaws.conformance.engine.plugin"
@@ -30,88 +30,27 @@ settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
 )
 settings.register_profile("nightly", max_examples=400, deadline=None, suppress_health_check=_SUPPRESSED)
-PROFILES = ("quick", "default", "nightly")
-
 SELDOM = (200_000, 20, 100)
 """Thresholds of Python's garbage collector in the quick profile: it else takes a thirtieth of the time."""
 
 OFTEN = 25
 """Tests after which compiled programs are dropped if there are too many."""
 
-EXPECTED: dict[str, str] = {}
-"""Reasons by path of functions that may fail; `runner.check_backend` fills it."""
-
-
-def known_failures(file: str) -> dict[str, str]:
-    """Return the reasons by path of the functions that a text file says may fail.
-
-    One function in each line, `path: reason`; what follows a # is a comment, and empty lines are nothing.
-
-    Raises:
-        BackendError: the file cannot be read, or a line has no reason, no name of a function, or one that was there.
-    """
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise backends.BackendError(f"known failures {file}: it cannot be read ({error})") from error
-    found = {}
-    for number, line in enumerate(lines, 1):
-        name, _, reason = line.partition("#")[0].partition(":")
-        name, reason = name.strip(), reason.strip()
-        if not name and not reason:
-            continue
-        where = f"known failures {file}, line {number}"
-        if not name or not reason:
-            raise backends.BackendError(f"{where}: {line.strip()!r}; a line is `path: reason`")
-        try:
-            (path,) = backends.full_names([name])
-        except backends.BackendError as error:
-            raise backends.BackendError(f"{where}: {error}") from error
-        if path in found:
-            raise backends.BackendError(f"{where}: {path} stands there twice")
-        found[path] = reason
-    return found
-
-
-def folder_for(path) -> str:
-    """Return a folder for the failing calls as an absolute path, made where it is not there; "" without one."""
-    if not path:
-        return ""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise backends.BackendError(f"--export-failing {path}: no folder can be made ({error.strerror})") from error
-    if not os.access(path, os.W_OK):
-        raise backends.BackendError(f"--export-failing {path}: nothing can be written there")
-    return os.path.abspath(path)
-
 
 class Suite:
     """What one run is about: its backends, what is asked of them, and the ledger."""
 
-    def __init__(self, config):
-        option = config.getoption
-        named = option("--routelaws-backend", default=None)
-        variable = os.environ.get("ROUTELAWS_BACKEND", "")
-        self.by_option, self.collector, self.tests = bool(named), (), 0
-        names = list(dict.fromkeys(named or [name for name in [variable] if name and name != backends.OURS]))
-        self.profile = option("--routelaws-profile", default=None) or os.environ.get("ROUTELAWS_PROFILE", "quick")
-        self.json, self.html = option("--routelaws-json", default=None), option("--routelaws-html", default=None)
-        self.only = backends.full_names(option("--routelaws-only", default=None) or ())
-        self.require = backends.full_names(option("--routelaws-require", default=None) or ())
-        known = option("--routelaws-known-failures", default=None)
-        self.expected = (known_failures(known) if known else {}) | EXPECTED
-        self.strict = bool(option("--routelaws-strict", default=False))
-        self.shown = option("--routelaws-export-failing", default=None) or ""
-        self.folder, self.ledger, self.started = folder_for(self.shown), report.Ledger(), time.time()
+    def __init__(self, options: Options):
+        self.options, self.collector, self.tests = options, (), 0
+        self.folder, self.ledger, self.started = folder_for(options.export_failing), report.Ledger(), time.time()
         self.ledger.keeps = bool(self.folder)
-        limit = option("--routelaws-time-limit", default=None) or backends.TIME_LIMIT
+        limit, require = options.time_limit, options.require
         self.backends = {
-            name: backends.Backend(name, backends.load(name), self.ledger, require=self.require, time_limit=limit)
-            for name in names
+            name: backends.Backend(name, backends.load(name), self.ledger, require=require, time_limit=limit)
+            for name in options.backends
         }
         for name, backend in self.backends.items():
-            if not backend.functions and not self.require:
+            if not backend.functions and not require:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
 
     def header(self, backend) -> dict[str, str]:
@@ -120,7 +59,8 @@ class Suite:
             capabilities = "none, since it names none: neither jit nor gradients are tested"
         else:
             capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
-        seed = "random" if self.profile == "nightly" else "fixed (derandomised)"
+        profile = self.options.profile
+        seed = "random" if profile == "nightly" else "fixed (derandomised)"
         return {
             "backend": backend.name,
             "version": backend.version,
@@ -128,21 +68,22 @@ class Suite:
             "capabilities": capabilities,
             "dtypes": ", ".join(backend.dtypes),
             **backends.versions(),
-            "profile": f"{self.profile}: {settings.get_profile(self.profile).max_examples} examples of a property",
+            "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
             "seed": seed,
             "time limit": f"{backend.time_limit:g} s a call",
         }
 
     def reports(self) -> list[report.Report]:
-        functions = self.only + self.require if self.only else tuple(backends.public_functions())
+        only = self.options.only
+        functions = only + self.options.require if only else tuple(backends.public_functions())
         return [
             report.build(
                 backend,
                 self.ledger,
                 self.header(backend),
                 functions,
-                self.expected,
-                strict=self.strict,
+                self.options.expected,
+                strict=self.options.strict,
                 slack=self.slack(name, getattr(backend.namespace, "__name__", "")),
             )
             for name, backend in self.backends.items()
@@ -150,10 +91,20 @@ class Suite:
 
     def slack(self, name: str, module: str) -> tuple[report.Slack, ...]:
         """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
-        return self.ledger.slack(name) if module == backends.OURS and self.profile != "quick" else ()
+        return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 
 SUITE = pytest.StashKey[Suite]()
+OPTIONS = pytest.StashKey[Options]()
+"""Where `runner` puts the options of its run."""
+
+
+def options_of(config) -> Options:
+    """Return what a run is asked: by `runner`, by the process that started this one, or by the command line."""
+    if OPTIONS in config.stash:
+        return config.stash[OPTIONS]
+    handed = getattr(config, "workerinput", {}).get("routelaws")
+    return Options(**json.loads(handed)) if handed else Options.of_pytest(config)
 
 
 def pytest_addoption(parser):
@@ -177,10 +128,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: left out of the quick profile")
     config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
     try:
-        suite = config.stash[SUITE] = Suite(config)
-        settings.load_profile(suite.profile)
-        harness.compile_quickly(suite.profile == "quick")
-        if suite.profile == "quick":
+        suite = config.stash[SUITE] = Suite(options_of(config))
+        settings.load_profile(suite.options.profile)
+        harness.compile_quickly(suite.options.profile == "quick")
+        if suite.options.profile == "quick":
             suite.collector = gc.get_threshold()
             gc.set_threshold(*SELDOM)
     except backends.BackendError as error:
@@ -268,10 +219,10 @@ def pytest_collection_modifyitems(config, items):
     def wanted(item) -> bool:
         backend = _backend_of(item)
         if backend is None:
-            return not suite.by_option
+            return not suite.options.leave_others
         if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
             return False
-        return not suite.only or asks_for(item, suite.only)
+        return not suite.options.only or asks_for(item, suite.options.only)
 
     kept, left = [], []
     for item in items:
@@ -329,10 +280,12 @@ def pytest_runtest_makereport(item, call):
         return result
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
     if suite.folder and trouble.function in backends.public_functions() and trouble.kind != "missing":
-        file = replay_write.export(suite.folder, suite.shown, suite.ledger, trouble, backend, suite.profile)
+        file = replay_write.export(
+            suite.folder, suite.options.export_failing, suite.ledger, trouble, backend, suite.options.profile
+        )
         suite.ledger.troubles[-1] = trouble._replace(replay=file)
-    if trouble.function in suite.expected:
-        result.outcome, result.wasxfail = "skipped", suite.expected[trouble.function]
+    if trouble.function in suite.options.expected:
+        result.outcome, result.wasxfail = "skipped", suite.options.expected[trouble.function]
     return result
 
 
@@ -364,10 +317,10 @@ def pytest_terminal_summary(terminalreporter, config):
         found = suite.reports()
         for one in found:
             terminalreporter.section(f"conformance of {one.backend}")
-            earlier = (suite.folder, suite.shown, one.backend, suite.ledger.troubles)
+            earlier = (suite.folder, suite.options.export_failing, one.backend, suite.ledger.troubles)
             for line in one.lines() + (replay_write.of_earlier_runs(*earlier) if suite.folder else []):
                 terminalreporter.write_line(line)
-        for path, write in ((suite.json, report.write_json), (suite.html, report.write_html)):
+        for path, write in ((suite.options.json, report.write_json), (suite.options.html, report.write_html)):
             if path:
                 write(found, path)
                 terminalreporter.write_line(f"written: {path}")

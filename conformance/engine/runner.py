@@ -1,5 +1,7 @@
 """Runs the suite with pytest on the files of the installed package, from any folder."""
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 import routelaws
 from routelaws.conformance.engine import backends, plugin
+from routelaws.conformance.engine.options import Options
 from routelaws.conformance.engine.report import Report
 
 FOLDER = Path(__file__).parents[1] / "suite"
@@ -25,11 +28,19 @@ def check_version(wanted: str | None) -> None:
         raise backends.BackendError(f"suite version {wanted} was asked for, {routelaws.__version__} is installed")
 
 
-class _Keep:
-    """Keeps the reports of a run."""
+class _Run:
+    """The plugin of one run: it hands the options over, to further processes too, and keeps the reports."""
 
-    def __init__(self):
-        self.reports: list[Report] = []
+    def __init__(self, options: Options):
+        self.options, self.reports = options, []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config):
+        config.stash[plugin.OPTIONS] = self.options
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node):
+        node.workerinput["routelaws"] = json.dumps(dataclasses.asdict(self.options))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self, config):
@@ -37,74 +48,28 @@ class _Keep:
             self.reports = config.stash[plugin.SUITE].reports()
 
 
-def run_suite(
-    names,
-    *,
-    profile: str = "quick",
-    require=(),
-    only=(),
-    time_limit: float | None = None,
-    export_failing: str | None = None,
-    known_failures: str | None = None,
-    strict: bool = False,
-    options=(),
-    verbose: bool = False,
-) -> tuple[int, list[Report]]:
-    """Run the suite in this process and return (exit code, reports).
+def run_suite(options: Options, *, processes: str | None = None, verbose: bool = False) -> tuple[int, list[Report]]:
+    """Run the suite and return (exit code, reports).
 
     Args:
-        names: of the backends.
-        profile: "quick" (which leaves the slow tests out), "default" or "nightly".
-        require: functions that have to be there.
-        only: the only functions to test.
-        time_limit: seconds for one call.
-        export_failing: folder for the failing calls, as files that `replay` runs again.
-        known_failures: text file of functions that may fail.
-        strict: one of these that does not fail counts as a failure.
-        options: further options of pytest.
+        options: what the run is asked; the profile "quick" leaves the slow tests out.
+        processes: how many processes run it, as pytest-xdist's -n; None for this one alone.
         verbose: show the failed tests as pytest does.
 
     Returns:
         0 when nothing is wrong, 1 when something is, 2 when what was asked cannot be done; and a report for each
         backend.
     """
-    only, require = backends.full_names(only), backends.full_names(require)
-    arguments = [
-        "-c",
-        os.devnull,
-        f"--rootdir={FOLDER}",
-        "--import-mode=importlib",
-        "-p",
-        plugin.NAME,
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--tb={'short' if verbose else 'no'}",
-        "--no-header",
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        f"--routelaws-profile={profile}",
-    ]
-    arguments += ["-r", "fEs" if verbose else "N"]
-    arguments += ["-m", "not slow"] if profile == "quick" else []
-    arguments += [f"--routelaws-backend={name}" for name in names]
-    arguments += [f"--routelaws-require={name}" for name in require]
-    arguments += [f"--routelaws-only={name}" for name in only]
-    arguments += [
-        f"--routelaws-{name}={value}"
-        for name, value in (
-            ("time-limit", time_limit),
-            ("export-failing", export_failing),
-            ("known-failures", known_failures),
-        )
-        if value
-    ]
-    arguments += ["--routelaws-strict"] if strict else []
-    keep = _Keep()
-    code = int(pytest.main([*arguments, *options, *suite_files(only)], plugins=[keep]))
-    if code == pytest.ExitCode.NO_TESTS_COLLECTED and keep.reports:
-        code = max(one.exit_code for one in keep.reports)
-    return {0: 0, int(pytest.ExitCode.USAGE_ERROR): 2}.get(code, 1), keep.reports
+    arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q"]
+    arguments += ["-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments += [f"--tb={'short' if verbose else 'no'}", "-r", "fEs" if verbose else "N"]
+    arguments += ["-m", "not slow"] if options.profile == "quick" else []
+    arguments += ["-n", processes, "--dist", "loadfile"] if processes else []
+    run = _Run(options)
+    code = int(pytest.main([*arguments, *suite_files(options.only)], plugins=[run]))
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED and run.reports:
+        code = max(one.exit_code for one in run.reports)
+    return {0: 0, int(pytest.ExitCode.USAGE_ERROR): 2}.get(code, 1), run.reports
 
 
 def check_backend(
@@ -139,28 +104,23 @@ def check_backend(
             be run, a file cannot be read or a folder written, or another version is installed.
     """
     check_version(suite_version)
-    if known_failures:
-        plugin.known_failures(str(known_failures))
-    plugin.folder_for(export_failing)
-    expected = dict(expected_failures or {})
-    paths = dict(zip(backends.full_names(expected), expected.values(), strict=True))
     name = namespace if isinstance(namespace, str) else getattr(namespace, "__name__", type(namespace).__name__)
-    plugin.EXPECTED.update(paths)
+    options = Options.made(
+        [name],
+        profile=profile,
+        only=only,
+        require=require,
+        time_limit=time_limit,
+        expected=expected_failures,
+        known_failures=known_failures,
+        strict=strict,
+        export_failing=export_failing,
+    )
     if name is not namespace:
         backends.OBJECTS[name] = namespace
     try:
-        _, reports = run_suite(
-            [name],
-            profile=profile,
-            require=require,
-            only=only,
-            time_limit=time_limit,
-            export_failing=export_failing,
-            known_failures=known_failures,
-            strict=strict,
-        )
+        _, reports = run_suite(options)
     finally:
-        plugin.EXPECTED.clear()
         backends.OBJECTS.pop(name, None)
     if not reports:
         raise backends.BackendError(f"backend {name} could not be run; pytest says why")

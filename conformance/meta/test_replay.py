@@ -14,6 +14,7 @@ from routelaws import accelerated, reference
 from routelaws.conformance import __main__, bounds
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
 from routelaws.conformance.engine import backends, plugin, report
+from routelaws.conformance.engine import options as engine_options
 from routelaws.conformance.engine.harness import UNIT, altered, run
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.replay import cases as replay
@@ -597,7 +598,7 @@ class TestKnownFailures:
     def test_a_file(self, tmp_path):
         text = "# ours\n\nsoftmax: adds up to two # for now\nrouters.top_k.top_k_router:ties: to the higher index\n"
         wanted = {"notation.softmax": "adds up to two", "routers.top_k.top_k_router": "ties: to the higher index"}
-        assert plugin.known_failures(self.written(tmp_path, text)) == wanted
+        assert engine_options.known_failures_of(self.written(tmp_path, text)) == wanted
 
     @pytest.mark.parametrize("text, problem", [
         ("one_hot: a\nsoftmix: b", "line 2: softmix is not the name"), ("softmax", "a line is `path: reason`"),
@@ -607,12 +608,12 @@ class TestKnownFailures:
     ])  # fmt: skip
     def test_lines_that_are_wrong(self, tmp_path, text, problem):
         with pytest.raises(backends.BackendError, match=problem) as caught:
-            plugin.known_failures(self.written(tmp_path, text))
+            engine_options.known_failures_of(self.written(tmp_path, text))
         assert "\n" not in str(caught.value)
 
     def test_a_file_that_is_not_there(self, tmp_path):
         with pytest.raises(backends.BackendError, match="known failures .*: it cannot be read"):
-            plugin.known_failures(str(tmp_path / "no"))
+            engine_options.known_failures_of(str(tmp_path / "no"))
 
     def test_what_is_right_all_the_same(self):
         """Said, and a failure only where that was asked for; what no test called is not right."""
@@ -633,20 +634,20 @@ class TestKnownFailures:
             "--routelaws-backend": ["routelaws.reference"],
             "--routelaws-export-failing": str(tmp_path / "a" / "b"),
         }
-        suite = plugin.Suite(SimpleNamespace(getoption=lambda name, default=None: options.get(name, default)))
-        assert suite.expected == {"notation.softmax": "why"} and suite.strict and suite.ledger.keeps
+        config = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+        suite = plugin.Suite(engine_options.Options.of_pytest(config))
+        assert suite.options.expected == {"notation.softmax": "why"} and suite.options.strict and suite.ledger.keeps
         assert (tmp_path / "a" / "b").is_dir()
 
     def test_a_folder_that_cannot_be_made(self, tmp_path):
         with pytest.raises(backends.BackendError, match="no folder can be made"):
-            plugin.folder_for(self.written(tmp_path, "") + "/here")
+            engine_options.folder_for(self.written(tmp_path, "") + "/here")
 
 
 class TestSlackBounds:
     def suite(self, profile: str, name: str = backends.OURS) -> plugin.Suite:
         """A run in which three bounds were checked often, one seldom, and three shares were too small."""
-        options = {"--routelaws-profile": profile, "--routelaws-backend": [name]}
-        suite = plugin.Suite(SimpleNamespace(getoption=lambda key, default=None: options.get(key, default)))
+        suite = plugin.Suite(engine_options.Options.made([name], profile=profile))
         suite.ledger.called(name, "notation.softmax")
         used = {"loose": 1e-3, "tight": 0.5, "exact": 0.0, "seldom": 1e-3}
         for bound, share in used.items():
