@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 
+from .commands.programs import keep_programs
 from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
@@ -18,6 +19,9 @@ EXTRAS = {
 
 NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train"}
 """The extras that a command needs, where it needs others than `laws`."""
+
+TRAINING = ("train", "sweep", "evaluate", "generate")
+"""The commands that compile a model, and keep the programs for the next time."""
 
 COMMANDS = {
     "train": "Train one model.",
@@ -49,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         if command == "--version":
             print(importlib.import_module("routelaws").__version__)
         elif command in COMMANDS:
+            if command in TRAINING:
+                keep_programs()
             importlib.import_module(f"{__package__}.commands.{command}").main(rest)
         else:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
