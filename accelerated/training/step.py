@@ -54,15 +54,27 @@ class Evaluation(NamedTuple):
     load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
 
 
-def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+class RunInputs(NamedTuple):
+    """What tells runs of the same shapes apart: an input of their one compiled program, not a part of it."""
+
+    rates: jax.Array  # [steps] learning rate of each step
+    noise_key: jax.Array
+    hidden_key: jax.Array
+    table: jax.Array | None  # of a hash
+
+
+def optimizer(config: TrainConfig, rate: jax.Array | None = None) -> optax.GradientTransformation:
     """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only.
+
+    Args:
+        config: the run.
+        rate: the learning rate of this step where it is an input of a compiled program; None for the run's schedule.
 
     Routers learn at a lower rate (our choice). At the full one, and at the high rates of small models, the raw logits
     of one expert outgrow those of the others. The balanced plan hides that in training; the argmax of evaluation then
     sends most tokens to that expert.
     """
-    warmup_steps = max(1, round(config.warmup * config.steps))
-    schedule = learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
+    schedule = _schedule(config) if rate is None else lambda _: rate
 
     def decayed(params):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
@@ -78,6 +90,11 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
         optax.adamw(schedule, *BETAS, weight_decay=config.weight_decay, mask=decayed),
         optax.stateless(slowed),
     )
+
+
+def _schedule(config: TrainConfig) -> optax.Schedule:
+    warmup_steps = max(1, round(config.warmup * config.steps))
+    return learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
 
 
 def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
@@ -111,25 +128,24 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
     """
-    model, transformation = config.model(), optimizer(config)
+    model = config.model()
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    # Other streams than that of the initial weights, which are drawn from the seed itself.
-    noise_key, hidden_key = (
-        jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM)
-    )
+    inputs = _run_inputs(config, table)
 
-    def objective(params, tokens, noise, hidden):
+    def objective(params, tokens, noise, hidden, table):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
         result = loss(params, tokens, model, training=True, **options)
         return result.total, (result.cross_entropy, result.output)
 
-    def step(state, now):
+    def step(state, now, given: RunInputs):
         windows, number = now
-        tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
-        noise = draw_noise(jax.random.fold_in(noise_key, number), model, config.batch_size, config.sequence_length)
+        tokens, hidden = _task(windows, model, jax.random.fold_in(given.hidden_key, number))
+        key = jax.random.fold_in(given.noise_key, number)
+        noise = draw_noise(key, model, config.batch_size, config.sequence_length)
         (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(
-            state.params, tokens, noise, hidden
+            state.params, tokens, noise, hidden, given.table
         )
+        transformation = optimizer(config, given.rates[number])
         updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
         params = carry_bias(optax.apply_updates(state.params, updates), output)
         dropped = output.dropped_fraction
@@ -138,10 +154,18 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         return TrainState(params, opt_state), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step):
-        return jax.lax.scan(step, state, (batches, first_step + jnp.arange(len(batches))))
+    def train_steps(state, batches, first_step, given):
+        numbers = first_step + jnp.arange(len(batches))
+        return jax.lax.scan(functools.partial(step, given=given), state, (batches, numbers))
 
-    return train_steps
+    return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+
+
+def _run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
+    """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
+    rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
+    keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
+    return RunInputs(rates, *keys, None if table is None else jnp.asarray(table))
 
 
 def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: ModelConfig | None = None):
@@ -158,7 +182,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
     hidden_key = jax.random.key(EVALUATION_SEED)
 
     @jax.jit
-    def evaluate(params, batches):
+    def evaluate(params, batches, table):
         def one(_, now):
             windows, number = now
             tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
@@ -172,7 +196,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
         _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
         return parts._replace(load=parts.load.mean(axis=0))
 
-    return evaluate
+    return lambda params, batches: evaluate(params, batches, table)
 
 
 def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):
