@@ -95,7 +95,7 @@ def initial_state(config: TrainConfig) -> TrainState:
 
     @jax.jit
     def start(key):
-        params = init(key, config.model())
+        params = init(key, config.model)
         return TrainState(params, optimizer(config).init(params))
 
     return start(jax.random.key(config.seed))
@@ -111,7 +111,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
     """
-    model, transformation = config.model(), optimizer(config)
+    model, transformation = config.model, optimizer(config)
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
     # Other streams than that of the initial weights, which are drawn from the seed itself.
     noise_key, hidden_key = (
@@ -152,7 +152,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
         table: as in `make_train_steps`.
         model: what the weights are run as, if not as the model of the run: with other groups, for instance.
     """
-    model = model or config.model()
+    model = model or config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
     hidden_key = jax.random.key(EVALUATION_SEED)

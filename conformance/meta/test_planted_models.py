@@ -26,7 +26,7 @@ class CoarseExperts(transformer.ModelConfig):
 
     @property
     def expert_count(self):
-        return self.num_experts
+        return self.experts
 
 
 def normal_noise(key, config, batch_size, sequence_length):
@@ -36,7 +36,7 @@ def normal_noise(key, config, batch_size, sequence_length):
 
 def segments_overlap(config, **given):
     table = routed_block.hash_table(config, **given)
-    return table % config.num_experts if config.hash == "multi" else table
+    return table % config.experts if config.hash == "multi" else table
 
 
 def bias_forgotten(params, output):
