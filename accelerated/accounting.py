@@ -61,7 +61,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     product = routing_frequency * num_blocks
     if abs(product - round(product)) > ROUNDING * max(1, product) or round(product) < 1:
         raise InputError(
-            f"routing_frequency {routing_frequency:g} times num_blocks {num_blocks} is {product:g}; "
+            f"routing_frequency {routing_frequency:g} times blocks {num_blocks} is {product:g}; "
             "it has to be a whole number of routed blocks, at least 1"
         )
     return round(product)

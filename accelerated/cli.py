@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif command in COMMANDS:
             if command in TRAINING:
                 keep_programs()
-            importlib.import_module(f"{__package__}.commands.{command}").main(rest)
+            _run(command, rest)
         else:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
     except InputError as error:
@@ -77,6 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left
     return 0
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    """Run a command: the function of its name in the file of its name, unless that file reads the flags itself."""
+    module = importlib.import_module(f"{__package__}.commands.{command}")
+    if hasattr(module, "main"):
+        module.main(arguments)
+    else:
+        flags = importlib.import_module(f"{__package__}.commands.flags")
+        flags.run(getattr(module, command), command, arguments)
 
 
 def _usage() -> str:

@@ -54,51 +54,86 @@ OPTIONS_OF = {
 }
 """See reference."""
 
+FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size")
+"""Options whose default, None, stands for a value that other fields decide."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """See reference."""
+    """See reference. The texts below are those of the flags of `routelaws train`."""
 
     vocab_size: int = 32_000
+    """V, the number of token ids: pieces of the SentencePiece tokenizer that is trained on the corpus."""
     d_model: int = 512
-    num_blocks: int = 6
-    num_heads: int = 8
+    """d, the width of the model; even."""
+    blocks: int = 6
+    """L, the number of blocks."""
+    heads: int = 8
+    """H, the number of attention heads."""
     kqv_size: int | None = None
+    """Width of one head; d_model / heads if not given."""
     router: str = "dense"
-    num_experts: int = 1
+    """dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or mixture_of_tokens."""
+    experts: int = 1
+    """E, the number of experts, each as large as a dense FFN; 1 for a dense model."""
     k: int = 1
+    """Experts per token; for expert_choice their mean number."""
     routing_frequency: float = 0.5
+    """R, the share of blocks that are routed; R times the number of blocks has to be whole."""
     granularity: int = 1
+    """G, into how many narrower ones each expert is cut: E G experts, k G of them for each token."""
     flop_increase: int = 1
+    """How many times wider the FFN of a dense model is in R of its blocks."""
     capacity_factor: float | None = None
+    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others."""  # noqa: E501
     drop_order: str = "choice"
+    """Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens first whatever the choice (token), or the largest gate (priority; not for hash and reinforce)."""  # noqa: E501
     gate: str | None = None
+    """softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and mixture_of_tokens have none."""  # noqa: E501
     normalisation: str | None = None
+    """Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per token, else sum."""  # noqa: E501
     sample_second: bool = False
+    """Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate)."""
     balance_weight: float | None = None
+    """Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default: 0.01, or 0 with a bias."""  # noqa: E501
     z_weight: float = 0.0
+    """Of the z-loss of top_k."""
     bias_rate: float = 0.0
+    """Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias."""
     policy_weight: float = 0.01
+    """Of the policy gradient of reinforce."""
     baseline_weight: float = 0.01
+    """Of the squared error of reinforce's baseline."""
     entropy_weight: float = 0.0
+    """Of the entropy bonus of reinforce."""
     nucleus: float = 1.0
+    """Reinforce draws from the most probable experts that together have this probability."""
     reward_to_go: bool = False
+    """Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms."""  # noqa: E501
     hash: str = "modulo"
+    """Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram."""
     grouping: str = "position"
+    """How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective)."""  # noqa: E501
     group_size: int | None = None
+    """Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or the sequence length where neighbours are grouped. Default: E."""  # noqa: E501
     temperature: float = 1.0
+    """Of the mixing weights of mixture_of_tokens."""
     one_hot: bool = False
+    """Of mixture_of_tokens: mixtures of one token each, for evaluation; there is no gradient then."""
     objective: str = "causal"
+    """What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for reinforce)."""
     mask_rate: float = 0.15
+    """Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn at random."""
     mask_token: int = 0
+    """Of the masked objective: the token id that stands where a token is hidden."""
 
     def __post_init__(self):
         for name in (
             "vocab_size",
             "d_model",
-            "num_blocks",
-            "num_heads",
-            "num_experts",
+            "blocks",
+            "heads",
+            "experts",
             "k",
             "granularity",
             "flop_increase",
@@ -119,9 +154,9 @@ class ModelConfig:
         self._fill_in()
         self._check_numbers()
         if self.router == "dense":
-            if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
+            if self.experts != 1 or self.k != 1 or self.granularity != 1:
                 raise InputError(
-                    f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
+                    f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; "
                     "a dense model has 1 of each"
                 )
             if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
@@ -132,7 +167,7 @@ class ModelConfig:
         else:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
-            routed_blocks(self.num_blocks, self.routing_frequency)
+            routed_blocks(self.blocks, self.routing_frequency)
             if abs(self.routing_frequency * self.period - 1) > ROUNDING:
                 raise InputError(
                     f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
@@ -156,18 +191,18 @@ class ModelConfig:
             "gate": DEFAULT_GATE.get(self.router, "softmax"),
             "normalisation": "sum" if several else "none",
             "balance_weight": 0.0 if self.bias_rate else 0.01,
-            "group_size": self.num_experts if self.router in GROUPED else 1,
+            "group_size": self.experts if self.router in GROUPED else 1,
         }.get(name)
 
     def _fill_in(self):
         """Set the fields whose default depends on others."""
         if self.kqv_size is None:
-            if self.d_model % self.num_heads:
-                raise InputError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
-            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
+            if self.d_model % self.heads:
+                raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
+            object.__setattr__(self, "kqv_size", self.d_model // self.heads)
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
-        for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
+        for name in FILLED_IN:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self._default(name))
 
@@ -200,7 +235,7 @@ class ModelConfig:
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
-        _check_k(self.k, self.num_experts)
+        _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
         if 4 * self.d_model % self.granularity:
@@ -236,9 +271,9 @@ class ModelConfig:
             if self.grouping == "sequence" and self.objective == "causal":
                 raise InputError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
             return
-        if self.groups_by_position(training=False) and self.k * self.group_size % self.num_experts:
+        if self.groups_by_position(training=False) and self.k * self.group_size % self.experts:
             raise InputError(
-                f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
+                f"k {self.k} times group_size {self.group_size} over experts {self.experts} is the number of "
                 "tokens of an expert; it has to be whole"
             )
         if self.grouping == "sequence" and self.objective == "causal":
@@ -248,6 +283,12 @@ class ModelConfig:
                 stacklevel=5,
             )
 
+    def given(self) -> dict:
+        """Return the fields as they can be given: None where a field holds what None stands for."""
+        usual = {name: self._default(name) for name in FILLED_IN} | {"kqv_size": self.d_model / self.heads}
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
+
     @property
     def period(self) -> int:
         """1/R: every how many blocks one is routed."""
@@ -256,18 +297,18 @@ class ModelConfig:
     @property
     def num_routed(self) -> int:
         """n_r, the number of routed blocks; 0 for a dense model."""
-        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
+        return 0 if self.router == "dense" else routed_blocks(self.blocks, self.routing_frequency)
 
     @property
     def num_wide(self) -> int:
         """How many blocks of a dense model have the wider FFN."""
         wide = self.router == "dense" and self.flop_increase > 1
-        return routed_blocks(self.num_blocks, self.routing_frequency) if wide else 0
+        return routed_blocks(self.blocks, self.routing_frequency) if wide else 0
 
     @property
     def expert_count(self) -> int:
         """E G, the number of experts of a routed block."""
-        return self.num_experts * self.granularity
+        return self.experts * self.granularity
 
     @property
     def choices(self) -> int:
@@ -295,11 +336,11 @@ class ModelConfig:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
         return count(
             self.d_model,
-            self.num_blocks,
-            self.num_heads,
+            self.blocks,
+            self.heads,
             self.kqv_size,
             ROUTER_TYPES[self.router],
-            self.num_experts,
+            self.experts,
             self.k,
             self.routing_frequency,
             self.flop_increase,

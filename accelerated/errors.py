@@ -16,4 +16,4 @@ class WorkerDiedError(RuntimeError):
 def _check_k(k: int, num_experts: int) -> None:
     """Raise InputError unless a token can have k of E experts."""
     if not 1 <= k <= num_experts:
-        raise InputError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+        raise InputError(f"k is {k}; it has to be between 1 and the number of experts, {num_experts}")

@@ -57,7 +57,7 @@ class Loss(NamedTuple):
 
 def parameter_shapes(config: ModelConfig) -> dict:
     """See reference."""
-    d, heads, kqv, blocks = config.d_model, config.num_heads, config.kqv_size, config.num_blocks
+    d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)

@@ -90,7 +90,7 @@ class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
 
     Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set to None again
-    those that follow from what is replaced (kqv_size from d_model and num_heads, group_size from num_experts, the
+    those that follow from what is replaced (kqv_size from d_model and heads, group_size from experts, the
     options of a router from the router, k, granularity and bias_rate).
 
     Raises:
@@ -101,15 +101,15 @@ class ModelConfig:
     """V."""
     d_model: int = 512
     """d; even, for the sinusoids."""
-    num_blocks: int = 6
+    blocks: int = 6
     """L."""
-    num_heads: int = 8
+    heads: int = 8
     """H."""
     kqv_size: int | None = None
     """Width of one head; d / H where not given."""
     router: str = "dense"
     """One of `ROUTERS`."""
-    num_experts: int = 1
+    experts: int = 1
     """E, the weights of all experts of a block in units of a dense FFN; their number too where G = 1."""
     k: int = 1
     """Experts per token, in units of a dense FFN: k G of the E G experts; the mean number for expert_choice."""
@@ -182,9 +182,9 @@ class ModelConfig:
         for name in (
             "vocab_size",
             "d_model",
-            "num_blocks",
-            "num_heads",
-            "num_experts",
+            "blocks",
+            "heads",
+            "experts",
             "k",
             "granularity",
             "flop_increase",
@@ -204,10 +204,9 @@ class ModelConfig:
 
     def _check_dense(self):
         """Check what a dense model has to satisfy."""
-        if self.num_experts != 1 or self.k != 1 or self.granularity != 1:
+        if self.experts != 1 or self.k != 1 or self.granularity != 1:
             raise ValueError(
-                f"num_experts is {self.num_experts}, k {self.k}, granularity {self.granularity}; "
-                "a dense model has 1 of each"
+                f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; a dense model has 1 of each"
             )
         if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
             raise ValueError(
@@ -217,7 +216,7 @@ class ModelConfig:
 
     def _check_frequency(self):
         """Check that R L, the number of routed blocks, and 1/R are whole."""
-        routed_blocks(self.num_blocks, self.routing_frequency)
+        routed_blocks(self.blocks, self.routing_frequency)
         if abs(self.routing_frequency * self.period - 1) > ROUNDING:
             raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
 
@@ -238,15 +237,15 @@ class ModelConfig:
             "gate": DEFAULT_GATE.get(self.router, "softmax"),
             "normalisation": "sum" if several else "none",
             "balance_weight": 0.0 if self.bias_rate else 0.01,
-            "group_size": self.num_experts if self.router in GROUPED else 1,
+            "group_size": self.experts if self.router in GROUPED else 1,
         }.get(name)
 
     def _fill_in(self):
         """Set the fields whose default depends on others."""
         if self.kqv_size is None:
-            if self.d_model % self.num_heads:
-                raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; give kqv_size")
-            object.__setattr__(self, "kqv_size", self.d_model // self.num_heads)
+            if self.d_model % self.heads:
+                raise ValueError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
+            object.__setattr__(self, "kqv_size", self.d_model // self.heads)
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
         for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
@@ -282,7 +281,7 @@ class ModelConfig:
 
     def _check_routing(self):
         """Check what a routed model has to satisfy."""
-        _check_k(self.k, self.num_experts)
+        _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise ValueError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
         if 4 * self.d_model % self.granularity:
@@ -318,9 +317,9 @@ class ModelConfig:
             if self.grouping == "sequence" and self.objective == "causal":
                 raise ValueError("grouping is 'sequence'; mixtures of neighbours are for the objective 'masked' only")
             return
-        if self.groups_by_position(training=False) and self.k * self.group_size % self.num_experts:
+        if self.groups_by_position(training=False) and self.k * self.group_size % self.experts:
             raise ValueError(
-                f"k {self.k} times group_size {self.group_size} over num_experts {self.num_experts} is the number of "
+                f"k {self.k} times group_size {self.group_size} over experts {self.experts} is the number of "
                 "tokens of an expert; it has to be whole"
             )
         if self.grouping == "sequence" and self.objective == "causal":
@@ -338,18 +337,18 @@ class ModelConfig:
     @property
     def num_routed(self) -> int:
         """n_r, the number of routed blocks; 0 for a dense model."""
-        return 0 if self.router == "dense" else routed_blocks(self.num_blocks, self.routing_frequency)
+        return 0 if self.router == "dense" else routed_blocks(self.blocks, self.routing_frequency)
 
     @property
     def num_wide(self) -> int:
         """How many blocks of a dense model have the wider FFN."""
         wide = self.router == "dense" and self.flop_increase > 1
-        return routed_blocks(self.num_blocks, self.routing_frequency) if wide else 0
+        return routed_blocks(self.blocks, self.routing_frequency) if wide else 0
 
     @property
     def expert_count(self) -> int:
         """E G, the number of experts of a routed block."""
-        return self.num_experts * self.granularity
+        return self.experts * self.granularity
 
     @property
     def choices(self) -> int:
@@ -377,11 +376,11 @@ class ModelConfig:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
         return count(
             self.d_model,
-            self.num_blocks,
-            self.num_heads,
+            self.blocks,
+            self.heads,
             self.kqv_size,
             ROUTER_TYPES[self.router],
-            self.num_experts,
+            self.experts,
             self.k,
             self.routing_frequency,
             self.flop_increase,

@@ -110,7 +110,7 @@ def _check_bias(bias: np.ndarray, num_experts: int) -> None:
 def _check_k(k: int, num_experts: int) -> None:
     """Raise ValueError unless a token can have k of E experts."""
     if not 1 <= k <= num_experts:
-        raise ValueError(f"k is {k}; it has to be between 1 and num_experts = {num_experts}")
+        raise ValueError(f"k is {k}; it has to be between 1 and the number of experts, {num_experts}")
 
 
 def canonical_zero(values: np.ndarray) -> np.ndarray:

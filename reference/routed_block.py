@@ -318,7 +318,7 @@ def hash_table(
     if config.hash == "random":
         return hashes.random_table(given, experts)
     if config.hash == "multi":
-        return hashes.multi_hash(_whole(given, config.num_experts), config.num_experts)
+        return hashes.multi_hash(_whole(given, config.experts), config.experts)
     if config.hash == "bigram":
         return _whole(given, experts)
     return _table_of_clusters(np.asarray(embeddings), config)

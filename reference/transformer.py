@@ -102,7 +102,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
     `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
     biases at 0.
     """
-    d, heads, kqv, blocks = config.d_model, config.num_heads, config.kqv_size, config.num_blocks
+    d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
@@ -154,7 +154,7 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
     Example:
         The deviation before the cut is 1/√64 here, and that of the weights 0.88 times as large:
 
-        >>> params = init(np.random.default_rng(0), ModelConfig(vocab_size=2000, d_model=64, num_blocks=1, num_heads=1))
+        >>> params = init(np.random.default_rng(0), ModelConfig(vocab_size=2000, d_model=64, blocks=1, heads=1))
         >>> round(float(params["embedding"].std() * 8), 2), round(float(np.abs(params["embedding"]).max() * 8), 2)
         (0.88, 2.0)
     """
@@ -267,7 +267,7 @@ def apply(
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
     routed, special = [], 0  # special: how many blocks so far were routed or wide
-    for i in range(config.num_blocks):
+    for i in range(config.blocks):
         block = _at(params["blocks"], i)
         seen = {"causal": config.objective == "causal", "mask": mask}
         h = h + attention(block["attention"], layer_norm(block["attention_norm"], h), **seen)

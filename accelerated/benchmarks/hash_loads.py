@@ -77,7 +77,7 @@ def measure(config, positions: int, seed: int) -> Result:
     from ..routers.hash_layer import modulo_table
 
     shares, experts, choices = zipf(config.vocab_size), config.expert_count, config.choices
-    size = f"{config.vocab_size}x{config.num_experts}x{config.granularity}x{config.k}"
+    size = f"{config.vocab_size}x{config.experts}x{config.granularity}x{config.k}"
     if config.hash == "position":
         shares = np.full(positions, 1 / positions)
         table = modulo_table(positions, experts, choices)
@@ -88,7 +88,7 @@ def measure(config, positions: int, seed: int) -> Result:
         load = experts * max(first @ second[(expert - np.arange(experts)) % experts] for expert in range(experts))
         return Result(size, config.hash, load, load, max(1.0, shares[0] ** 2 * experts), experts)
     loads = loads_of(table, shares, experts)
-    reached = config.num_experts if config.hash == "multi" else experts  # a hash of multi names those of its segment
+    reached = config.experts if config.hash == "multi" else experts  # a hash of multi names those of its segment
     sets, least = len(np.unique(np.sort(table, axis=1), axis=0)), max(1.0, shares[0] * experts / choices)
     return Result(size, config.hash, loads.sum(axis=0).max() * experts / choices, loads.max() * reached, least, sets)
 
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", size):
             parser.error(f"--sizes has {size}; needed: tokens x experts x granularity x k, such as 1024x16x4x1")
         V, E, G, k = map(int, size.split("x"))
-        fields = dict(vocab_size=V, num_experts=E, granularity=G, k=k, d_model=2 * G, num_heads=1, router="hash")
+        fields = dict(vocab_size=V, experts=E, granularity=G, k=k, d_model=2 * G, heads=1, router="hash")
         try:
             ModelConfig(**fields)
             for kind in given.hashes:

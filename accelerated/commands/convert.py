@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from ..tables.convert import convert_runs, parse_pairs
-from . import flags
 
 
 def convert(
@@ -36,8 +35,3 @@ def convert(
     for remark in done.remarks:
         print(remark, file=sys.stderr)
     print(f"{out}: {done.rows} rows of {done.runs} runs")
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws convert`."""
-    flags.run(convert, "convert", arguments)

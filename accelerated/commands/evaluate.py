@@ -8,7 +8,6 @@ from pathlib import Path
 import tyro
 
 from ..training.evaluate import evaluate_run
-from . import flags
 
 
 def evaluate(
@@ -39,8 +38,3 @@ def evaluate(
         spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
         of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
         print(f"{folder}: loss_{name} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws evaluate`."""
-    flags.run(evaluate, "evaluate", arguments)

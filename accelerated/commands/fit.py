@@ -14,7 +14,6 @@ from ..laws.catalogue import LAWS
 from ..report.cautions import NO_FLOOR, misfit_lines, warnings
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
-from . import flags
 
 NOT_DETERMINED = (
     "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
@@ -352,8 +351,3 @@ def _given(tables: tuple[Path, ...]) -> tuple[Path, ...]:
     if not tables:
         raise InputError("a results table, or the folder of a run or sweep, is needed")
     return tables
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws fit`."""
-    flags.run(fit, "fit", arguments)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import re
 
 import tyro
 
@@ -44,6 +45,22 @@ def _one_line(box: str) -> str:
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()]
     until = next((i for i, line in enumerate(box.splitlines()) if i and set(line.strip("│ ")) == {"─"}), len(lines))
     return " ".join(line for line in lines[1:until] if line) or "the flags cannot be read"
+
+
+def in_flags(message: str, names: list[str]) -> str:
+    """Return a message with the names of fields as the flags that were typed: d_model is 7 as --d-model is 7.
+
+    A name of one word, such as experts, is a field where its value follows; elsewhere it may be an English word.
+    """
+    longest_first = "|".join(sorted(names, key=len, reverse=True))
+    field = rf"(?<![\w'-])({longest_first})(?![\w'-])"
+    value_follows = r"(?= is | = | has to | [-\d'])"
+
+    def flag(found: re.Match) -> str:
+        return "--" + found[1].replace("_", "-")
+
+    message = re.sub(field + value_follows, flag, message)
+    return re.sub(field, lambda found: flag(found) if "_" in found[1] else found[0], message)
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import tyro
 
 from ..training.generate import generate as continue_text
-from . import flags
 
 
 def generate(
@@ -25,8 +24,3 @@ def generate(
         seed: Of the sampling.
     """
     print(continue_text(folder, prompt, tokens=tokens, temperature=temperature, seed=seed))
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws generate`."""
-    flags.run(generate, "generate", arguments)

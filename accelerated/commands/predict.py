@@ -17,7 +17,6 @@ from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
-from . import flags
 from .fit import plain, warnings_of
 
 INPUTS = {
@@ -326,8 +325,3 @@ def predict(
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_prediction(report)
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws predict`."""
-    flags.run(predict, "predict", arguments)

@@ -8,7 +8,6 @@ from ..errors import InputError
 from ..findings.run_pairs import beside
 from ..report.run_table import run_table
 from ..report.sweep_report import write_report
-from . import flags
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
@@ -21,8 +20,3 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
     print(write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders)))
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws report`."""
-    flags.run(report, "report", arguments)

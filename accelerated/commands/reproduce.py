@@ -9,7 +9,6 @@ import tyro
 
 from ..report.reproduce.write import write_reproduction
 from ..tables.released import released_table
-from . import flags
 
 
 def reproduce(
@@ -33,8 +32,3 @@ def reproduce(
     if not tables:
         tables = (released_table(),)
     print(write_reproduction(tables, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws reproduce`."""
-    flags.run(reproduce, "reproduce", arguments)

@@ -10,7 +10,6 @@ from ..errors import InputError
 from ..report.sweep_report import write_report
 from ..training.grid import read_grid
 from ..training.sweep import run_sweep
-from . import flags
 from .progress import Progress
 
 
@@ -29,8 +28,3 @@ def sweep(grid: tyro.conf.Positional[str], out: Path, corpus: tuple[str, ...] = 
     with Progress(chosen.runs) as watch:
         run_sweep(chosen, out, jobs=jobs, watch=watch)
     print(write_report(out))
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws sweep`."""
-    flags.run(sweep, "sweep", arguments)

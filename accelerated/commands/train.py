@@ -1,10 +1,14 @@
 """What `routelaws train` does: train one model, or go on with a run that was stopped."""
 
+import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from ..training.config import TrainConfig, from_mapping, read_toml
+from ..configuration import ModelConfig
+from ..errors import InputError
+from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.tokens import prepare_tokens
@@ -13,13 +17,47 @@ from . import flags
 from .progress import Progress
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelFlags(ModelConfig):
+    """The model."""
+
+    one_hot: tyro.conf.Suppress[bool] = False  # changed by `routelaws evaluate`
+    mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
+
+    def __post_init__(self):
+        """Leave the fields as they are given: what is impossible is said with the whole run in sight."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlags(TrainConfig):
+    """How it is trained."""
+
+    model: ModelFlags = ModelFlags()
+    eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()
+    """More evaluation texts: c4=PATH fills the column loss_c4, and so on."""
+
+    def run(self) -> TrainConfig:
+        """Return the run that the flags mean.
+
+        Raises:
+            InputError: there is none; the message names the flags.
+        """
+        try:
+            config = TrainConfig(**(vars(self) | {"model": ModelConfig(**vars(self.model))}))
+            config.check()
+        except InputError as error:
+            raise InputError(flags.in_flags(str(error), [*MODEL_FIELDS, *RUN_FIELDS])) from error
+        return config
+
+
 def main(arguments: list[str]) -> None:
     """Run `routelaws train`. The values of a --config file are the defaults of the other flags."""
     keep_freed_memory()
     file = flags.value_of("--config", arguments)
-    default = TrainConfig() if file is None else from_mapping(read_toml(Path(file)), file)
+    values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
+    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
 
-    def train(out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[TrainConfig] = default) -> None:
+    def train(out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[RunFlags] = default) -> None:
         """Train one model.
 
         Args:
@@ -27,17 +65,21 @@ def main(arguments: list[str]) -> None:
             config: TOML file with fields of the run; flags go before it.
             fields: The run.
         """
-        fields.check()
-        corpus = read_corpus(fields.corpus or None)
-        with Progress([fields]) as watch:
-            watch("say", line=corpus.summary())
-            tokens = prepare_tokens(corpus, fields.vocab_size, tell=lambda line: watch("say", line=line))
-            run = Run(fields, out, tokens, watch=lambda kind, **rest: watch(kind, run=0, **rest))
-            watch("start", run=0)
-            rows = run.train()
-            watch("finished", run=0)
-        last = rows[-1]
-        loss = float(last["loss_validation"])
-        print(f"{out}: {fields.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")
+        run_of(fields.run(), out)
 
     flags.run(train, "train", arguments)
+
+
+def run_of(config: TrainConfig, out: Path) -> None:
+    """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
+    corpus = read_corpus(config.corpus or None)
+    with Progress([config]) as watch:
+        watch("say", line=corpus.summary())
+        tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
+        run = Run(config, out, tokens, watch=lambda kind, **rest: watch(kind, run=0, **rest))
+        watch("start", run=0)
+        rows = run.train()
+        watch("finished", run=0)
+    last = rows[-1]
+    loss = float(last["loss_validation"])
+    print(f"{out}: {config.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")

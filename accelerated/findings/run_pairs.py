@@ -1,6 +1,5 @@
 """Single runs beside each other: what each reached, how that differs from the first, and which settings differ."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +86,6 @@ def _against(
 
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
     """Return the fields in which runs differ, with the value of each."""
-    names = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in HOW_IT_RAN]
-    values = {name: [getattr(config, name) for config in configs] for name in names}
+    fields = [config.fields() for config in configs]
+    values = {name: [given[name] for given in fields] for name in fields[0] if name not in HOW_IT_RAN}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}

@@ -6,17 +6,16 @@ that was killed, or is still at work, has not collected.
 """
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
 from ..tables.table import DENSE, RouterRows, read_table, select_rows
-from ..training.config import TrainConfig, from_mapping
+from ..training.config import TrainConfig
 from ..training.result_rows import read_rows
 from ..training.run_folder import read_log
-from ..training.sweep_folder import folder_of_run, read_sessions
+from ..training.sweep_folder import folder_of_run, read_plan, read_sessions
 from ..training.window_losses import WindowLosses, read_window_losses
 
 
@@ -66,7 +65,7 @@ class Sweep(NamedTuple):
 
     folder: Path
     name: str
-    planned: list[TrainConfig]  # by hyper_id
+    planned: tuple[TrainConfig, ...]  # by hyper_id
     runs: list[SweepRun]  # the finished ones, by hyper_id
     selections: list[RouterRows]  # by router: the runs a law is fitted to, dense ones as E = 1; [] if none is routed
     sessions: list[dict]  # see `training.sweep_folder.read_sessions`
@@ -92,7 +91,7 @@ def read_sweep(folder: Path) -> Sweep:
         InputError: it holds no sweep, none of its runs is finished, or a file in it is damaged.
     """
     folder = Path(folder)
-    name, planned = _read_plan(folder)
+    name, planned = read_plan(folder)
     frame = _finished_rows(folder, planned)
     last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     runs = []
@@ -104,21 +103,7 @@ def read_sweep(folder: Path) -> Sweep:
     return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder))
 
 
-def _read_plan(folder: Path) -> tuple[str, list[TrainConfig]]:
-    """Return the name of a sweep and its runs, by hyper_id."""
-    path = folder / "sweep.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return str(content["name"]), [from_mapping(run, str(path)) for run in content["runs"]]
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{folder}: holds no sweep (no sweep.json)") from None
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: is not the description of a sweep ({type(error).__name__}: {error})") from None
-
-
-def _finished_rows(folder: Path, planned: list[TrainConfig]):
+def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
     """Return the rows of the finished runs as one table."""
     import pandas
 

@@ -3,7 +3,7 @@
 A name that stands in one file alone is found here too: `from routelaws.accelerated.laws import fit_routed`.
 """
 
-import importlib
+from .._lazy import lazy
 
 _NAMES = {
     "catalogue": (
@@ -81,17 +81,4 @@ _NAMES = {
     ),
 }
 _MODULES = tuple(_NAMES)
-__all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])
-
-
-def __getattr__(name):
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted(set(globals()) | set(__all__))
+__all__, __getattr__, __dir__ = lazy(__name__, _MODULES, _NAMES)

@@ -62,7 +62,7 @@ def helps_section(findings: Findings, sweep: Sweep) -> str:
 
 def _evaluation_words(sweep: Sweep) -> str:
     """Return how losses were measured: what is predicted, what is seen, and which losses depend on other sequences."""
-    masked = [run.config.mask_rate for run in sweep.runs if run.config.objective == "masked"]
+    masked = [run.config.model.mask_rate for run in sweep.runs if run.config.model.objective == "masked"]
     text = "Evaluation routes greedily, sees no later token and drops nothing."
     if masked:
         shares = " or ".join(f"{share:.3g}" for share in sorted({100 * rate for rate in masked}))
@@ -70,8 +70,8 @@ def _evaluation_words(sweep: Sweep) -> str:
             f"What is predicted are hidden tokens, {shares} % of each sequence, from all the others on both sides: a"
             " loss of another task than that of the next token. Evaluation routes greedily and drops nothing."
         )
-    by_position = [run for run in sweep.runs if not masked or run.config.grouping == "position"]
-    in_groups = {run.router for run in by_position if run.config.router in GROUPED}
+    by_position = [run for run in sweep.runs if not masked or run.config.model.grouping == "position"]
+    in_groups = {run.router for run in by_position if run.config.model.router in GROUPED}
     if in_groups:
         text += (
             f" {' and '.join(sorted(in_groups))}: experts see one position of a group of sequences, in evaluation too."

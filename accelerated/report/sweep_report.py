@@ -102,7 +102,7 @@ def _what(sweep: Sweep) -> str:
     if not routers:
         return text + ", all dense."
     counts = sorted({run.experts for run in runs if run.router != DENSE})
-    frequencies = {run.config.routing_frequency for run in runs if run.router != DENSE}
+    frequencies = {run.config.model.routing_frequency for run in runs if run.router != DENSE}
     share = f"{100 * min(frequencies):.3g} % of the" if len(frequencies) == 1 else "some"
     dense = "dense and " if sweep.dense() else ""
     return text + (
@@ -113,14 +113,14 @@ def _what(sweep: Sweep) -> str:
 
 
 def _experts_per_token(sweep: Sweep) -> str:
-    ks = sorted({run.config.k for run in sweep.runs if run.router != DENSE})
+    ks = sorted({run.config.model.k for run in sweep.runs if run.router != DENSE})
     return "one" if ks == [1] else " or ".join(map(str, ks))
 
 
 def _on_what(sweep: Sweep) -> str:
     texts = list(dict.fromkeys(sections.corpus_text(run.config) for run in sweep.runs))
     tokens = sorted({int(run.row["tokens"]) for run in sweep.runs})
-    pieces = sorted({run.config.vocab_size for run in sweep.runs})
+    pieces = sorted({run.config.model.vocab_size for run in sweep.runs})
     per_run = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     return (
         f"{_capital('; '.join(texts))}, {per_run} training tokens per run, in a vocabulary of"

@@ -25,7 +25,7 @@ def test_pairs_are_counted(monkeypatch):
     from routelaws.accelerated.configuration import ModelConfig
 
     monkeypatch.setattr(hash_loads, "build", lambda *_: hash_loads.np.array([[0, 1], [0, 1]]))
-    config = ModelConfig(vocab_size=2, d_model=2, num_heads=1, router="hash", num_experts=2, hash="bigram")
+    config = ModelConfig(vocab_size=2, d_model=2, heads=1, router="hash", experts=2, hash="bigram")
     assert hash_loads.measure(config, 1, 0).largest == pytest.approx(10 / 9)
 
 

@@ -33,24 +33,27 @@ def flags(fields: dict) -> list[str]:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"experts": 0, "router": "hash"}, "num_experts is 0"),
-        ({"experts": -3, "router": "sinkhorn"}, "num_experts is -3"),
-        ({"experts": 2, "k": 3, "router": "sinkhorn"}, "k is 3; it has to be between 1 and num_experts = 2"),
-        ({"router": "best"}, "router is 'best'; allowed: dense, hash, sinkhorn"),
-        ({"heads": 3}, "num_heads 3 does not divide d_model 8"),
-        ({"router": "sinkhorn", "experts": 2, "capacity_factor": 0}, "capacity_factor is 0"),
-        ({"router": "sinkhorn", "experts": 2, "capacity_factor": "nan"}, "capacity_factor is nan"),
-        ({"router": "hash", "experts": 2, "blocks": 3}, "routing_frequency 0.5 times num_blocks 3 is 1.5"),
-        ({"router": "hash", "experts": 2, "routing_frequency": 0}, "routing_frequency is 0"),
+        ({"experts": 0, "router": "hash"}, "--experts is 0"),
+        ({"experts": -3, "router": "sinkhorn"}, "--experts is -3"),
+        ({"experts": 2, "k": 3, "router": "sinkhorn"}, "--k is 3; it has to be between 1 and the number of experts, 2"),
+        ({"router": "best"}, "--router is 'best'; allowed: dense, hash, sinkhorn"),
+        ({"heads": 3}, "--heads 3 does not divide --d-model 8; give --kqv-size"),
+        ({"router": "sinkhorn", "experts": 2, "capacity_factor": 0}, "--capacity-factor is 0"),
+        ({"router": "sinkhorn", "experts": 2, "capacity_factor": "nan"}, "--capacity-factor is nan"),
+        (
+            {"router": "hash", "experts": 2, "blocks": 3},
+            "--routing-frequency 0.5 times --blocks 3 is 1.5; it has",
+        ),
+        ({"router": "hash", "experts": 2, "routing_frequency": 0}, "--routing-frequency is 0"),
         ({"experts": 4}, "a dense model has 1"),
-        ({"capacity_factor": 2}, "capacity_factor is 2.0; it is an option of hash, sinkhorn"),
-        ({"drop_order": "token"}, "drop_order is 'token'; it is an option of hash, sinkhorn"),
-        ({"gate": "sigmoid"}, "gate is 'sigmoid'; it is an option of sinkhorn, base"),
-        ({"routing_frequency": 0.25}, "routing_frequency is 0.25; a dense model has no routed blocks"),
-        ({"router_rate": 0.5}, "router_rate is 0.5; dense has no router weights"),
-        ({"router": "hash", "experts": 2, "router_rate": 0.5}, "router_rate is 0.5; hash has no router weights"),
-        ({"steps": 0}, "steps is 0"),
-        ({"dtype": "float8"}, "dtype is 'float8'; allowed: float32, bfloat16"),
+        ({"capacity_factor": 2}, "--capacity-factor is 2.0; it is an option of hash, sinkhorn"),
+        ({"drop_order": "token"}, "--drop-order is 'token'; it is an option of hash, sinkhorn"),
+        ({"gate": "sigmoid"}, "--gate is 'sigmoid'; it is an option of sinkhorn, base"),
+        ({"routing_frequency": 0.25}, "--routing-frequency is 0.25; a dense model has no routed blocks"),
+        ({"router_rate": 0.5}, "--router-rate is 0.5; dense has no router weights"),
+        ({"router": "hash", "experts": 2, "router_rate": 0.5}, "--router-rate is 0.5; hash has no router weights"),
+        ({"steps": 0}, "--steps is 0"),
+        ({"dtype": "float8"}, "--dtype is 'float8'; allowed: float32, bfloat16"),
         ({"d_model": "wide"}, "d-model"),
         ({"colour": "red"}, "--colour"),
         ({"corpus": ["/no/such/folder"]}, "/no/such/folder: no such file"),
@@ -109,7 +112,7 @@ def test_train_says_how_far_it_is_and_where_it_goes_on(capsys, tmp_path, small_f
 
 def test_a_routed_model_with_one_expert_is_refused(capsys, tmp_path):
     code, _, stderr = run(capsys, "train", "--router", "sinkhorn", "--out", tmp_path / "run")
-    assert code == 2 and "experts is 1; --router sinkhorn needs at least 2, such as --experts 8" in stderr
+    assert code == 2 and "--experts is 1; --router 'sinkhorn' needs at least 2, such as --experts 8" in stderr
     assert not (tmp_path / "run").exists()
 
 

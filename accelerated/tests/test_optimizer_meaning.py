@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training import step
-from routelaws.accelerated.training.config import TrainConfig, learning_rate_rule
+from routelaws.accelerated.training.config import from_mapping, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
 
-CONFIG = TrainConfig(
-    steps=12, warmup=0.25, learning_rate=0.5, weight_decay=0.3, gradient_clip=2.0, router_rate=0.25, vocab_size=300
+CONFIG = from_mapping(
+    dict(
+        steps=12, warmup=0.25, learning_rate=0.5, weight_decay=0.3, gradient_clip=2.0, router_rate=0.25, vocab_size=300
+    )
 )
 
 SHAPES = {
@@ -116,7 +118,7 @@ def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
     """By its name; and what is not decayed has no axis but those of blocks and of one vector."""
     fields = dict(vocab_size=300, d_model=8, heads=1)
     for routed in ({"router": "reinforce"}, {"router": "quantile"}, {"router": "hash"}):
-        config = TrainConfig(**fields, experts=2, **routed)
+        config = from_mapping(dict(**fields, experts=2, **routed))
         shapes = jax.tree.leaves_with_path(jax.eval_shape(lambda config=config: step.initial_state(config)).params)
         for path, leaf in shapes:
             vectors = 1 + (path[0].key != "final_norm")  # stacked over blocks
@@ -134,34 +136,36 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
     """The same for every number of experts, lower for more parameters; one that is given is taken."""
     sizes = dict(vocab_size=300, heads=1)
     dense, few, many = (
-        TrainConfig(**sizes, d_model=8, **routed)
+        from_mapping(dict(**sizes, d_model=8, **routed))
         for routed in ({}, {"router": "hash", "experts": 2}, {"router": "hash", "experts": 64})
     )
     assert dense.peak_learning_rate() == few.peak_learning_rate() == many.peak_learning_rate()
     dense_parameters = many.accounting().dense_parameters
     assert many.peak_learning_rate() == learning_rate_rule(dense_parameters, 64)
     assert many.accounting().total_parameters > 2 * dense_parameters
-    assert TrainConfig(**sizes, d_model=16).peak_learning_rate() < dense.peak_learning_rate()
-    assert TrainConfig(**sizes, d_model=16, learning_rate=0.25).peak_learning_rate() == 0.25
+    assert from_mapping(dict(**sizes, d_model=16)).peak_learning_rate() < dense.peak_learning_rate()
+    assert from_mapping(dict(**sizes, d_model=16, learning_rate=0.25)).peak_learning_rate() == 0.25
 
 
 def test_weights_and_moments_stay_in_float32(monkeypatch):
     """In a run in bfloat16: steps of 2^-14 of a weight, which bfloat16 does not hold, add up, and the bias that the
     router leaves is taken as it is, whatever the gradient says."""
-    config = TrainConfig(
-        vocab_size=300,
-        d_model=8,
-        heads=1,
-        router="quantile",
-        experts=2,
-        dtype="bfloat16",
-        learning_rate=2.0**-14,
-        steps=1000,
-        warmup=0.0,
-        weight_decay=0.0,
-        sequence_length=4,
-        batch_size=2,
-        router_rate=1.0,
+    config = from_mapping(
+        dict(
+            vocab_size=300,
+            d_model=8,
+            heads=1,
+            router="quantile",
+            experts=2,
+            dtype="bfloat16",
+            learning_rate=2.0**-14,
+            steps=1000,
+            warmup=0.0,
+            weight_decay=0.0,
+            sequence_length=4,
+            batch_size=2,
+            router_rate=1.0,
+        )
     )
     left = jnp.array([[0.125, -0.25]])
 

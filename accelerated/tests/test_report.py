@@ -20,7 +20,7 @@ from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_para
 from routelaws.accelerated.laws.uncertainty import SlopeInterval, gain_interval, slope_interval
 from routelaws.accelerated.report import sections, sweep_report
 from routelaws.accelerated.report.sweep_report import write_report
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid
 from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run
@@ -38,12 +38,13 @@ STEPS = 400
 def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8, (1, 2)),)) -> list[TrainConfig]:
     """Return a grid of dense, hash and sinkhorn runs, with more seeds at points of the middle size."""
     base = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS}
-    runs = [TrainConfig(d_model=width, **base) for width in widths]
+    runs = [from_mapping(base | {"d_model": width}) for width in widths]
     for router in ("hash", "sinkhorn"):
-        runs += [TrainConfig(router=router, experts=e, d_model=width, **base) for width in widths for e in experts]
+        own = base | {"router": router}
+        runs += [from_mapping(own | {"experts": e, "d_model": width}) for width in widths for e in experts]
     for router, count, seeds in more_seeds:
         fields = base | {"d_model": widths[len(widths) // 2], "router": router, "experts": count}
-        runs += [TrainConfig(**(fields | {"seed": other})) for other in seeds]
+        runs += [from_mapping(fields | {"seed": other}) for other in seeds]
     return runs
 
 
@@ -56,14 +57,15 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
     random, table = np.random.default_rng(0), []
     for i, config in enumerate(runs):
         size = config.accounting().dense_parameters
-        final = float(predict_loss(size, config.experts, laws[config.router])) * 10 ** random.normal(0, noise)
+        predicted = float(predict_loss(size, config.model.experts, laws[config.model.router]))
+        final = predicted * 10 ** random.normal(0, noise)
         done = finished is None or i in finished
         rows = []
         for step in (STEPS // 2, STEPS) if done else (STEPS // 2,):
             loss = final + (0 if step == STEPS else 0.3)
-            dropped = 0.01 if config.router == "sinkhorn" else 0.0
-            load = np.full((config.model().num_routed, config.experts), 1 / config.experts)
-            windows = window_losses_about(loss, apart * config.experts)
+            dropped = 0.01 if config.model.router == "sinkhorn" else 0.0
+            load = np.full((config.model.num_routed, config.model.experts), 1 / config.model.experts)
+            windows = window_losses_about(loss, apart * config.model.experts)
             rows.append(result_row(config, i, step, {"validation": loss}, windows, dropped, load, step / 10))
         path = folder_of_run(folder, i, config)
         path.mkdir(parents=True)
@@ -99,8 +101,8 @@ def make_log(config, final, random) -> str:
         loss = final + 3 * (step**-0.6 - STEPS**-0.6) + random.normal(0, 0.03)
         lines.append({"kind": "train", "step": step, "loss": loss, "dropped_fraction": 0.0, "tokens_per_second": 9})
         if step % (STEPS // 2) == 0:
-            evenness = np.full(config.experts, 6.0 if step == STEPS else 0.5)
-            load = [] if config.router == "dense" else random.dirichlet(evenness, 2).tolist()
+            evenness = np.full(config.model.experts, 6.0 if step == STEPS else 0.5)
+            load = [] if config.model.router == "dense" else random.dirichlet(evenness, 2).tolist()
             loss = final + (0 if step == STEPS else 0.3)
             lines.append({"kind": "evaluation", "step": step, "loss_validation": loss, "load": load})
     return "".join(json.dumps(line) + "\n" for line in lines)
@@ -124,7 +126,7 @@ def without_figures(monkeypatch):
 def test_it_says_what_is_predicted_and_what_evaluation_sees():
     def words(**fields):
         router = {"dense": "Dense", "mixture_of_tokens": "MoT"}[fields.get("router", "dense")]
-        run = SimpleNamespace(config=TrainConfig(**fields), router=router)
+        run = SimpleNamespace(config=from_mapping(fields), router=router)
         return sections._evaluation_words(SimpleNamespace(runs=[run]))
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
@@ -236,7 +238,7 @@ def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
 
 def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, without_figures):
     runs = grid(more_seeds=())
-    runs += [TrainConfig(**{**vars(runs[0]), "seed": 7, "learning_rate": 0.001})]
+    runs += [from_mapping({**runs[0].fields(), "seed": 7, "learning_rate": 0.001})]
     folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
     write_report(folder)
     result = numbers(folder)

@@ -4,7 +4,6 @@ Losses follow a law without noise, but for two seeds at one point that lie as fa
 drawn and written is computed here from the law's formula in plain Python.
 """
 
-import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ from routelaws.accelerated.findings import sweep_findings as findings
 from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
 from routelaws.accelerated.report import figures, identified, sections, sweep_report
 from routelaws.accelerated.tables.table import RouterRows
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.config import from_mapping
 from routelaws.conformance.plain.laws import Bounded
 
 SIZES, COUNTS = (10_000, 120_000, 2_000_000), (2, 4, 8, 16, 32)
@@ -34,17 +33,19 @@ STEPS = (100, 200, 300, 400)
 
 def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, seed: int) -> SweepRun:
     """Return a run of 400 steps of 16 sequences of 128 tokens; its log has 400 training losses and 4 evaluations."""
-    config = TrainConfig(
-        router=NAMES[router],
-        experts=experts,
-        blocks=4,
-        heads=2,
-        vocab_size=512,
-        steps=400,
-        seed=seed,
-        batch_size=16,
-        sequence_length=128,
-        d_model=16 * 2 ** SIZES.index(size),
+    config = from_mapping(
+        dict(
+            router=NAMES[router],
+            experts=experts,
+            blocks=4,
+            heads=2,
+            vocab_size=512,
+            steps=400,
+            seed=seed,
+            batch_size=16,
+            sequence_length=128,
+            d_model=16 * 2 ** SIZES.index(size),
+        )
     )
     row = {
         "router_type": router,
@@ -212,7 +213,7 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(swee
 def test_a_fair_share_is_one_of_all_narrow_experts(sweep):
     """Eight experts cut in four are 32: one that takes a quarter of the tokens has eight times its share."""
     run = next(run for run in sweep.runs if (run.router, run.size, run.experts) == ("Hash", SIZES[1], 8))
-    config = dataclasses.replace(run.config, granularity=4)
+    config = from_mapping(run.config.fields() | {"granularity": 4})
     shares = [0.25, *[0.75 / 30] * 30, 0.0]
     run = run._replace(config=config, log=[{"kind": "evaluation", "step": 400, "load": [shares]}])
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])

@@ -7,14 +7,14 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.run_pairs import beside
 from routelaws.accelerated.report.run_table import run_table
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.result_rows import result_row, write_rows
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
 
 def make_run(folder, sums, step=1000, document=(0, 1, 2), **fields):
     """Write the folder of a run with one window of 10 tokens for each document, with these summed losses."""
-    config = TrainConfig(**fields)
+    config = from_mapping(fields)
     windows = WindowLosses(np.arange(3), np.array(document), np.full(3, 10), np.array(sums, np.float64))
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())

@@ -14,7 +14,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import sweep, sweep_folder
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
 from routelaws.accelerated.training.result_rows import result_row, write_rows
@@ -70,7 +70,7 @@ def table(folder: Path) -> list[dict]:
 def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     assert grid.name == "tiny"
-    assert [(run.router, run.experts, run.d_model) for run in grid.runs] == [
+    assert [(run.model.router, run.model.experts, run.model.d_model) for run in grid.runs] == [
         ("dense", 1, 8),
         ("dense", 1, 12),
         ("sinkhorn", 4, 8),
@@ -88,9 +88,9 @@ def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
     assert set(presets()) == {"demo", "rates", "reinforce", "routers", "smoke"}
     runs = read_grid("demo").runs
-    sizes = {run.d_model for run in runs}
+    sizes = {run.model.d_model for run in runs}
     assert len(sizes) >= 3
-    assert {(run.router, run.d_model) for run in runs} == {
+    assert {(run.model.router, run.model.d_model) for run in runs} == {
         (r, d) for r in ("dense", "hash", "sinkhorn", "reinforce") for d in sizes
     }
     assert len({run.steps * run.batch_size * run.sequence_length for run in runs}) == 1
@@ -100,8 +100,8 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("d_model = 12", "d_model = 13"), r"run 1 .*even"),
-        (("experts = 4", "experts = 0"), r"run 2 .*num_experts is 0"),
+        (("d_model = 12", "d_model = 13"), r"run 1: .*even"),
+        (("experts = 4", "experts = 0"), r"run 2: experts is 0"),
         (("steps = 40", "step = 40"), "unknown field 'step'"),
         (("steps = 40", 'steps = "many"'), "steps is 'many'"),
         (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
@@ -172,7 +172,7 @@ def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text(encoding="utf-8").replace("ba", "zu"), encoding="utf-8")
     runs = [
-        TrainConfig(vocab_size=300, sequence_length=16, batch_size=4, evaluation_tokens=64, corpus=(str(path),))
+        from_mapping(dict(vocab_size=300, sequence_length=16, batch_size=4, evaluation_tokens=64, corpus=(str(path),)))
         for path in (text_file, other, text_file)
     ]
     found = sweep._prepare_tokens(Grid("two texts", tuple(runs)), lambda *_, **__: None)

@@ -12,7 +12,7 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import loop, run_folder, step, weights
-from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate, sample
@@ -25,7 +25,7 @@ from routelaws.accelerated.transformer import apply, loss
 
 def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
     config = from_mapping({**fields, **changes}, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     return loop.Run(config, folder, tokens, 7, watch)
 
 
@@ -60,7 +60,7 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
     assert (last["hyper_id"], last["router_type"], last["num_experts"]) == ("7", "S-Base", "4")
     assert int(last["tokens"]) == 120 * 4 * 16 and 0 <= float(last["dropped_fraction"]) < 0.5
     assert last["loss_c4"] == ""
-    counted = TrainConfig(**{**small_fields, **ROUTED}).accounting()
+    counted = from_mapping({**small_fields, **ROUTED}).accounting()
     assert int(last["flops_per_step"]) == counted.flops_per_token * 4 * 16
     assert int(last["total_parameter_count"]) == counted.total_parameters > counted.dense_parameters
     log = run_folder.read_log(folder / "log.jsonl")
@@ -73,7 +73,7 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
 
 def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
     """Two experts cut in two are four: half of the tokens is twice a fair share; one of eight in two blocks idles."""
-    config = TrainConfig(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0)
+    config = from_mapping(dict(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0))
     one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
     load = np.array([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])
     row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
@@ -85,10 +85,10 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     """From the weights and the text again: every window's loss by `transformer.loss`, errors by document."""
     folder, rows = trained
     config = run_folder.read_config(folder)
-    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     text = loop.open_text(config, tokens)[1]["validation"]
     params, last = weights.load_own_params(folder), rows[-1]
-    one = jax.jit(functools.partial(loss, config=config.model(), training=False))
+    one = jax.jit(functools.partial(loss, config=config.model, training=False))
     by_window = {
         int(w): float(one(params, window[None]).cross_entropy)
         for w, window in zip(text.window.ravel(), text.tokens.reshape(-1, 17), strict=True)
@@ -229,11 +229,11 @@ def test_bfloat16_trains(small_fields, tmp_path):
 
 
 def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
-    config = TrainConfig(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=4, capacity_factor=0.5)
+    config = from_mapping(dict(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=4, capacity_factor=0.5))
     params = step.initial_state(config).params
     batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
     found = step.make_evaluate(config)(params, batches)
-    training, evaluation = (jax.jit(functools.partial(loss, config=config.model(), training=t)) for t in (True, False))
+    training, evaluation = (jax.jit(functools.partial(loss, config=config.model, training=t)) for t in (True, False))
     by_hand = [evaluation(params, tokens) for tokens in batches]
     assert found.loss.shape == found.counted.shape == (3, 4, 16) and found.counted.all()
     np.testing.assert_allclose(found.loss.mean(axis=(1, 2)), [part.cross_entropy for part in by_hand], rtol=1e-6)
@@ -260,7 +260,7 @@ def test_the_most_likely_token_is_that_of_the_model(small_fields, tmp_path):
     run.train()
     tokenizer = Tokenizer((tmp_path / "run" / "tokenizer.model").read_bytes())
     params = weights.load_params(tmp_path / "run", step.initial_state(run.config).params)
-    model = jax.jit(functools.partial(apply, config=run.config.model()))
+    model = jax.jit(functools.partial(apply, config=run.config.model))
     for prompt in ("ba ke lomi", "ti " * 30 + "zevu"):  # shorter and longer than the window of 16 tokens
         ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)][-16:]
         logits = model(params, np.array([ids])).logits[0, -1]

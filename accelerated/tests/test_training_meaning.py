@@ -121,7 +121,7 @@ def train(patch, fields, folder, cuts=(), **changes):
     patch.setattr(loop, "make_evaluate", evaluations)
     patch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: watched.seconds))
     config = from_mapping({**fields, **BOTH, **changes}, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
 
     def watch(kind, **told):
         watched.told(kind, **told)
@@ -285,7 +285,7 @@ def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
 
 def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
     def make(config, table, model):
-        assert model == whole.config.model()
+        assert model == whole.config.model
         return evaluations(config, table)
 
     monkeypatch.setattr(evaluate, "make_evaluate", make)
@@ -298,9 +298,9 @@ def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
     """Products are rounded to three digits; the loss of the logits that come of them is not rounded again."""
     config = from_mapping({**small_fields, "dtype": "bfloat16"}, "test")
     params = jax.tree.map(lambda leaf: 4 * leaf, step.initial_state(config).params)  # so that logits differ
-    windows = np.random.default_rng(0).integers(0, config.vocab_size, (1, config.batch_size, 17))
+    windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (1, config.batch_size, 17))
     found = step.make_evaluate(config)(params, jnp.asarray(windows)).loss[0]
-    run = functools.partial(transformer.apply, config=config.model(), compute_dtype=jnp.bfloat16, training=False)
+    run = functools.partial(transformer.apply, config=config.model, compute_dtype=jnp.bfloat16, training=False)
     logits = np.asarray(jax.jit(run)(params, windows[0, :, :-1]).logits, np.float64)
     chosen = np.take_along_axis(logits, windows[0, :, 1:, None], axis=2)[..., 0]
     shifted = logits - logits.max(axis=2, keepdims=True)
@@ -324,7 +324,7 @@ def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
         return SimpleNamespace(logits=jax.nn.one_hot(best, 300))
 
     monkeypatch.setattr(writing, "apply", told)
-    config = from_mapping({**vars(whole.config), **{"objective": "causal", "mask_rate": 0.15}}, "test")
+    config = from_mapping({**whole.config.fields(), **{"objective": "causal", "mask_rate": 0.15}}, "test")
     monkeypatch.setattr(writing, "read_config", lambda folder: config)
     for prompt in ("ba ke", "ti " * 30):  # shorter and longer than the window
         ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]

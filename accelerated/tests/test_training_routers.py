@@ -70,7 +70,7 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
         for column in ("loss_validation", "dropped_fraction", "max_load", "idle_experts"):
             assert row[column] == other[column], column
     last = whole[-1]
-    model = TrainConfig(**{**fields, "corpus": ()}).model()
+    model = from_mapping({**fields, "corpus": ()}).model
     assert (last["granularity"], float(last["flop_increase"])) == (str(model.granularity), model.flop_increase)
     assert last["objective"] == model.objective
     if name == "wide":
@@ -85,14 +85,14 @@ def test_a_step_keeps_the_shapes(small_fields, name):
     config = from_mapping({**small_fields, **ROUTERS[name]}, "test")
     state = jax.eval_shape(lambda: initial_state(config))
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
-    table = np.zeros((300, config.model().choices), np.int32) if name == "hash" else None
+    table = np.zeros((300, config.model.choices), np.int32) if name == "hash" else None
     after, metrics = jax.eval_shape(make_train_steps(config, table), state, batches, 0)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), state
     )
     assert all(leaf.shape == (2,) for leaf in metrics)
     evaluation = jax.eval_shape(make_evaluate(config, table), state.params, batches)
-    assert evaluation.load.shape == (config.model().num_routed, config.model().expert_count * (name != "wide"))
+    assert evaluation.load.shape == (config.model.num_routed, config.model.expert_count * (name != "wide"))
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
     make_run(fields, tmp_path / "run")  # nothing has to be trained for it
     table, config = np.load(tmp_path / "run" / run_folder.HASH_TABLE), from_mapping(fields, "test")
     assert table.dtype == np.int32
-    assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model().choices))
+    assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model.choices))
     again = hashing.hash_table_of(config, tokens_of(fields), tokens_of(fields).tokenizer)
     assert np.array_equal(table, again), "a table follows from the run's seed and text"
     other = hashing.hash_table_of(from_mapping({**fields, "seed": 2}, "test"), tokens_of(fields), None)
@@ -136,7 +136,7 @@ def test_loads_of_a_run_are_even(small_fields, tmp_path, kind):
         extra["hash_embeddings"] = str(tmp_path / "given.npy")
     config = from_mapping({**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}, "test")
     config.check()
-    tokens, experts, choices = tokens_of(small_fields), config.model().expert_count, config.model().choices
+    tokens, experts, choices = tokens_of(small_fields), config.model.expert_count, config.model.choices
     table = hashing.hash_table_of(config, tokens, tokens.tokenizer)
     counts = hashing.count_tokens(tokens, 300)
     if kind == "bigram":
@@ -255,13 +255,13 @@ def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_pa
 
 def test_each_step_hides_other_tokens():
     """A fixed number in each sequence; every token in its turn; a causal run hides nothing."""
-    model = TrainConfig(sequence_length=8, objective="masked", mask_rate=0.25).model()
+    model = from_mapping(dict(sequence_length=8, objective="masked", mask_rate=0.25)).model
     windows = np.arange(4 * 9).reshape(4, 9)
     drawn = [step._task(windows, model, jax.random.key(number)) for number in range(40)]
     assert all(np.array_equal(tokens, windows[:, :-1]) for tokens, _ in drawn)
     hidden = np.array([hidden for _, hidden in drawn])
     assert (hidden.sum(axis=-1) == 2).all() and hidden.any(axis=0).all()
-    tokens, hidden = step._task(windows, TrainConfig().model(), jax.random.key(0))
+    tokens, hidden = step._task(windows, TrainConfig().model, jax.random.key(0))
     assert tokens is windows and hidden is None
 
 

@@ -43,13 +43,13 @@ def evaluate_run(
     model = _changed(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()
-    files = prepare_tokens(read_corpus(config.corpus or None), config.vocab_size, tell=tell)
+    files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
     if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
         where = ", ".join(config.corpus) or "the default corpus"
         raise InputError(f"{folder}: was trained on another text than {where} is now")
     evaluate = make_evaluate(config, read_hash_table(folder), model)
     params = load_own_params(folder)
-    results = {"router": config.router, "group_size": model.group_size, "one_hot": one_hot}
+    results = {"router": config.model.router, "group_size": model.group_size, "one_hot": one_hot}
     for name, text in open_text(config, files)[1].items():
         found = evaluate(params, text.tokens)
         losses = window_losses(text, found.loss, found.counted, model.objective)
@@ -64,12 +64,12 @@ def evaluate_run(
 
 def _changed(config, group_size, one_hot):
     """Return the run's model with other groups."""
-    if group_size is not None and config.router not in GROUPED:
-        raise InputError(f"--group-size is for {' and '.join(GROUPED)}; this run's router is {config.router}")
-    if one_hot and config.router != "mixture_of_tokens":
-        raise InputError(f"--one-hot is for mixture_of_tokens; this run's router is {config.router}")
+    if group_size is not None and config.model.router not in GROUPED:
+        raise InputError(f"--group-size is for {' and '.join(GROUPED)}; this run's router is {config.model.router}")
+    if one_hot and config.model.router != "mixture_of_tokens":
+        raise InputError(f"--one-hot is for mixture_of_tokens; this run's router is {config.model.router}")
     changes = {"one_hot": one_hot} | ({} if group_size is None else {"group_size": group_size})
-    model = dataclasses.replace(config.model(), **changes)
+    model = dataclasses.replace(config.model, **changes)
     by_position = model.groups_by_position(training=False)
     length, what = (config.batch_size, "batch size") if by_position else (config.sequence_length, "sequence length")
     if model.router in GROUPED and length % model.group_size:

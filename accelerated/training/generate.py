@@ -39,7 +39,7 @@ def generate(
     if tokens < 1 or not 0 <= temperature < float("inf"):
         raise InputError(f"tokens {tokens} has to be at least 1 and temperature {temperature} at least 0 and finite")
     config = read_config(Path(folder))
-    model = config.model()
+    model = config.model
     if model.objective != "causal":
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
     if model.router == "expert_choice":

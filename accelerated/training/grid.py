@@ -63,26 +63,30 @@ def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
     unknown = set(content) - {"name", "base", "sizes", "runs"}
     if unknown:
         raise InputError(f"{path}: unknown section {sorted(unknown)[0]!r}; allowed: name, base, sizes, runs")
-    runs = tuple(_expand(content, overrides or {}, str(path)))
-    if not runs:
-        raise InputError(f"{path}: no [[runs]]")
-    for number, run in enumerate(runs):
+    runs = []
+    for number, fields in enumerate(_expand(content, overrides or {}, str(path))):
+        run = from_mapping(fields, f"{path}: run {number}")
+        where = f"{path}: run {number} ({run.name()})"
         try:
             run.check()
         except InputError as error:
-            raise InputError(f"{path}: run {number} ({run.name()}): {error}") from error
-        if run in runs[:number]:
-            raise InputError(f"{path}: run {number} ({run.name()}) is the same as run {runs.index(run)}")
-        if run.objective != runs[0].objective:
+            raise InputError(f"{where}: {error}") from error
+        if run in runs:
+            raise InputError(f"{where} is the same as run {runs.index(run)}")
+        runs.append(run)
+        objective, first = run.model.objective, runs[0].model.objective
+        if objective != first:
             raise InputError(
-                f"{path}: run {number} ({run.name()}) has the objective {run.objective} and run 0 {runs[0].objective}; "
-                "their losses cannot be compared, so a sweep has one"
+                f"{where} has the objective {objective} and run 0 {first}; their losses cannot be compared, so a sweep "
+                "has one"
             )
-    return Grid(str(content.get("name", path.stem)), runs)
+    if not runs:
+        raise InputError(f"{path}: no [[runs]]")
+    return Grid(str(content.get("name", path.stem)), tuple(runs))
 
 
-def _expand(content: dict, overrides: dict, where: str) -> Iterator[TrainConfig]:
-    """Yield the run of every combination of the lists of every [[runs]]."""
+def _expand(content: dict, overrides: dict, where: str) -> Iterator[dict]:
+    """Yield the fields of every combination of the lists of every [[runs]]."""
     base, sizes = content.get("base", {}), content.get("sizes", {})
     tables = content.get("runs", [])
     if not isinstance(tables, list) or not all(isinstance(part, dict) for part in (base, sizes, *tables)):
@@ -95,4 +99,4 @@ def _expand(content: dict, overrides: dict, where: str) -> Iterator[TrainConfig]
             size = fields.pop("size", None)
             if size is not None and size not in sizes:
                 raise InputError(f"{where}: unknown size {size!r}; there are {', '.join(sizes) or 'none'}")
-            yield from_mapping({**base, **sizes.get(size, {}), **fields, **overrides}, where)
+            yield {**base, **sizes.get(size, {}), **fields, **overrides}

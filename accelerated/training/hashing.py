@@ -31,17 +31,17 @@ def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> n
     Raises:
         InputError: the embeddings cannot be used.
     """
-    if config.router != "hash" or config.hash == "position":
+    model, given = config.model, {}
+    if model.router != "hash" or model.hash == "position":
         return None
-    model, given = config.model(), {}
-    if config.hash in ("random", "multi", "bigram"):
-        shape = (2, config.vocab_size) if config.hash == "bigram" else (config.vocab_size, model.choices)
+    if model.hash in ("random", "multi", "bigram"):
+        shape = (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
         key = blake2b(f"hash {config.seed}".encode(), digest_size=16).digest()
         given["uniforms"] = np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).random(shape)
-    elif config.hash == "balanced":
-        given["counts"] = count_tokens(tokens, config.vocab_size)
-    elif config.hash in ("clustered", "dispersed"):
-        given["embeddings"] = read_embeddings(Path(config.hash_embeddings), config.vocab_size, tokenizer)
+    elif model.hash == "balanced":
+        given["counts"] = count_tokens(tokens, model.vocab_size)
+    elif model.hash in ("clustered", "dispersed"):
+        given["embeddings"] = read_embeddings(Path(config.hash_embeddings), model.vocab_size, tokenizer)
     return np.asarray(hash_table(model, **given))
 
 

@@ -162,7 +162,7 @@ class Run:
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _record_evaluation(self, step: int, evaluate, params: dict) -> None:
-        texts, objective = self.evaluation_sets, self.config.model().objective
+        texts, objective = self.evaluation_sets, self.config.model.objective
         found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
         by_window = {
             name: window_losses(texts[name], result.loss, result.counted, objective) for name, result in found.items()

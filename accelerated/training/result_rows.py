@@ -42,16 +42,16 @@ def result_row(
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
     """
-    model, counted = config.model(), config.accounting()
+    model, counted = config.model, config.accounting()
     row = dict.fromkeys(COLUMNS, "")
     row |= {f"loss_{name}": value for name, value in losses.items()}
     row |= {
         "hyper_id": hyper_id,
         "step": step,
-        "num_experts": model.num_experts,
+        "num_experts": model.experts,
         "d_model": model.d_model,
-        "num_blocks": model.num_blocks,
-        "num_heads": model.num_heads,
+        "num_blocks": model.blocks,
+        "num_heads": model.heads,
         "kqv_size": model.kqv_size,
         "flop_increase": float(model.flop_increase),
         "k": model.k,
@@ -67,7 +67,7 @@ def result_row(
         "tokens": step * config.batch_size * config.sequence_length,
         "sequence_length": config.sequence_length,
         "batch_size": config.batch_size,
-        "vocab_size": config.vocab_size,
+        "vocab_size": model.vocab_size,
         "objective": model.objective,
         "learning_rate": config.peak_learning_rate(),
         "dropped_fraction": dropped,

@@ -29,9 +29,9 @@ def claim_folder(folder: Path, config: TrainConfig) -> None:
     if not path.exists():
         write_atomically(path, config.to_json())
         return
-    found = read_config(folder)
-    for name in config.__dataclass_fields__:
-        ours, theirs = getattr(config, name), getattr(found, name)
+    found = read_config(folder).fields()
+    for name, ours in config.fields().items():
+        theirs = found[name]
         if ours != theirs:
             raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
 

@@ -112,7 +112,7 @@ def initial_state(config: TrainConfig) -> TrainState:
 
     @jax.jit
     def start(key):
-        params = init(key, config.model())
+        params = init(key, config.model)
         return TrainState(params, optimizer(config).init(params))
 
     return start(jax.random.key(config.seed))
@@ -128,7 +128,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
     """
-    model = config.model()
+    model = config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
     inputs = _run_inputs(config, table)
 
@@ -176,7 +176,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
         table: as in `make_train_steps`.
         model: what the weights are run as, if not as the model of the run: with other groups, for instance.
     """
-    model = model or config.model()
+    model = model or config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
     hidden_key = jax.random.key(EVALUATION_SEED)

@@ -90,9 +90,9 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
         watch("say", line=corpus.summary())
     made = {
         (name, size): prepare_tokens(corpora[name], size, tell=lambda line: watch("say", line=line))
-        for name, size in dict.fromkeys((run.corpus, run.vocab_size) for run in grid.runs)
+        for name, size in dict.fromkeys((run.corpus, run.model.vocab_size) for run in grid.runs)
     }
-    tokens = [made[run.corpus, run.vocab_size] for run in grid.runs]
+    tokens = [made[run.corpus, run.model.vocab_size] for run in grid.runs]
     for run, files in zip(grid.runs, tokens, strict=True):
         open_text(run, files)
     return tokens

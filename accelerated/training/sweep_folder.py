@@ -1,6 +1,6 @@
 """What the folder of a sweep holds beside its runs: which sweep it is, and when the sweep was at work.
 
-sweep.json         the resolved grid                                       `claim_sweep_folder`
+sweep.json         the resolved grid                                       `claim_sweep_folder`, `read_plan`
 runs/000-dense-…/  one folder per run                                      `folder_of_run`
 sessions.json      when the sweep was at work, on how many runs at a time  `session`, `read_sessions`
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from .config import TrainConfig
+from .config import TrainConfig, from_mapping
 from .grid import Grid
 from .workers import available_cores
 
@@ -26,7 +26,7 @@ def check_sweep_folder(folder: Path, grid: Grid) -> None:
     """Raise `InputError` where the folder of a sweep is in use for something else."""
     folder = Path(folder)
     if (folder / "sweep.json").exists():
-        if (folder / "sweep.json").read_text(encoding="utf-8") != _description(grid):
+        if read_plan(folder) != grid:
             raise InputError(f"--out {folder}: holds the results of another sweep; choose another folder")
     elif folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
         raise InputError(f"--out {folder}: is not empty and holds no sweep; choose another folder")
@@ -41,6 +41,24 @@ def claim_sweep_folder(folder: Path, grid: Grid) -> None:
 
 def _description(grid: Grid) -> str:
     return json.dumps({"name": grid.name, "runs": [json.loads(run.to_json()) for run in grid.runs]}, indent=1)
+
+
+def read_plan(folder: Path) -> Grid:
+    """Return the grid of the sweep in a folder.
+
+    Raises:
+        InputError: the folder holds no sweep, or its description cannot be read.
+    """
+    path = Path(folder) / "sweep.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Grid(str(content["name"]), tuple(from_mapping(run, str(path)) for run in content["runs"]))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{folder}: holds no sweep (no sweep.json)") from None
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: is not the description of a sweep ({type(error).__name__}: {error})") from None
 
 
 def folder_of_run(folder: Path, hyper_id: int, config: TrainConfig) -> Path:

@@ -51,7 +51,7 @@ def check_params(folder: str | Path, like: dict) -> TrainState:
         ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))
         path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
         raise InputError(
-            f"{folder}: its model ({config.name()}, vocabulary {config.vocab_size}) has other shapes; the first: "
+            f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has other shapes; the first: "
             f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )

@@ -54,7 +54,7 @@ def logits_of_many_sizes():
 
 def check_cross_entropy(objective: str, mean) -> None:
     """The loss of a dense model is mean(logits [b, S, V], targets [b, S]) over the targets that are not `NOBODY`."""
-    config = ModelConfig(d_model=8, num_blocks=2, num_heads=2, kqv_size=4, vocab_size=11, objective=objective)
+    config = ModelConfig(d_model=8, blocks=2, heads=2, kqv_size=4, vocab_size=11, objective=objective)
     random = np.random.default_rng(4)
     params, tokens = transformer.init(random, config), random.integers(0, 10, (3, 7))
     hidden = None if objective == "causal" else random.random((3, 7)) < 0.4
@@ -302,7 +302,7 @@ def training(**options):
     pytest.importorskip("optax")
     from routelaws.accelerated.training import config, step
 
-    return config.TrainConfig(**options), step
+    return config.from_mapping(options), step
 
 
 @pytest.mark.library("torch")

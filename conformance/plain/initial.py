@@ -10,7 +10,7 @@ def weights(config) -> dict:
     residual stream (output of attention, second matrix of an FFN) starts smaller by √(2L), since 2L such outputs are
     added up. Scales of norms start at 1; offsets, and biases of experts, at 0.
     """
-    d, blocks, heads, kqv = config.d_model, config.num_blocks, config.num_heads, config.kqv_size
+    d, blocks, heads, kqv = config.d_model, config.blocks, config.heads, config.kqv_size
     differing = config.router != "dense" or config.flop_increase > 1
     special = blocks // round(1 / config.routing_frequency) if differing else 0
     smaller = math.sqrt(2 * blocks)
@@ -54,7 +54,7 @@ def routed(config, blocks: int, smaller: float) -> dict:
 
     Where narrow experts are added up without a gate, G of them stand for one wide FFN, whose fan-in they have.
     """
-    d, experts = config.d_model, config.num_experts * config.granularity
+    d, experts = config.d_model, config.experts * config.granularity
     hidden = 4 * d // config.granularity
     ungated = config.router in ("hash", "reinforce")
     found = ffn((blocks, experts), d, hidden, 4 * d if ungated else hidden, smaller)

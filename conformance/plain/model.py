@@ -101,7 +101,7 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
     real = real if real is not None else [[True] * len(sequence) for sequence in tokens]
     states = [[times(math.sqrt(config.d_model), params["embedding"][t]) for t in sequence] for sequence in tokens]
     decisions, usual = [], 0
-    for block in range(config.num_blocks):
+    for block in range(config.blocks):
         weights = at(params["blocks"], block)
         for s, sequence in enumerate(states):
             normed = [norm(weights["attention_norm"], x) for x in sequence]

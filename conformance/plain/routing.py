@@ -42,7 +42,7 @@ class Decision(NamedTuple):
 
 def experts_of(config) -> int:
     """Return E G, the number of experts of a block."""
-    return config.num_experts * config.granularity
+    return config.experts * config.granularity
 
 
 def choices_of(config) -> int:
@@ -333,7 +333,7 @@ def experts_choose(weights: dict, states: list, groups: list, config) -> Decisio
     output, taken = [[0.0] * len(x) for x in states], set()
     for group in groups:
         scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
-        tokens = math.ceil(len(group) * config.k / config.num_experts)
+        tokens = math.ceil(len(group) * config.k / config.experts)
         for e in range(experts_of(config)):
             for i in largest(column(scores, e), tokens):
                 taken.add(group[i])

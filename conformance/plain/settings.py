@@ -6,10 +6,10 @@ from types import SimpleNamespace
 USUAL = dict(
     vocab_size=32_000,
     d_model=512,
-    num_blocks=6,
-    num_heads=8,
+    blocks=6,
+    heads=8,
     router="dense",
-    num_experts=1,
+    experts=1,
     k=1,
     routing_frequency=0.5,
     granularity=1,
@@ -46,12 +46,12 @@ def settings(**fields) -> SimpleNamespace:
     several = config.k * config.granularity > 1
     slots = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
     for name, value in (
-        ("kqv_size", config.d_model // config.num_heads),
+        ("kqv_size", config.d_model // config.heads),
         ("capacity_factor", slots.get(config.router, math.inf)),
         ("gate", "sigmoid" if config.router in ("base", "quantile") else "softmax"),
         ("normalisation", "sum" if several else "none"),
         ("balance_weight", 0.0 if config.bias_rate else 0.01),
-        ("group_size", config.num_experts),
+        ("group_size", config.experts),
     ):
         if name not in fields:
             setattr(config, name, value)

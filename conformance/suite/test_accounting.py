@@ -132,11 +132,11 @@ def check_built_model(
     shape = reference.SIZES[size]
     fields = dict(
         d_model=shape.d_model,
-        num_blocks=shape.num_blocks,
-        num_heads=shape.num_heads,
+        blocks=shape.num_blocks,
+        heads=shape.num_heads,
         kqv_size=shape.kqv_size,
         router=router,
-        num_experts=num_experts,
+        experts=num_experts,
         k=k,
         granularity=granularity,
         flop_increase=flop_increase,
@@ -208,8 +208,8 @@ def test_granularity_and_mixtures_cost_what_they_do(backend):
 
 def test_a_configuration_counts_with_all_of_its_fields(backend):
     """Each field that `count` takes, at a value that is not its default, where it changes N, P or F."""
-    size = dict(vocab_size=300, d_model=64, num_blocks=4, num_heads=2, kqv_size=24)
-    routed = dict(size, num_experts=8, routing_frequency=0.25)
+    size = dict(vocab_size=300, d_model=64, blocks=4, heads=2, kqv_size=24)
+    routed = dict(size, experts=8, routing_frequency=0.25)
     for router_type, fields in (
         ("Top-K", dict(routed, router="top_k", k=2, granularity=4)),
         ("MoT", dict(routed, router="mixture_of_tokens", group_size=32, granularity=2)),
@@ -218,7 +218,8 @@ def test_a_configuration_counts_with_all_of_its_fields(backend):
     ):
         found = backend.configuration.ModelConfig(**fields).accounting(48)
         told = {"vocab_size": 300, "sequence_length": 48, "router_type": router_type, "routing_frequency": 0.25}
-        told |= {name: fields[name] for name in ("num_experts", "k", "granularity", "flop_increase") if name in fields}
+        told |= {name: fields[name] for name in ("k", "granularity", "flop_increase") if name in fields}
+        told |= {"num_experts": fields["experts"]} if "experts" in fields else {}
         if router_type == "MoT":  # the group matters to what a mixture costs, and to nothing else
             told["group_size"] = 32
         assert found == reference.count(64, 4, 2, 24, **told), router_type

@@ -221,7 +221,7 @@ def crowded_block(name: str):
     with; the other scores are a few tenths, and their last bits matter.
     """
     config = configuration.ModelConfig(
-        vocab_size=13, d_model=8, num_heads=2, num_blocks=1, routing_frequency=1.0, num_experts=3, **CROWDED[name]
+        vocab_size=13, d_model=8, heads=2, blocks=1, routing_frequency=1.0, experts=3, **CROWDED[name]
     )
     random = np.random.default_rng(17)
 

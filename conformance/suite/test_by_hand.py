@@ -29,7 +29,7 @@ def assert_digits(found, expected, what: str) -> None:
 
 def config(backend, **fields):
     """Return a configuration of a width that a hand can compute with."""
-    return backend.transformer.ModelConfig(**dict(vocab_size=6, d_model=2, num_blocks=2, num_heads=1) | fields)
+    return backend.transformer.ModelConfig(**dict(vocab_size=6, d_model=2, blocks=2, heads=1) | fields)
 
 
 class TestLayerNorm:
@@ -149,7 +149,7 @@ class TestDecide:
 
     def test_hash(self, backend):
         """The remainder of the id, of the id before (0 before the first), or of the position; gate 1."""
-        options = dict(router="hash", num_experts=3)
+        options = dict(router="hash", experts=3)
         for kind, expected in (("modulo", [2, 1, 2, 1]), ("previous", [0, 2, 0, 2]), ("position", [0, 1, 0, 1])):
             found = self.decide(backend, np.zeros((4, 2)), {}, [[5, 4], [2, 1]], hash=kind, **options)
             assert_same(found.routing.expert[:, 0], expected, what=f"experts of tokens 5 4, 2 1 by {kind}")
@@ -162,16 +162,16 @@ class TestDecide:
         gate is the softmax: 4/5 and 1/2.
         """
         states, router = [[math.log(4), 0], [0, 0]], {"router": ONE}
-        found = self.decide(backend, states, router, router="sinkhorn", num_experts=2)
+        found = self.decide(backend, states, router, router="sinkhorn", experts=2)
         assert_same(found.routing.expert, [[0], [1]], what="experts by the plan")
         assert_digits(found.routing.gate, [[0.8], [0.5]], "gates of S-BASE")
         assert_close_bounded("by_hand.plan", found.routing.plan, [[1 / 3, 1 / 6], [1 / 6, 1 / 3]], what="plan")
-        found = self.decide(backend, states, router, router="sinkhorn", num_experts=2, training=False)
+        found = self.decide(backend, states, router, router="sinkhorn", experts=2, training=False)
         assert_same(found.routing.expert, [[0], [0]], what="experts by the logits")
 
     def test_base(self, backend):
         """Both prefer expert 0: 2 + 3. One has to go; 1 + 3 is more than 2 + 0. Gates: sigmoids of 1 and of 3."""
-        found = self.decide(backend, [[2, 1], [3, 0]], {"router": ONE}, router="base", num_experts=2)
+        found = self.decide(backend, [[2, 1], [3, 0]], {"router": ONE}, router="base", experts=2)
         assert_same(found.routing.expert, [[1], [0]], what="experts of BASE")
         assert_digits(found.routing.gate, [[0.73106], [0.95257]], "gates of BASE")
 
@@ -183,7 +183,7 @@ class TestDecide:
         with the middle -0.125. Less their mean, 1: 1.125 and -1.125.
         """
         states = [[5, 1], [4, 2], [3.5, 1], [2, 2]]
-        found = self.decide(backend, states, {"router": ONE, "bias": [2, 0]}, router="quantile", num_experts=2)
+        found = self.decide(backend, states, {"router": ONE, "bias": [2, 0]}, router="quantile", experts=2)
         assert_same(found.routing.expert, [[0], [0], [0], [1]], what="experts by logit less bias")
         assert_digits(found.routing.gate, [[0.99331], [0.98201], [0.97069], [0.88080]], "gates of quantile")
         assert_digits(found.bias, [1.125, -1.125], "bias after one step")
@@ -199,7 +199,7 @@ class TestDecide:
             [[4, 3, 1, 0], [4, 2, 3, 1]],
             {"router": np.eye(4), "bias": np.zeros(4)},
             router="quantile",
-            num_experts=2,
+            experts=2,
             granularity=2,
         )
         assert_same(found.routing.expert, [[0, 1], [0, 2]], what="two narrow experts of each token")
@@ -215,7 +215,7 @@ class TestDecide:
             [[LN3, 0], [0, LN3], [LN3, 0]],
             {"router": ONE},
             router="top_k",
-            num_experts=2,
+            experts=2,
             balance_weight=0.5,
             z_weight=0.5,
         )
@@ -226,7 +226,7 @@ class TestDecide:
     def test_top_two_of_four_halves(self, backend):
         """k = 1, G = 2: two of four experts of half the width; softmax 4/8 2/8 1/8 1/8, gates 4/6 and 2/6."""
         router = [[math.log(4), math.log(2), 0, 0], [0, 0, 0, 0]]
-        found = self.decide(backend, [[1, 0]], {"router": router}, router="top_k", num_experts=2, granularity=2)
+        found = self.decide(backend, [[1, 0]], {"router": router}, router="top_k", experts=2, granularity=2)
         assert_same(found.routing.expert, [[0, 1]], what="two of four")
         assert_digits(found.routing.gate, [[0.66667, 0.33333]], "gates that add up to 1")
 
@@ -240,7 +240,7 @@ class TestDecide:
             [[LN3, 0], [0, LN3], [0, LN3]],
             {"router": ONE, "bias": [0.3, 0]},
             router="top_k",
-            num_experts=2,
+            experts=2,
             gate="sigmoid",
             bias_rate=0.1,
         )
@@ -257,7 +257,7 @@ class TestDecide:
             {"router": ONE},
             noise=[0.49, 0.51],
             router="top_k",
-            num_experts=2,
+            experts=2,
             k=2,
             sample_second=True,
         )
@@ -276,7 +276,7 @@ class TestDecide:
         hidden[0] = 2
         params = {"router": router, "baseline": {"hidden": hidden, "out": np.array([3.0])}}
         noise = [[0, 1], [0, 1.2], [1.2, 0]]
-        options = dict(router="reinforce", num_experts=2, d_model=8)
+        options = dict(router="reinforce", experts=2, d_model=8)
         found = self.decide(backend, states, params, noise=noise, **options)
         assert_same(found.routing.expert, [[0], [1], [0]], what="experts that are drawn")
         assert_digits(found.routing.gate, np.ones((3, 1)), "gates of RL-R")
@@ -288,13 +288,13 @@ class TestDecide:
 class TestHashTable:
     def test_remainder(self, backend):
         """Six ids and four experts."""
-        found = backend.routed_block.hash_table(config(backend, router="hash", num_experts=4))
+        found = backend.routed_block.hash_table(config(backend, router="hash", experts=4))
         assert_same(found, [[0], [1], [2], [3], [0], [1]], what="remainders by 4")
 
     @pytest.mark.parametrize("fields", [dict(k=2), dict(granularity=2), dict(k=2, granularity=2)])
     def test_choices_of_a_token_differ(self, backend, fields):
         """And the first of them is the remainder."""
-        table = np.asarray(backend.routed_block.hash_table(config(backend, router="hash", num_experts=3, **fields)))
+        table = np.asarray(backend.routed_block.hash_table(config(backend, router="hash", experts=3, **fields)))
         experts, choices = 3 * fields.get("granularity", 1), fields.get("k", 1) * fields.get("granularity", 1)
         assert table.shape == (6, choices)
         assert_same(table[:, 0], np.arange(6) % experts, what="first choices")
@@ -305,7 +305,7 @@ class TestHashTable:
 
         So 3 goes to expert 0, 1 to expert 1, and what never occurred to expert 1, of 10 tokens in place of 12.
         """
-        fields = config(backend, router="hash", num_experts=2, hash="balanced")
+        fields = config(backend, router="hash", experts=2, hash="balanced")
         found = backend.routed_block.hash_table(fields, counts=np.array([4, 9, 0, 5, 1, 3]))
         assert_same(found, [[1], [0], [1], [1], [1], [0]], what="table by counts 4 9 0 5 1 3")
 
@@ -313,14 +313,14 @@ class TestHashTable:
         """Two clusters, 0 1 2 and 7 8 9, in the ids' order 7 0 8 1 9 2. Dispersed: each is dealt out in turn."""
         embeddings = np.array([[7.0], [0.0], [8.0], [1.0], [9.0], [2.0]])
         for kind in ("clustered", "dispersed"):
-            fields = config(backend, router="hash", num_experts=2, hash=kind)
+            fields = config(backend, router="hash", experts=2, hash=kind)
             table = np.asarray(backend.routed_block.hash_table(fields, embeddings=embeddings))[:, 0]
             shares = sorted([table[[1, 3, 5]].tolist().count(0), table[[0, 2, 4]].tolist().count(0)])
             assert shares == ([0, 3] if kind == "clustered" else [1, 2]), (kind, table)
 
     def test_multi(self, backend):
         """Segment 0 of expert 0 … 2 is number 0 … 2, segment 1 is number 3 … 5; uniforms 0.1 0.5 0.9 name 0, 1, 2."""
-        fields = config(backend, router="hash", num_experts=3, hash="multi", granularity=2)
+        fields = config(backend, router="hash", experts=3, hash="multi", granularity=2)
         uniforms = np.array([[0.1, 0.1], [0.1, 0.9], [0.5, 0.5], [0.9, 0.1], [0.5, 0.9], [0.9, 0.9]])
         found = backend.routed_block.hash_table(fields, uniforms=uniforms)
         assert_same(found, [[0, 3], [0, 5], [1, 4], [2, 3], [1, 5], [2, 5]], what="table of MultiHash")
@@ -379,11 +379,11 @@ def test_deviations_of_initial_weights(backend):
         backend,
         vocab_size=100,
         d_model=64,
-        num_blocks=8,
-        num_heads=2,
+        blocks=8,
+        heads=2,
         kqv_size=8,
         router="reinforce",
-        num_experts=2,
+        experts=2,
         granularity=4,
     )
     on_the_host = getattr(backend, "name", "") == "routelaws.reference"

@@ -162,7 +162,7 @@ def test_pairs_of_tokens_are_more_even_than_tokens(backend):
     check_pairs(backend)
 
 
-FIELDS = dict(vocab_size=1024, d_model=8, num_blocks=2, num_heads=2, router="hash", num_experts=16)
+FIELDS = dict(vocab_size=1024, d_model=8, blocks=2, heads=2, router="hash", experts=16)
 
 KINDS = {
     "modulo": {}, "previous": {}, "balanced": {}, "random": dict(uniforms=(1024, 8)),

@@ -29,31 +29,31 @@ from routelaws.conformance.engine.harness import (
 from routelaws.reference import configuration, routed_block
 from routelaws.reference import transformer as reference
 
-SMALL = dict(vocab_size=13, d_model=8, num_heads=2, kqv_size=3, num_blocks=2)
+SMALL = dict(vocab_size=13, d_model=8, heads=2, kqv_size=3, blocks=2)
 
 MODELS = {
     "wide": dict(flop_increase=3),
-    "hash of the token before, k = 2, G = 2": dict(router="hash", num_experts=4, k=2, granularity=2, hash="previous"),
-    "hash of the position": dict(router="hash", num_experts=3, hash="position"),
-    "bigram hash": dict(router="hash", num_experts=3, hash="bigram"),
-    "MultiHash": dict(router="hash", num_experts=3, granularity=2, hash="multi"),
-    "sinkhorn, k = 4, G = 2": dict(router="sinkhorn", num_experts=5, k=4, granularity=2),
-    "base, k = 2, G = 2": dict(router="base", num_experts=4, k=2, granularity=2),
-    "quantile, drops": dict(router="quantile", num_experts=4, capacity_factor=0.7),
-    "quantile, G = 4": dict(router="quantile", num_experts=2, granularity=4, gate="softmax"),
-    "top_k with a bias, token order": dict(router="top_k", num_experts=4, k=2, bias_rate=0.01, drop_order="token",
+    "hash of the token before, k = 2, G = 2": dict(router="hash", experts=4, k=2, granularity=2, hash="previous"),
+    "hash of the position": dict(router="hash", experts=3, hash="position"),
+    "bigram hash": dict(router="hash", experts=3, hash="bigram"),
+    "MultiHash": dict(router="hash", experts=3, granularity=2, hash="multi"),
+    "sinkhorn, k = 4, G = 2": dict(router="sinkhorn", experts=5, k=4, granularity=2),
+    "base, k = 2, G = 2": dict(router="base", experts=4, k=2, granularity=2),
+    "quantile, drops": dict(router="quantile", experts=4, capacity_factor=0.7),
+    "quantile, G = 4": dict(router="quantile", experts=2, granularity=4, gate="softmax"),
+    "top_k with a bias, token order": dict(router="top_k", experts=4, k=2, bias_rate=0.01, drop_order="token",
                                            capacity_factor=0.7),
-    "top_k, G = 2, largest gate first": dict(router="top_k", num_experts=4, granularity=2, drop_order="priority",
+    "top_k, G = 2, largest gate first": dict(router="top_k", experts=4, granularity=2, drop_order="priority",
                                              capacity_factor=0.6, normalisation="softmax", gate="sigmoid"),
-    "GShard": dict(router="top_k", num_experts=4, k=2, sample_second=True),
-    "reinforce": dict(router="reinforce", num_experts=4),
-    "reinforce with everything": dict(router="reinforce", num_experts=4, k=2, granularity=2, nucleus=0.9,
+    "GShard": dict(router="top_k", experts=4, k=2, sample_second=True),
+    "reinforce": dict(router="reinforce", experts=4),
+    "reinforce with everything": dict(router="reinforce", experts=4, k=2, granularity=2, nucleus=0.9,
                                       entropy_weight=0.1, policy_weight=1.0, baseline_weight=0.0, reward_to_go=True,
                                       capacity_factor=0.8),
-    "expert_choice": dict(router="expert_choice", num_experts=3, k=2, granularity=2),
-    "expert_choice in sequences": dict(router="expert_choice", num_experts=3, grouping="sequence", gate="sigmoid"),
-    "mixture": dict(router="mixture_of_tokens", num_experts=3, granularity=2, temperature=0.5),
-    "mixture of one": dict(router="mixture_of_tokens", num_experts=2, group_size=1),
+    "expert_choice": dict(router="expert_choice", experts=3, k=2, granularity=2),
+    "expert_choice in sequences": dict(router="expert_choice", experts=3, grouping="sequence", gate="sigmoid"),
+    "mixture": dict(router="mixture_of_tokens", experts=3, granularity=2, temperature=0.5),
+    "mixture of one": dict(router="mixture_of_tokens", experts=2, group_size=1),
 }  # fmt: skip
 """Small models; b is 3 and S is 5."""
 
@@ -416,7 +416,7 @@ def test_bias(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
     """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
-    for fields in ({}, dict(d_model=48, num_blocks=4)):
+    for fields in ({}, dict(d_model=48, blocks=4)):
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
@@ -425,7 +425,7 @@ def check_slots_of_gshard(backend) -> None:
     """Second experts that the draw leaves out take no slot: of 30 tokens half want experts 0 and 1 and half 1 and 0,
     with gates of 0.88 and 0.12, and either has 20 slots. With uniforms of 0.5 no second expert is kept and all first
     ones find a slot; with 0 all are kept, and 10 of 30 for either expert find none."""
-    config = build(configuration, "GShard", num_experts=3, num_blocks=1, capacity_factor=1.0, routing_frequency=1.0)
+    config = build(configuration, "GShard", experts=3, blocks=1, capacity_factor=1.0, routing_frequency=1.0)
     shapes = reference.parameter_shapes(config)["routed_ffn"]
     params = {name: np.ones(shape[1:]) for name, (shape, _) in shapes.items()}
     params["router"] = np.zeros((8, 3))
@@ -460,9 +460,9 @@ DEVIATIONS = {
                        "offset": 0}),  # a hidden width of 64
     "wide": (dict(flop_increase=4), {"wide_ffn/up": 1 / 4, "wide_ffn/down": 1 / 16 / 4, "dense_ffn/down": 1 / 8 / 4}),
     # Experts of width 64/4: gated ones are experts of that width, of others four are parts of one of width 64.
-    "gated": (dict(router="quantile", num_experts=2, granularity=4),
+    "gated": (dict(router="quantile", experts=2, granularity=4),
               {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4, "bias": 0}),
-    "ungated": (dict(router="reinforce", num_experts=2, granularity=4),
+    "ungated": (dict(router="reinforce", experts=2, granularity=4),
                 {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5}),
 }  # fmt: skip
 
@@ -471,7 +471,7 @@ DEVIATIONS = {
 def test_deviations_by_hand(backend, name):
     fields, wanted = DEVIATIONS[name]
     for module, options in ((backend.transformer, backend.configuration), (reference, configuration)):
-        config = options.ModelConfig(**(SMALL | dict(d_model=16, kqv_size=8, num_blocks=8) | fields))
+        config = options.ModelConfig(**(SMALL | dict(d_model=16, kqv_size=8, blocks=8) | fields))
         is_leaf = {"is_leaf": lambda node: isinstance(node, tuple)}
         leaves = jax.tree.leaves_with_path(module.parameter_shapes(config), **is_leaf)
         found = {"/".join(part.key for part in path): deviation for path, (_, deviation) in leaves}
@@ -484,7 +484,7 @@ def check_added_losses(backend) -> None:
     """What top_k adds to the loss, in loops: twice the balance loss and a quarter of the z-loss, as it is told to; and
     its bias, which moves by a half towards those of both choices that have fewer than 3.5 of the 14 assignments."""
     config = build(
-        configuration, "top_k", router="top_k", num_experts=4, k=2, balance_weight=2.0, z_weight=0.25, bias_rate=0.5
+        configuration, "top_k", router="top_k", experts=4, k=2, balance_weight=2.0, z_weight=0.25, bias_rate=0.5
     )
     random = np.random.default_rng(31)
     params, x = {"router": random.standard_normal((8, 4)), "bias": np.zeros(4)}, random.standard_normal((7, 8))
@@ -511,7 +511,7 @@ def test_added_losses(backend):
 @pytest.mark.parametrize("router", ["hash", "reinforce"])
 def test_parts_are_added_and_experts_averaged(backend, router):
     """Two experts of three parts each: the gate of every part is 1/2."""
-    config = build(configuration, router, router=router, num_experts=4, k=2, granularity=3, d_model=12)
+    config = build(configuration, router, router=router, experts=4, k=2, granularity=3, d_model=12)
     params = {"router": np.eye(12), "baseline": {"hidden": np.ones((12, 1)), "out": np.ones(1)}}
     arrays = params, np.arange(60.0).reshape(5, 12), np.arange(5)[None]
     theirs = backend.configuration.ModelConfig(**vars(config))
@@ -525,10 +525,10 @@ def test_noise(backend):
     """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two
     routed blocks, each token and each expert has its own; of so many float32 numbers few are equal by chance."""
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
-        config = build(backend.transformer, name, num_blocks=4)
+        config = build(backend.transformer, name, blocks=4)
         drawn = (
             backend.transformer.draw_noise(jax.random.key(0), config, 32, 64),
-            reference.draw_noise(np.random.default_rng(0), build(reference, name, num_blocks=4), 32, 64),
+            reference.draw_noise(np.random.default_rng(0), build(reference, name, blocks=4), 32, 64),
         )
         assert np.shape(drawn[0]) == np.shape(drawn[1]) == (2, 32 * 64, 4)[: np.ndim(drawn[0])]
         for noise in drawn:
@@ -563,7 +563,7 @@ TABLES = {
 def test_tables(backend, kind):
     """Both twins build the same table, in range and distinct within a row; without its numbers there is none."""
     fields = {"multi": dict(k=1), "bigram": dict(k=1, granularity=1)}.get(kind, {})
-    fields = dict(router="hash", num_experts=3, k=2, granularity=2, hash=kind) | fields
+    fields = dict(router="hash", experts=3, k=2, granularity=2, hash=kind) | fields
     random, given = np.random.default_rng(3), {}
     for name, shape in TABLES[kind].items():
         given[name] = random.integers(0, 9, shape) if name == "counts" else random.random(shape)
@@ -588,16 +588,16 @@ BAD = {
     "dense with G": (dict(granularity=2), "granularity 2"),
     "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; only a dense model"),
     "baseline without width": (dict(router="reinforce", d_model=6), "d_model is 6"),
-    "constant gate": (dict(router="top_k", num_experts=2, normalisation="sum"), "its gate would be 1"),
-    "GShard with k = 1": (dict(router="top_k", num_experts=2, sample_second=True), "sample_second needs two"),
+    "constant gate": (dict(router="top_k", experts=2, normalisation="sum"), "its gate would be 1"),
+    "GShard with k = 1": (dict(router="top_k", experts=2, sample_second=True), "sample_second needs two"),
     "bias of another": (dict(router="sinkhorn", bias_rate=0.1), "an option of top_k, not of sinkhorn"),
     "nucleus": (dict(router="reinforce", nucleus=0.0), "nucleus is 0.0"),
     "temperature": (dict(router="mixture_of_tokens", temperature=0.0), "temperature is 0.0"),
-    "mixture with k": (dict(router="mixture_of_tokens", num_experts=2, k=2), "k is 2; mixture_of_tokens"),
-    "tokens of an expert": (dict(router="expert_choice", num_experts=4, group_size=2), "it has to be whole"),
+    "mixture with k": (dict(router="mixture_of_tokens", experts=2, k=2), "k is 2; mixture_of_tokens"),
+    "tokens of an expert": (dict(router="expert_choice", experts=4, group_size=2), "it has to be whole"),
     "capacity of expert choice": (dict(router="expert_choice", capacity_factor=2.0), "not of expert_choice"),
-    "bigram with k": (dict(router="hash", num_experts=2, k=2, hash="bigram"), "one expert per token"),
-    "MultiHash with G = 1": (dict(router="hash", num_experts=2, hash="multi"), "MultiHash needs k = 1"),
+    "bigram with k": (dict(router="hash", experts=2, k=2, hash="bigram"), "one expert per token"),
+    "MultiHash with G = 1": (dict(router="hash", experts=2, hash="multi"), "MultiHash needs k = 1"),
     "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
     "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
     "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
@@ -611,7 +611,7 @@ BAD = {
     "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
     "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
     "frequency of no blocks": (dict(routing_frequency=0.25), "routing_frequency is 0.25; a dense model has no routed"),
-    "GShard without normalisation": (dict(router="top_k", num_experts=2, k=2, sample_second=True,
+    "GShard without normalisation": (dict(router="top_k", experts=2, k=2, sample_second=True,
                                           normalisation="none"), "normalised gates"),
 }  # fmt: skip
 
@@ -639,7 +639,7 @@ OTHERS = dict(
     routing_frequency=0.25,
     k=2,
     granularity=2,
-    num_experts=6,
+    experts=6,
 )
 """Every option of a router at a value that is no default; of two one is."""
 
@@ -664,10 +664,10 @@ normalisation and sample_second of top_k (k = 2), groups in sequences of mixture
 @pytest.mark.parametrize("router", TAKEN)
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
     """Each option alone, at a value that is not the default: taken, or an error that names it."""
-    routed = {} if router == "dense" else dict(routing_frequency=0.5, num_experts=3)
+    routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
     shared = set(routed) | ({"granularity"} if routed else set())
     for module in (backend.configuration, configuration):
-        usual = SMALL | dict(num_blocks=4, router=router) | routed
+        usual = SMALL | dict(blocks=4, router=router) | routed
         gate = module.ModelConfig(**usual).gate
         for option, value in OTHERS.items():
             (value,) = (set(value) - {gate}) if option == "gate" else (value,)
@@ -685,17 +685,17 @@ def test_what_is_not_allowed_is_named(backend, bad):
     change, message = BAD[bad]
     for module in (backend.configuration, configuration):
         with pytest.raises(ValueError, match=message):
-            module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
+            module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
 
 
 def test_what_a_default_stands_for(backend):
     """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
     for module in (backend.configuration, configuration):
-        made = [module.ModelConfig(**SMALL, router="top_k", num_experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
+        made = [module.ModelConfig(**SMALL, router="top_k", experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
         assert [config.balance_weight for config in made] == [0.01, 0.0]
-        twelfth = module.ModelConfig(**(SMALL | dict(num_blocks=12)), router="hash", routing_frequency=0.0833)
+        twelfth = module.ModelConfig(**(SMALL | dict(blocks=12)), router="hash", routing_frequency=0.0833)
         assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
-        assert dataclasses.replace(twelfth, num_experts=2).num_routed == 1
+        assert dataclasses.replace(twelfth, experts=2).num_routed == 1
 
 
 @pytest.mark.slow
@@ -719,7 +719,7 @@ def test_the_baseline_does_not_change_the_model(backend):
 def test_groups_within_sequences_warn(backend):
     for module in (backend.configuration, configuration):
         with pytest.warns(UserWarning, match="within sequences is not causal"):
-            module.ModelConfig(**SMALL, router="expert_choice", num_experts=3, grouping="sequence")
+            module.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
 
 
 @pytest.mark.twin

@@ -16,7 +16,7 @@ from routelaws.reference import transformer as reference
 MASKED = dict(objective="masked", mask_rate=0.4, mask_token=2)
 
 IN_SEQUENCES = {
-    "mixture of neighbours": ("mixture", dict(grouping="sequence", num_experts=5)),
+    "mixture of neighbours": ("mixture", dict(grouping="sequence", experts=5)),
     "mixture of one token": ("mixture", dict(grouping="sequence", group_size=1)),
     "expert_choice in sequences": ("expert_choice in sequences", {}),
 }
@@ -167,8 +167,8 @@ def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
     config = models.build(reference, name, **more)
     params, tokens, noise, _ = models.draw(config, 15)
     random, mask = np.random.default_rng(15), RAGGED.reshape(-1)
-    ffn = {"router": random.standard_normal((config.d_model, config.num_experts))}
-    ffn |= {"bias": random.standard_normal(config.num_experts)} if config.has_bias else {}
+    ffn = {"router": random.standard_normal((config.d_model, config.experts))}
+    ffn |= {"bias": random.standard_normal(config.experts)} if config.has_bias else {}
     group = random.standard_normal((mask.size, config.d_model))
     given = dict(noise=None if noise is None else noise[0], mask=mask)
     found = run(

@@ -298,14 +298,14 @@ def test_the_credit_of_a_policy_is_held(backend):
 
 
 FILLED = [
-    {}, *(fields for fields in models.MODELS.values() if "grouping" not in fields), dict(router="top_k", num_experts=4),
-    dict(router="top_k", num_experts=4, bias_rate=0.1), dict(router="hash", num_experts=4, granularity=2),
+    {}, *(fields for fields in models.MODELS.values() if "grouping" not in fields), dict(router="top_k", experts=4),
+    dict(router="top_k", experts=4, bias_rate=0.1), dict(router="hash", experts=4, granularity=2),
 ]  # fmt: skip
 
 
 def check_filled_in(backend, fields: dict) -> None:
     """What a configuration makes of the fields that are not given."""
-    given = dict(vocab_size=13, d_model=24, num_heads=2, num_blocks=4) | fields
+    given = dict(vocab_size=13, d_model=24, heads=2, blocks=4) | fields
     wanted, found = (room.configuration.ModelConfig(**given) for room in (reference, backend))
     for field in dataclasses.fields(wanted):
         ours, theirs = getattr(found, field.name), getattr(wanted, field.name)

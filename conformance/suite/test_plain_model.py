@@ -18,22 +18,22 @@ from routelaws.conformance.plain import initial
 from routelaws.conformance.plain.losses import training_loss
 from routelaws.conformance.plain.settings import settings
 
-SIZE = dict(vocab_size=11, d_model=6, num_blocks=2, num_heads=3, kqv_size=4)
-WIDER = dict(vocab_size=11, d_model=8, num_blocks=2, num_heads=2, kqv_size=3)
-FOUR = dict(num_experts=4, **SIZE)
+SIZE = dict(vocab_size=11, d_model=6, blocks=2, heads=3, kqv_size=4)
+WIDER = dict(vocab_size=11, d_model=8, blocks=2, heads=2, kqv_size=3)
+FOUR = dict(experts=4, **SIZE)
 
 MODELS = {
-    "dense": dict(SIZE, num_heads=2, kqv_size=5),
-    "wide FFNs": dict(SIZE, num_blocks=3, routing_frequency=1 / 3, flop_increase=2),
-    "hash": dict(FOUR, router="hash", num_blocks=4, num_heads=1, kqv_size=7),
+    "dense": dict(SIZE, heads=2, kqv_size=5),
+    "wide FFNs": dict(SIZE, blocks=3, routing_frequency=1 / 3, flop_increase=2),
+    "hash": dict(FOUR, router="hash", blocks=4, heads=1, kqv_size=7),
     "hash, k = 2, G = 2, drops": dict(FOUR, router="hash", k=2, granularity=2, capacity_factor=0.6),
-    "S-BASE, drops": dict(FOUR, router="sinkhorn", num_blocks=3, routing_frequency=1 / 3, capacity_factor=0.75),
+    "S-BASE, drops": dict(FOUR, router="sinkhorn", blocks=3, routing_frequency=1 / 3, capacity_factor=0.75),
     "S-BASE, k = 2, sigmoid": dict(FOUR, router="sinkhorn", k=2, gate="sigmoid"),
     "BASE": dict(FOUR, router="base"),
     "BASE, k = 2, softmax": dict(FOUR, router="base", k=2, gate="softmax"),
-    "quantile": dict(FOUR, router="quantile", num_blocks=4),
+    "quantile": dict(FOUR, router="quantile", blocks=4),
     "quantile, k = 2": dict(FOUR, router="quantile", k=2, capacity_factor=0.8),
-    "top 1, drops": dict(FOUR, router="top_k", capacity_factor=0.75, balance_weight=0.3, z_weight=0.1, num_blocks=4),
+    "top 1, drops": dict(FOUR, router="top_k", capacity_factor=0.75, balance_weight=0.3, z_weight=0.1, blocks=4),
     "top 2, drops in turn": dict(FOUR, router="top_k", k=2, capacity_factor=0.6, drop_order="token", z_weight=0.02),
     "top 2, G = 2, sigmoid, drops the least": dict(
         FOUR, router="top_k", k=2, granularity=2, gate="sigmoid", normalisation="none", balance_weight=0.2,
@@ -41,14 +41,14 @@ MODELS = {
     "top 2, drops second choices": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, normalisation="softmax"),
     "top 2 with a bias": dict(FOUR, router="top_k", k=2, gate="sigmoid", bias_rate=0.1),
     "GShard": dict(FOUR, router="top_k", k=2, sample_second=True, balance_weight=0.2, capacity_factor=0.6),
-    "RL-R": dict(WIDER, router="reinforce", num_experts=4, capacity_factor=1.0),
+    "RL-R": dict(WIDER, router="reinforce", experts=4, capacity_factor=1.0),
     "RL-R with everything": dict(
-        WIDER, router="reinforce", num_experts=4, num_blocks=3, routing_frequency=1 / 3, k=2, d_model=16,
+        WIDER, router="reinforce", experts=4, blocks=3, routing_frequency=1 / 3, k=2, d_model=16,
         policy_weight=0.7, baseline_weight=0.3, entropy_weight=0.2, balance_weight=0.4, nucleus=0.8,
         reward_to_go=True),
-    "RL-R, reward to go": dict(WIDER, router="reinforce", num_experts=3, reward_to_go=True, policy_weight=0.3),
+    "RL-R, reward to go": dict(WIDER, router="reinforce", experts=3, reward_to_go=True, policy_weight=0.3),
     "expert choice": dict(
-        SIZE, router="expert_choice", num_experts=2, granularity=2, group_size=4, gate="sigmoid"),
+        SIZE, router="expert_choice", experts=2, granularity=2, group_size=4, gate="sigmoid"),
     "expert choice in a sequence": dict(
         FOUR, router="expert_choice", k=2, grouping="sequence", objective="masked", mask_token=2),
     "Mixture of Tokens": dict(
@@ -58,7 +58,7 @@ MODELS = {
     "one token of a mixture": dict(FOUR, router="mixture_of_tokens", one_hot=True),
     "masked": dict(FOUR, router="top_k", objective="masked", mask_token=3),
     "padding": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, balance_weight=0.3, z_weight=0.1),
-    "padding, RL-R": dict(WIDER, router="reinforce", num_experts=4, reward_to_go=True),
+    "padding, RL-R": dict(WIDER, router="reinforce", experts=4, reward_to_go=True),
     "padding, masked, S-BASE": dict(FOUR, router="sinkhorn", objective="masked", mask_token=1),
 }  # fmt: skip
 """The fields of each model: every router, and every option that changes the function."""
@@ -118,8 +118,8 @@ def batch(name: str, seed: int | None = None) -> Batch:
     config, number = settings(**fields), 4 if fields.get("router") in ("expert_choice", "mixture_of_tokens") else 2
     params, order = weights(fields, random), random.permutation(config.vocab_size)
     tokens = np.array([order[s : s + LENGTH + (config.objective == "causal")] for s in range(number)])
-    experts, choices = config.num_experts * config.granularity, config.k * config.granularity
-    routed, given = round(config.num_blocks * config.routing_frequency), {}
+    experts, choices = config.experts * config.granularity, config.k * config.granularity
+    routed, given = round(config.blocks * config.routing_frequency), {}
     if config.router == "hash" and choices > 1:
         given["table"] = np.array([random.permutation(experts)[:choices] for _ in range(config.vocab_size)])
     if config.router == "reinforce":

@@ -247,9 +247,9 @@ def held_loss(floats, params, expert, tokens, loss, config, held_type):
 def check_held(backend, drawn: Case) -> None:
     """Moving what is held moves the loss, and no gradient knows it."""
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
-    moved = moved_routing(held, drawn.config.num_experts)
+    moved = moved_routing(held, drawn.config.experts)
     here, there = (reference.loss(drawn.params, drawn.tokens, drawn.config, held=h).total for h in (held, moved))
-    if drawn.config.num_experts > drawn.config.k:  # else every selection is the same
+    if drawn.config.experts > drawn.config.k:  # else every selection is the same
         assert abs(here - there) > 1e-4, f"{drawn.name}: the loss does not depend on what is held, so nothing is tested"
     config = config_for(backend, drawn)
     for routing, wanted in ((held, here), (moved, there)):
@@ -283,7 +283,7 @@ def test_held_carries_no_gradient(backend, name):
 def check_gradient_ignores_moving_selections(backend, drawn: Case) -> None:
     """A step along which only the held routing moves: the gradient stays that of the loss with it held at the point."""
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
-    moved = moved_routing(held, drawn.config.num_experts)
+    moved = moved_routing(held, drawn.config.experts)
     same, other = (loss_gradient(backend, drawn, h) for h in (held, moved))
     own = loss_gradient(backend, drawn, None)
     scale = math.sqrt(inner(own, own))
@@ -352,8 +352,8 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
     config, tokens = drawn.config, drawn.tokens[:, :-1]
     assert config.router == "sinkhorn"
     gates = np.asarray(run_apply(backend, drawn).routing.gate)  # [n_r, T, k]
-    dense = [i for i in range(config.num_blocks) if (i + 1) * config.routing_frequency % 1 != 0]
-    routed = [i for i in range(config.num_blocks) if i not in dense]
+    dense = [i for i in range(config.blocks) if (i + 1) * config.routing_frequency % 1 != 0]
+    routed = [i for i in range(config.blocks) if i not in dense]
     for name, blocks in (("dense_ffn", dense), ("routed_ffn", routed)):
         for index, block in enumerate(blocks):
             up = drawn.params[name]["up"].copy()
@@ -377,11 +377,11 @@ def check_parameter_shapes(backend, drawn: Case) -> None:
     config = config_for(backend, drawn)
     found, wanted = backend.transformer.parameter_shapes(config), reference.parameter_shapes(drawn.config)
     assert found == wanted, drawn.name
-    assert [config.is_routed(i) for i in range(config.num_blocks)] == [
-        drawn.config.is_routed(i) for i in range(config.num_blocks)
+    assert [config.is_routed(i) for i in range(config.blocks)] == [
+        drawn.config.is_routed(i) for i in range(config.blocks)
     ]
     assert (config.num_routed, config.period) == (drawn.config.num_routed, drawn.config.period)
-    assert sum(map(config.is_routed, range(config.num_blocks))) == config.num_routed
+    assert sum(map(config.is_routed, range(config.blocks))) == config.num_routed
 
 
 @each_of(tuple(MODELS))
@@ -546,7 +546,7 @@ def test_types(backend, name):
     if name == "dense":
         assert found.output.routing is None
         return
-    head, experts = (config.num_routed, b * length), config.num_experts
+    head, experts = (config.num_routed, b * length), config.experts
     wanted = [(*head, config.k), (*head, config.k), (config.num_routed, experts), (*head, experts), head[:1]]
     assert [field.shape for field in found.output.routing] == wanted
     assert found.output.routing.expert.dtype == jnp.int32
@@ -633,17 +633,17 @@ def test_gradient_in_float32(backend):
 BAD = {
     "router": (dict(router="top"), "router is 'top'"),
     "V of 0": (dict(vocab_size=0), "vocab_size is 0"),
-    "L not whole": (dict(num_blocks=1.5), "num_blocks is 1.5"),
-    "heads": (dict(d_model=10, num_heads=4), "num_heads 4 does not divide d_model 10"),
-    "odd d": (dict(d_model=9, num_heads=3), "d_model 9 even"),
+    "L not whole": (dict(blocks=1.5), "blocks is 1.5"),
+    "heads": (dict(d_model=10, heads=4), "heads 4 does not divide d_model 10"),
+    "odd d": (dict(d_model=9, heads=3), "d_model 9 even"),
     "capacity": (dict(router="hash", capacity_factor=0.0), "capacity_factor is 0.0; it has to be above 0"),
     "gate": (dict(router="sinkhorn", gate="tanh"), "gate is 'tanh'; allowed: softmax, sigmoid"),
-    "k above E": (dict(router="sinkhorn", num_experts=2, k=3), "k is 3"),
-    "dense with experts": (dict(num_experts=2), "num_experts is 2"),
-    "balance weight": (dict(router="top_k", num_experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
-    "z weight": (dict(router="top_k", num_experts=2, z_weight=math.nan), "z_weight is nan"),
-    "R L not whole": (dict(router="hash", num_experts=2, num_blocks=3), "whole number"),
-    "1/R not whole": (dict(router="hash", num_experts=2, num_blocks=3, routing_frequency=2 / 3), "whole number"),
+    "k above E": (dict(router="sinkhorn", experts=2, k=3), "k is 3"),
+    "dense with experts": (dict(experts=2), "experts is 2"),
+    "balance weight": (dict(router="top_k", experts=2, balance_weight=-1.0), "balance_weight is -1.0"),
+    "z weight": (dict(router="top_k", experts=2, z_weight=math.nan), "z_weight is nan"),
+    "R L not whole": (dict(router="hash", experts=2, blocks=3), "whole number"),
+    "1/R not whole": (dict(router="hash", experts=2, blocks=3, routing_frequency=2 / 3), "whole number"),
 }
 
 
@@ -653,7 +653,7 @@ def test_what_is_not_allowed_is_named(backend, bad):
     change, message = BAD[bad]
     for module in (backend.transformer, reference):
         with pytest.raises(ValueError, match=message):
-            module.ModelConfig(**(dict(vocab_size=8, d_model=8, num_blocks=2, num_heads=2) | change))
+            module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
 
 
 def test_a_token_out_of_range_is_an_error_in_the_reference():

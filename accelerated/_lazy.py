@@ -1,0 +1,24 @@
+"""Parts of the package that are imported when they are first asked for."""
+
+import importlib
+
+
+def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None):
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when they are named.
+
+    Args:
+        package: its `__name__`.
+        modules: those it has.
+        names: {module: names of it that are found in the package too}.
+    """
+    home = {name: module for module, own in (names or {}).items() for name in own}
+    public = sorted([*modules, *home])
+
+    def get(name: str):
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in home:
+            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return public, get, lambda: public
