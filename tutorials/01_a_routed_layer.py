@@ -125,9 +125,9 @@ def draw(axes):
         axes.scatter(*x[mine].T, s=90, marker="os"[e], color=COLOURS[e], label=f"goes to expert {e}")
     for t in range(T):
         axes.annotate(words[t], x[t], xytext=(9, -4), textcoords="offset points")
-    axes.legend(loc="lower left")
+    axes.legend(loc="center right", frameon=True)
     axes.set(xlabel="first number of the token", ylabel="second number of the token")
-    axes.set(xlim=(-0.4, 3.0), ylim=(-0.9, 2.7))
+    axes.set(xlim=(-0.4, 3.0), ylim=(-0.5, 2.7))
 
 
 figure(draw, "The router cuts the plane in two. Tokens left of the dashed line go to expert 1, the others to expert 0.")
