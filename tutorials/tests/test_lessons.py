@@ -45,7 +45,8 @@ def said(*command) -> str:
     """Return what a script prints; fail if it fails or complains."""
     environment = dict(os.environ, JAX_PLATFORMS="cpu")
     ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=FOLDER)
-    assert ended.returncode == 0 and not ended.stderr, ended.stderr
+    complaints = [line for line in ended.stderr.splitlines() if "Downloading data" not in line]  # the released table
+    assert ended.returncode == 0 and not complaints, ended.stderr
     return ended.stdout
 
 
@@ -158,7 +159,7 @@ class TestLessonsRun:
         printed = said("-c", WITHOUT, str(FOLDER / f"{name}.py"))
         assert "The rest of this lesson needs jax" in printed and "[Figure]" in printed
 
-    @pytest.mark.parametrize("name", QUICK)
+    @pytest.mark.parametrize("name", QUICK[:2])
     def test_answers_with_numpy_alone(self, name):
         assert said("-c", WITHOUT, str(FOLDER / "answers" / f"{name}.py"))
 
@@ -168,7 +169,7 @@ class TestLessonsRun:
         assert "The rest of this lesson needs" not in said(f"{name}.py")
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", sorted(set(LESSONS) - set(QUICK)))
+    @pytest.mark.parametrize("name", [name for name in LESSONS if name not in QUICK[:2]])
     def test_answers(self, name):
         assert said(f"answers/{name}.py")
 
