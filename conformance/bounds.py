@@ -212,7 +212,7 @@ BOUNDS["by_hand.plan"] = Bound(5e-4, "absolute; columns may be off by 1e-3 of a 
 BOUNDS["by_hand.deviation"] = Bound(3, "deviation over the root of the number: six standard errors; measured 0.9")
 
 # Lessons.
-BOUNDS["tutorials.value"] = Bound(100, "u of the largest entry; short sums in another order, small logits; measured 2")
+BOUNDS["tutorials.value"] = Bound(100, "u of the largest entry; short sums in another order, small logits; measured 6")
 
 # Training.
 BOUNDS["training.optimizer"] = Bound(3e-7, "of a leaf's largest entry; in float64, but for the rate of each step")

@@ -36,7 +36,7 @@ assert x.shape == (len(words), 2)
 # The router gives each token $t$ a score for each expert $e$. The score is called a *logit*. It is the sum of the
 # token's numbers, each times a weight that the router has learned:
 #
-# $$z_{te} = \sum_{i} x_{ti} \, w_{ie}$$
+# $$z_{te} = \sum_{i} x_{ti} w_{ie}$$
 #
 # Here is that sum as a loop over tokens, experts and numbers.
 
@@ -52,7 +52,8 @@ for word, row in zip(words, z, strict=True):
     print(f"{word:5}", row)
 
 # %% [markdown]
-# Three loops of this kind are a matrix product. NumPy writes it as one sign and gives the same numbers.
+# Three loops of this kind are a matrix product. NumPy writes it as one sign and gives the same numbers. `same` checks
+# that: it is a helper of these lessons, and stops the lesson unless two results agree up to rounding.
 
 # %%
 same(x @ w, z)
@@ -138,7 +139,7 @@ figure(draw, "The router cuts the plane in two. Tokens left of the dashed line g
 # Experts often live on different computers, and each computer sets a fixed number of *slots* aside for its expert. That
 # number is the *capacity* $C$. A fair share would be $T / E$ slots. A factor $c$ adds room:
 #
-# $$C = \left\lceil \frac{c \, T}{E} \right\rceil$$
+# $$C = \left\lceil \frac{c T}{E} \right\rceil$$
 #
 # With $c = 1$ there is no room to spare. Tokens queue in the order of the text. Who comes too late is *dropped*.
 
@@ -174,7 +175,7 @@ print("who sits in the slots of each expert:", placement.token.tolist(), f"({T} 
 # multiplies by a second matrix. The bend is called GELU: it leaves large numbers as they are and presses negative ones
 # towards 0.
 #
-# $$\mathrm{expert}_e(x) = \mathrm{GELU}(x \, U_e) \, D_e$$
+# $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$
 #
 # The layer multiplies what the expert returns by the gate. A dropped token gets nothing.
 
@@ -267,7 +268,7 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
 # Count N yourself. A layer of this model has an attention part and a feed-forward part, with d = `d_model`, and with a
 # = heads times the width of a head. The docstring of [`accounting.py`](../reference/accounting.py) has the formula:
 #
-# $$N = L \, (5 \, d \, a + 8 \, d^2 + 4 \, d)$$
+# $$N = L (5 d a + 8 d^2 + 4 d)$$
 
 # %%
 width, a = size.d_model, size.num_heads * size.kqv_size

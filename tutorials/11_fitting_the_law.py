@@ -17,7 +17,8 @@
 # logarithm of the probability that the model gives to the next token of a new text, on average. Lower is better.
 #
 # We begin with a table of our own. It is made from a law whose numbers we choose, those that the paper prints for
-# S-BASE, and has a little noise. So we know the truth, and can see whether we find it.
+# S-BASE, and has a little noise. So we know the truth, and can see whether we find it. (Of the helpers, `same` stops
+# the lesson unless two results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import numpy as np

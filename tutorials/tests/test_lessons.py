@@ -97,10 +97,17 @@ class TestEveryLesson:
             before, found, rest = rest.partition(source)
             assert found, f"`make tutorials LESSONS={name}` is due: the page lacks {source!r}"
 
-    @pytest.mark.parametrize("name", LESSONS)
+    @pytest.mark.parametrize("name", [*LESSONS, "README"])
     def test_leads_to_what_is_there(self, name):
-        faults = wrong_links(page(name), FOLDER)
-        assert not faults
+        assert not wrong_links(page(name), FOLDER)
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_formulas_that_survive_markdown(self, name):
+        """Markdown takes a backslash before a punctuation mark away, and with it what TeX needs."""
+        formulas = re.findall(
+            r"\$\$.*?\$\$|\$[^$\n]+\$", re.sub(r"```.*?```|`[^`]*`", "", page(name), flags=re.DOTALL), re.DOTALL
+        )
+        assert not [formula for formula in formulas if re.search(r"\\[^a-zA-Z\s]", formula)]
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_says_no_number_that_it_did_not_compute(self, name):
