@@ -29,7 +29,7 @@ test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of 
 test-all: lint  ## many examples, and the slow tests
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
 
-tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, --notebooks for notebooks
+tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)
 
 tutorials-check: $(VENV)/.installed  ## fail on pages that are not what their scripts give now; writes nothing

@@ -225,8 +225,8 @@ figure(
 )
 
 # %% [markdown]
-# The model uses temperature 1: the logits as they are. The router learns how large its logits are, so it sets its own
-# temperature.
+# The reference uses temperature 1: the logits as they are. (This is our choice, since the appendix of the paper was not
+# at hand.) The router learns how large its logits are, so it sets its own temperature.
 
 # %% [markdown]
 # ## 6. Large logits
@@ -303,7 +303,8 @@ for factor in (1, 10, 100, 500):
 # In training a token goes to the expert with the largest entry in its row of the plan. In *evaluation*, where the model
 # is used or judged, there is no plan: a token goes to the expert with its largest logit, as in lesson 1. In both, the
 # output of the expert is multiplied by a *gate*, the softmax probability of that expert. The plan decides, and the gate
-# carries the learning: the plan counts as a constant, and what the router learns, it learns through the gate.
+# carries the learning: the plan counts as a constant, and what the router learns, it learns through the gate. (The
+# softmax for the gate, and evaluation by the logits, are our choices too.)
 
 # %%
 from routelaws.reference.routers.sinkhorn import sinkhorn_router

@@ -300,7 +300,8 @@ def show(router, who, law):
 
 
 fits = {router: fit_routed(*table) for router, table in tables.items()}
-print("                          a       b       c       d  E_start    E_max    RMSLE")
+if fits:
+    print("                          a       b       c       d  E_start    E_max    RMSLE")
 for router in fits:
     before, after = show(router, "printed", printed[router]), show(router, "refitted", fits[router].coefficients)
     assert after < before and fits[router].status == "interior"

@@ -8,7 +8,8 @@ A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbc
 
 Tags of cells: what those tagged `volatile` print (times, trained losses) is left out of the check; the code of those
 tagged `picture` is folded away on the page; a lesson with a cell tagged `released` reads the released table, and is
-left as it is where that is not at hand.
+left as it is where that is not at hand. `make tutorials` too leaves volatile parts as they are where nothing else has
+changed; remove the page to have them anew.
 """
 
 import argparse
@@ -87,6 +88,7 @@ def run(script: Path):
     from traitlets.config import Config
 
     notebook = jupytext.read(script)
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
     where = {"metadata": {"path": str(FOLDER)}}
     options = dict(timeout=SECONDS, kernel_name="python3", coalesce_streams=True, resources=where)
     NotebookClient(notebook, config=Config({"KernelManager": {"transport_encryption": "auto"}}), **options).execute()
@@ -135,12 +137,17 @@ def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
 
 
 def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
+    """Write a page and its pictures; what is volatile stays as it was where nothing else has changed."""
     (FOLDER / "images").mkdir(exist_ok=True)
-    for old in (FOLDER / "images").glob(f"{name}_*.png"):
-        old.unlink()
+    if fault(name, text, pictures) is None:
+        settled = without_volatile(text)
+        pictures = {path: content for path, content in pictures.items() if path in settled}
+    else:
+        for old in (FOLDER / "images").glob(f"{name}_*.png"):
+            old.unlink()
+        (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
     for path, content in pictures.items():
         (FOLDER / path).write_bytes(content)
-    (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def table_is_missing(notebook) -> bool:

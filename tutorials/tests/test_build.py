@@ -70,6 +70,7 @@ def build(folder):
 @pytest.fixture
 def made(build, folder):
     """The page and the pictures of the lesson, written."""
+    (folder / "99_word.md").unlink(missing_ok=True)
     text, pictures = build.render(build.notebook, "99_word")
     build.write("99_word", text, pictures)
     return text, pictures
@@ -113,6 +114,19 @@ def test_a_missing_page_and_missing_pictures_are_found(made, build, folder):
     assert "picture images/99_word_1.png is not used" in build.fault("99_word", text, {})
     (folder / "99_word.md").unlink()
     assert "no such page" in build.fault("99_word", text, pictures)
+
+
+def test_writing_again_leaves_what_is_volatile(made, build, folder):
+    text, pictures = made
+    number, (path,) = build.notebook.cells[2].outputs[0].text.strip(), pictures
+    build.write("99_word", text.replace(number, "later"), {path: b"drawn anew"})
+    assert number in (folder / "99_word.md").read_text() and (folder / path).read_bytes() == b"drawn anew"
+    within = text.replace("<details>", "<!-- volatile --><details>").replace("\n---\n", "<!-- /volatile -->\n---\n")
+    for content in (b"first", b"second"):  # the picture stands in a volatile part now
+        build.write("99_word", within, {path: content})
+    assert (folder / path).read_bytes() == b"first"
+    build.write("99_word", within.replace("Some words", "Other words"), {path: b"third"})
+    assert (folder / path).read_bytes() == b"third"
 
 
 def test_writing_removes_pictures_that_are_no_longer_used(made, build, folder):
