@@ -238,7 +238,7 @@ from routelaws.reference.laws.fitting import fit_routed
 fit = fit_routed(N, E, loss)
 print(f"status: {fit.status}; RMSLE {fit.rmsle:.7f}")
 for name, found, true in zip(fit.coefficients._fields, fit.coefficients, truth, strict=True):
-    print(f"{name:8} found {found:9.4f}   truth {true:9.4f}")
+    print(f"{name:8} found {found:9.4g}   truth {true:9.4g}")
 same(error**2, fit.objective, "laws.fitting.quick", scale=fit.objective)
 off = [abs(found / true - 1) for found, true in zip(fit.coefficients, truth, strict=True)]
 assert fit.coefficients._fields[np.argmax(off)] == "E_max"
