@@ -11,11 +11,11 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
   conformance/suite/test_laws_uncertainty.py
 
-.PHONY: help demo test test-values test-all bench lint clean
+.PHONY: help demo test test-values test-all tutorials tutorials-check bench lint clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
 	$(BIN)/routelaws sweep demo --out demo
@@ -28,6 +28,12 @@ test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of 
 
 test-all: lint  ## many examples, and the slow tests
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
+
+tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
+	$(BIN)/python tutorials/build.py $(LESSONS)
+
+tutorials-check: $(VENV)/.installed  ## fail on pages that are not what their scripts give now; writes nothing
+	$(BIN)/python tutorials/build.py --check $(LESSONS)
 
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
 bench: $(VENV)/.installed  ## times beside other solvers, in short; BENCH="assignment --full" for one, in full

@@ -211,6 +211,9 @@ BOUNDS["by_hand.digits"] = Bound(6e-6, "absolute; half a unit of the last of fiv
 BOUNDS["by_hand.plan"] = Bound(5e-4, "absolute; columns may be off by 1e-3 of a half where the sweeps stop")
 BOUNDS["by_hand.deviation"] = Bound(3, "deviation over the root of the number: six standard errors; measured 0.9")
 
+# Lessons.
+BOUNDS["tutorials.value"] = Bound(100, "u of the largest entry; short sums in another order, small logits; measured 6")
+
 # Training.
 BOUNDS["training.optimizer"] = Bound(3e-7, "of a leaf's largest entry; in float64, but for the rate of each step")
 BOUNDS["training.rate"] = Bound(1e-6, "relative; a cosine in float32, of which a tenth is left")

@@ -53,5 +53,6 @@ def test_every_package_has_a_version_that_was_tried():
         if line and line[0] != "#"
     }
     extras = PROJECT["project"]["optional-dependencies"]
-    needed = [*PROJECT["project"]["dependencies"], *extras["train"], *extras["laws"], *extras["conformance"]]
+    needed = [*PROJECT["project"]["dependencies"]]
+    needed += [line for extra in ("train", "laws", "conformance", "tutorials") for line in extras[extra]]
     assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned

@@ -1,0 +1,349 @@
+# %% [markdown]
+# # Lesson 1. A routed layer by hand
+#
+# **You will** send four tokens through a layer with two experts and see every number on the way. Then you will count
+# what such a layer costs, and why people build it.
+#
+# **You need** Python, NumPy, and what a matrix product is. Pictures need matplotlib; the last part needs JAX.
+#
+# **Files** [`notation.py`](../reference/notation.py), [`routers/top_k.py`](../reference/routers/top_k.py),
+# [`experts.py`](../reference/experts.py), [`accounting.py`](../reference/accounting.py).
+
+# %% [markdown]
+# ## 1. Four tokens
+#
+# A language model reads text in pieces called *tokens*: words, or parts of words. Inside the model each token is a list
+# of numbers, a *vector*. Real models use thousands of numbers for each token. Ours uses two, so that we can draw it.
+
+# %%
+import numpy as np
+from lesson import COLOURS, best_time, figure, needs, same
+
+words = ["the", "cat", "sat", "down"]
+x = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.0, 0.5]])  # [T, d]: one row for each token
+T, d = x.shape
+for word, vector in zip(words, x, strict=True):
+    print(f"{word:5}", vector)
+print("T =", T, "tokens, d =", d, "numbers each")
+assert x.shape == (len(words), 2)
+
+# %% [markdown]
+# ## 2. Scores
+#
+# The layer has two *experts*. An expert is a small network of its own. We do not need to know yet what it computes. We
+# first need to know which expert gets which token. That is the work of the *router*.
+#
+# The router gives each token $t$ a score for each expert $e$. The score is called a *logit*. It is the sum of the
+# token's numbers, each times a weight that the router has learned:
+#
+# $$z_{te} = \sum_{i} x_{ti} w_{ie}$$
+#
+# Here is that sum as a loop over tokens, experts and numbers.
+
+# %%
+w = np.array([[1.0, -1.0], [0.0, 1.0]])  # [d, E]: one column for each expert
+E = w.shape[1]
+z = np.zeros((T, E))
+for t in range(T):
+    for e in range(E):
+        for i in range(d):
+            z[t, e] += x[t, i] * w[i, e]
+for word, row in zip(words, z, strict=True):
+    print(f"{word:5}", row)
+
+# %% [markdown]
+# Three loops of this kind are a matrix product. NumPy writes it as one sign and gives the same numbers. `same` checks
+# that: it is a helper of these lessons, and stops the lesson unless two results agree up to rounding.
+
+# %%
+same(x @ w, z)
+print(x @ w)
+
+# %% [markdown]
+# ## 3. Probabilities
+#
+# Logits can be any numbers. To compare them we turn the logits of a token into *probabilities*: positive numbers that
+# add up to 1. The usual way is the *softmax*:
+#
+# $$p_{te} = \frac{e^{z_{te}}}{\sum_j e^{z_{tj}}}$$
+
+# %%
+p = np.zeros((T, E))
+for t in range(T):
+    total = sum(np.exp(z[t, e]) for e in range(E))
+    for e in range(E):
+        p[t, e] = np.exp(z[t, e]) / total
+for word, row in zip(words, p, strict=True):
+    print(f"{word:5}", row.round(3))
+same(p.sum(axis=1), np.ones(T))
+
+# %% [markdown]
+# The same for all tokens at once, and then by the function of the reference, [`softmax`](../reference/notation.py).
+
+# %%
+from routelaws.reference.notation import softmax
+
+same(np.exp(z) / np.exp(z).sum(axis=1, keepdims=True), p)
+same(softmax(z), p)
+
+# %% [markdown]
+# ## 4. The choice
+#
+# Each token goes to its most probable expert. The probability of that expert is kept. It is called the *gate*, and we
+# will need it soon.
+
+# %%
+expert, gate = np.zeros(T, dtype=int), np.zeros(T)
+for t in range(T):
+    for e in range(E):
+        if p[t, e] > gate[t]:
+            expert[t], gate[t] = e, p[t, e]
+for t in range(T):
+    print(f"{words[t]:5} goes to expert {expert[t]} with gate {gate[t]:.3f}")
+assert list(expert) == list(p.argmax(axis=1))
+
+# %% [markdown]
+# The router that we have just written is known as the *Switch* router. The reference has it as
+# [`switch_router`](../reference/routers/top_k.py). Its result has the experts, the gates and the *load*: the share of
+# the tokens that each expert got.
+
+# %%
+from routelaws.reference.routers.top_k import switch_router
+
+routing = switch_router(z)
+print("experts", routing.expert[:, 0], " gates", routing.gate[:, 0].round(3), " load", routing.load)
+same(routing.expert[:, 0], expert)
+same(routing.gate[:, 0], gate)
+
+
+# %% tags=["picture"]
+def draw(axes):
+    side = np.array([-0.5, 1.5])
+    axes.plot(side, 2 * side, color=COLOURS[-1], linestyle="--")
+    axes.text(1.3, 2.4, "both logits equal", color=COLOURS[-1], va="center")
+    for e in range(E):
+        mine = expert == e
+        axes.scatter(*x[mine].T, s=90, marker="os"[e], color=COLOURS[e], label=f"goes to expert {e}")
+    for t in range(T):
+        axes.annotate(words[t], x[t], xytext=(9, -4), textcoords="offset points")
+    axes.legend(loc="center right", frameon=True)
+    axes.set(xlabel="first number of the token", ylabel="second number of the token")
+    axes.set(xlim=(-0.4, 3.0), ylim=(-0.5, 2.7))
+
+
+figure(draw, "The router cuts the plane in two. Tokens left of the dashed line go to expert 1, the others to expert 0.")
+
+# %% [markdown]
+# ## 5. Places
+#
+# Experts often live on different computers, and each computer sets a fixed number of *slots* aside for its expert. That
+# number is the *capacity* $C$. A fair share would be $T / E$ slots. A factor $c$ adds room:
+#
+# $$C = \left\lceil \frac{c T}{E} \right\rceil$$
+#
+# With $c = 1$ there is no room to spare. Tokens queue in the order of the text. Who comes too late is *dropped*.
+
+# %%
+c = 1.0
+C = int(np.ceil(c * T / E))
+waiting = np.zeros(E, dtype=int)
+slot, kept = np.zeros(T, dtype=int), np.zeros(T, dtype=bool)
+for t in range(T):
+    slot[t] = waiting[expert[t]]
+    kept[t] = slot[t] < C
+    waiting[expert[t]] += 1
+    print(f"{words[t]:5} slot {slot[t]} of expert {expert[t]}", "" if kept[t] else f"(has only {C}): dropped")
+assert kept.sum() == np.minimum(waiting, C).sum()
+
+# %% [markdown]
+# The reference has both parts: [`expert_capacity`](../reference/experts.py) and [`dispatch`](../reference/experts.py).
+# Its arrays have a second axis, since a token may have several experts; here it has one.
+
+# %%
+from routelaws.reference.experts import dispatch, expert_capacity
+
+assert expert_capacity(T, E, 1, c) == C
+placement = dispatch(routing.expert, E, C)
+same(placement.slot[:, 0], slot)
+same(placement.kept[:, 0], kept)
+print("who sits in the slots of each expert:", placement.token.tolist(), f"({T} is an empty slot)")
+
+# %% [markdown]
+# ## 6. What an expert computes
+#
+# An expert is a *feed-forward network*: it multiplies the token by a matrix, bends the result by a function, and
+# multiplies by a second matrix. The bend is called GELU: it leaves large numbers as they are and presses negative ones
+# towards 0.
+#
+# $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$
+#
+# The layer multiplies what the expert returns by the gate. A dropped token gets nothing.
+
+# %%
+from routelaws.reference.experts import gelu
+
+up = np.array([[[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [[0.0, 1.0, -1.0], [1.0, 0.0, 1.0]]])  # [E, d, f]
+down = np.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]])  # [E, f, d]
+y = np.zeros((T, d))
+for t in range(T):
+    if kept[t]:
+        hidden = gelu(x[t] @ up[expert[t]])  # [f]
+        y[t] = gate[t] * (hidden @ down[expert[t]])
+    print(f"{words[t]:5}", y[t].round(3))
+assert not y[~kept].any()
+
+# %% [markdown]
+# Computers prefer one large product to many small ones. So each expert first collects its tokens, then works on all of
+# them at once, and then sends the results back.
+
+# %%
+collected = np.zeros((T, d))
+for e in range(E):
+    mine = np.flatnonzero((expert == e) & kept)  # the tokens of this expert
+    collected[mine] = gate[mine, None] * (gelu(x[mine] @ up[e]) @ down[e])
+same(collected, y)
+
+# %% [markdown]
+# The reference does all of this in [`routed_ffn`](../reference/experts.py), which also reports the share of the tokens
+# that were dropped.
+
+# %%
+from routelaws.reference.experts import routed_ffn
+
+params = {"up": up, "down": down}
+result = routed_ffn(params, x, routing.expert, routing.gate, capacity_factor=c)
+same(result.output, y)
+print(f"dropped: {result.dropped_fraction:.0%} of the tokens")
+
+# %% [markdown]
+# A dropped token is not lost. A model adds the output of the layer to its input, so a token that gets nothing goes on
+# unchanged.
+
+# %%
+h = x + y
+for t in range(T):
+    print(f"{words[t]:5} {x[t]} -> {h[t].round(3)}")
+assert np.array_equal(h[~kept], x[~kept])
+
+# %% [markdown]
+# ## 7. What it costs
+#
+# Why have two experts, if each token sees only one? Count the weights of the layer, and the weights that one token
+# meets.
+
+# %%
+f = up.shape[2]
+one_expert, router = 2 * d * f, d * E
+weights = E * one_expert + router
+used = one_expert + router
+print(f"one expert {one_expert}, router {router}; all weights {weights}; weights that one token meets {used}")
+assert weights == up.size + down.size + w.size
+
+# %% [markdown]
+# With more experts the first number grows, and the second hardly does. That is the whole idea of a routed model: more
+# weights to learn with, and nearly the same work for each token.
+#
+# Four letters count this for a whole model:
+#
+# - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
+# - **P**: all parameters, those of all experts included;
+# - **F**: the additions and multiplications for one token, from the first layer to the last;
+# - **B** = P / F: how many parameters there are for each of these operations.
+#
+# [`count`](../reference/accounting.py) knows them for every model of the paper (Clark et al. 2022). The smallest one
+# has these numbers, with experts in every other layer.
+
+# %%
+from routelaws.reference.accounting import SIZES, count
+
+size = SIZES["15M"]
+experts = [1, 2, 8, 32, 128, 512]
+counts = [count(*size[:4], "S-Base", each) for each in experts]
+print("    E    N (million)    P (million)    F (million)      B")
+for each, (N, P, F, B) in zip(experts, counts, strict=True):
+    print(f"{each:5} {N / 1e6:14.1f} {P / 1e6:14.1f} {F / 1e6:14.1f} {B:6.2f}")
+    assert N == size.dense_parameters and B == P / F
+
+# %% [markdown]
+# Count N yourself. A layer of this model has an attention part and a feed-forward part, with d = `d_model`, and with a
+# = heads times the width of a head. The docstring of [`accounting.py`](../reference/accounting.py) has the formula:
+#
+# $$N = L (5 d a + 8 d^2 + 4 d)$$
+
+# %%
+width, a = size.d_model, size.num_heads * size.kqv_size
+total = 0
+for _ in range(size.num_blocks):
+    total += 5 * width * a  # attention: query, key, value, output, and the key of distances
+    total += 8 * width**2  # the feed-forward network: two matrices, d by 4 d
+    total += 4 * width  # two normalisations, each with a scale and an offset
+print(f"{total:,} parameters")
+assert total == size.dense_parameters
+
+
+# %% tags=["picture"]
+def draw(parameters, work):
+    many = [2**i for i in range(10)]
+    all_counts = [count(*size[:4], "S-Base", each) for each in many]
+    for axes, field, label in ((parameters, 1, "parameters P, million"), (work, 2, "operations F, million per token")):
+        axes.plot(many, [each[field] / 1e6 for each in all_counts], marker="o", color=COLOURS[field - 1])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(many[::3], [str(each) for each in many[::3]])
+        axes.set(xlabel="experts E", ylabel=label, ylim=(0, 1.1 * all_counts[-1][field] / 1e6))
+
+
+figure(draw, "Parameters grow with the number of experts; the work for one token hardly does.", panels=2)
+
+# %% [markdown]
+# ## 8. The fast twin
+#
+# Every file of `reference/` has a twin of the same name in `accelerated/`, written in JAX. JAX compiles a function into
+# a program for the processor or the graphics card. The word for this is *jit*, "just in time". The twin takes the same
+# arguments and gives the same answer. It computes in 32 bits, so the last digits differ, and `same` allows just that.
+
+# %%
+needs("jax")
+import jax
+
+from routelaws.accelerated import experts as fast_experts
+from routelaws.accelerated.routers import top_k as fast_top_k
+
+
+@jax.jit
+def fast_layer(params, x, w):
+    routing = fast_top_k.switch_router(x @ w)
+    return fast_experts.routed_ffn(params, x, routing.expert, routing.gate, capacity_factor=1.0).output
+
+
+found = fast_layer(params, x, w)
+same(found, y)
+print(found.dtype, np.asarray(found, dtype=float).round(3).tolist())
+
+
+# %% [markdown]
+# What is gained is time. Here is a larger layer, by the reference and by its twin. Times differ from computer to
+# computer and from run to run.
+
+
+# %% tags=["volatile"]
+def slow_layer(params, x, w):
+    routing = switch_router(x @ w)
+    return routed_ffn(params, x, routing.expert, routing.gate, capacity_factor=1.0).output
+
+
+draws = np.random.default_rng(0)
+big = {"up": draws.normal(size=(32, 64, 256)), "down": draws.normal(size=(32, 256, 64))}
+tokens, weights = draws.normal(size=(4096, 64)), draws.normal(size=(64, 32))
+slow, fast = (best_time(layer, big, tokens, weights, repeats=3) for layer in (slow_layer, fast_layer))
+print(f"4096 tokens, 32 experts: reference {slow * 1e3:.0f} ms, twin {fast * 1e3:.1f} ms, {slow / fast:.0f} times")
+
+# %% [markdown]
+# ## Exercises
+#
+# Each has an answer, with the code that checks it, in [`answers/01_a_routed_layer.py`](answers/01_a_routed_layer.py).
+#
+# 1. From which capacity factor $c$ on is nobody dropped here?
+# 2. Move the token "down" so that it goes to the other expert, by changing one number of `x`. Who is dropped then?
+# 3. Double all weights of the router. Which of these change: the experts, the gates, the load?
+# 4. In the paper's largest model, with 512 experts in every other layer, what share of all parameters does one token
+#    meet?

@@ -1,0 +1,39 @@
+"""Answers to the exercises of lesson 11. Run it: `python tutorials/answers/11_fitting_the_law.py`."""
+
+import numpy as np
+
+from routelaws.reference.accounting import SIZES
+from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, effective_parameter_count, predict_loss
+
+truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
+N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
+loss = predict_loss(N, E, truth) * 10 ** np.random.default_rng(0).normal(0, 0.003, N.size)
+
+# 1. The slope in log E_hat is b + c log N. It is 0 at N = 10 to the power -b/c. There it moves by half an order of
+# magnitude and more for a change of c that rounding hides, and it lies far beyond every size that was trained. So a law
+# with three decimals says next to nothing about this size.
+sizes_of_no_gain = [cutoff(truth), cutoff(truth._replace(c=truth.c + 0.0005))]
+assert sizes_of_no_gain[1] < sizes_of_no_gain[0] / 3 and sizes_of_no_gain[1] > 10 * max(sizes)
+print("1.", " and ".join(f"{size:.1e}" for size in sizes_of_no_gain), "parameters")
+
+# 2. Most of what tells E_max is gone: the lines of the rows that are left hardly bend at the end of many experts. The
+# number that is found is far from the true one, though the law fits the rows that are left as well as before.
+few = E <= 64
+fit, all_rows = fit_routed(N[few], E[few], loss[few]), fit_routed(N, E, loss)
+off, off_before = (abs(np.log(each.coefficients.E_max / truth.E_max)) for each in (fit, all_rows))
+assert off > off_before and fit.rmsle < 1.2 * all_rows.rmsle
+found = [round(each.coefficients.E_max) for each in (all_rows, fit)]
+print(f"2. E_max {found[0]} from all rows, {found[1]} without those ({fit.status})")
+
+# 3. Yes. What made the lowest place move along the valley was the noise.
+exact = fit_routed(N, E, predict_loss(N, E, truth))
+assert [f"{found:.3f}" for found in exact.coefficients] == [f"{true:.3f}" for true in truth]
+print("3.", [round(number, 3) for number in exact.coefficients])
+
+# 4. `effective_parameter_count` answers this: the dense model with the loss of (N, E).
+size = SIZES["370M"].dense_parameters
+worth = float(effective_parameter_count(size, 64, truth))
+np.testing.assert_allclose(predict_loss(worth, 1, truth), predict_loss(size, 64, truth))
+print(f"4. one of {worth / 1e9:.2f} billion parameters")

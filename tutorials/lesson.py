@@ -1,0 +1,117 @@
+"""What the lessons share: a check that two results are the same, pictures, times, and an early end.
+
+A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`), as a notebook, and as the page that `build.py`
+makes of it. NumPy is all that this file needs. Pictures are drawn in notebooks and on pages, where matplotlib is
+installed; plain Python prints their captions.
+"""
+
+import importlib.util
+import io
+import sys
+import time
+
+import numpy as np
+
+from routelaws.conformance.compare import assert_close_bounded, assert_same
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#4a4a4a")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart: one colour for each line, token or expert."""
+
+STYLE = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5, "axes.titlesize": 11,
+    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555", "axes.grid": True,
+    "grid.color": "#e8e8e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "legend.frameon": False,
+    "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 120,
+}  # fmt: skip
+"""White behind everything, so that a picture reads alike on light and on dark pages."""
+
+WIDTH = 7.2  # inches; with the dots per inch above, about the width of a page
+
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+"""Half the distance from 1 to the next number, in each precision."""
+
+
+def same(found, expected, bound: str = "tutorials.value", scale=None) -> None:
+    """Fail unless two results are the same: whole numbers exactly, other numbers up to rounding.
+
+    Args:
+        found: numbers in any precision; the rounding of that precision is allowed.
+        expected: the same numbers, computed in another way, in float64.
+        bound: the name of an entry of `routelaws.conformance.bounds`, which says how much is allowed and why.
+        scale: the unit of that entry; None for the rounding of the largest number.
+
+    Raises:
+        AssertionError: the results differ; the message names the first entry that does.
+    """
+    precision, found, expected = str(getattr(found, "dtype", "float64")), np.asarray(found), np.asarray(expected)
+    if expected.dtype.kind in "bui":
+        return assert_same(found, expected, what="a step of this lesson")
+    if scale is None:
+        scale = UNITS[precision if precision in UNITS else "float64"] * np.abs(expected).max(initial=0)
+    assert_close_bounded(bound, found, expected, scale, what="a step of this lesson")
+
+
+def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
+    """Show what `draw` draws, with a caption below it.
+
+    Args:
+        draw: a function of the axes, one argument for each panel.
+        caption: what there is to see, in a sentence or two; Markdown. The first sentence also stands in for the picture
+            where it cannot be seen.
+        panels: how many axes beside each other.
+        height: of the picture, in inches; its width is `WIDTH`, or two thirds of it for one panel.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None or importlib.util.find_spec("matplotlib") is None:
+        return print(f"[Figure] {caption}")
+    import matplotlib
+    from IPython.display import Image, Markdown, display
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a reader's own style would change the bytes
+        matplotlib.rcParams.update(STYLE, **{"axes.prop_cycle": matplotlib.cycler(color=COLOURS)})
+        picture = Figure(figsize=(WIDTH if panels > 1 else WIDTH * 2 / 3, height), layout="constrained")
+        draw(*(picture.add_subplot(1, panels, i + 1) for i in range(panels)))
+        unnamed = [axes for axes in picture.axes if axes.axison and not (axes.get_xlabel() and axes.get_ylabel())]
+        assert not unnamed, f"{len(unnamed)} of the axes have no label"
+        content = io.BytesIO()
+        picture.savefig(content, format="png", metadata={"Software": None})
+    display(Image(content.getvalue(), alt=caption.split(". ")[0].rstrip(".")))
+    display(Markdown(f"*{caption}*"))
+
+
+def needs(library: str, extra: str = "") -> None:
+    """End the lesson here, without an error, where a library is not installed."""
+    if importlib.util.find_spec(library) is None:
+        command = f"pip install 'routelaws[{extra}]'" if extra else f"pip install {library}"
+        print(f"The rest of this lesson needs {library}: {command}")
+        raise SystemExit
+
+
+def released() -> str | None:
+    """Return the path of the table of runs that Clark et al. 2022 released, or None, and say why, where it is not.
+
+    The table is looked for in the folder that ROUTELAWS_DATA names, or else in the user's cache; if it is not there it
+    is downloaded. See `accelerated/tables/released.py`.
+    """
+    from routelaws.accelerated.tables.released import released_table
+
+    try:
+        return str(released_table())
+    except (ImportError, ValueError) as error:
+        print(f"The released table is not at hand: {error}")
+        return None
+
+
+def best_time(function, *arguments, repeats: int = 5) -> float:
+    """Return the seconds that one call takes: the least of several, after a first one that may compile."""
+    wait = sys.modules["jax"].block_until_ready if "jax" in sys.modules else (lambda result: result)
+    wait(function(*arguments))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        wait(function(*arguments))
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,80 @@
+"""The helpers of the lessons: `same` tells wrong from rounded, pictures have labels, a missing library ends one."""
+
+import importlib.util
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+SPEC = importlib.util.spec_from_file_location("lesson", Path(__file__).resolve().parents[1] / "lesson.py")
+lesson = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(lesson)
+
+
+class TestSame:
+    @pytest.mark.parametrize("precision", [np.float32, np.float64])
+    def test_allows_rounding_of_the_precision_found(self, precision):
+        expected = np.array([1 / 3, -2000 / 7])
+        lesson.same(expected.astype(precision), expected)
+        with pytest.raises(AssertionError, match="first at"):
+            lesson.same((expected * (1 + 200 * np.finfo(precision).eps)).astype(precision), expected)
+
+    def test_whole_numbers_are_exact(self):
+        lesson.same(np.array([1, 2]), [1, 2])
+        with pytest.raises(AssertionError, match="expected 2, found 3"):
+            lesson.same(np.array([1, 3]), [1, 2])
+
+    def test_shapes_count(self):
+        with pytest.raises(AssertionError, match="shape"):
+            lesson.same(np.ones(3), np.ones((3, 1)))
+
+    def test_a_number_that_is_none_is_not_the_same(self):
+        with pytest.raises(AssertionError):
+            lesson.same(np.array([np.nan]), [1.0])
+
+    def test_a_bound_by_name(self):
+        lesson.same(1.0005, 1.0, "laws.fitting.quick", scale=1.0)
+        with pytest.raises(AssertionError, match="laws.fitting.quick"):
+            lesson.same(1.002, 1.0, "laws.fitting.quick", scale=1.0)
+
+
+class TestFigure:
+    @pytest.fixture
+    def notebook(self, monkeypatch):
+        import IPython
+
+        shown = []
+        monkeypatch.setattr(IPython, "get_ipython", object)
+        monkeypatch.setattr("IPython.display.display", shown.append)
+        return shown
+
+    def test_plain_python_prints_the_caption(self, capsys):
+        lesson.figure(None, "What to see. More.")
+        assert capsys.readouterr().out == "[Figure] What to see. More.\n"
+
+    def test_a_notebook_shows_the_picture_on_white_and_the_caption(self, notebook):
+        lesson.figure(lambda axes: axes.set(xlabel="experts", ylabel="loss, nats"), "What to see. More.")
+        picture, caption = notebook
+        corner = imread(io.BytesIO(picture.data))[0, 0]
+        assert corner.tolist() == [1, 1, 1, 1] and picture.alt == "What to see"
+        assert caption.data == "*What to see. More.*"
+
+    def test_axes_without_labels_are_an_error(self, notebook):
+        with pytest.raises(AssertionError, match="1 of the axes"):
+            lesson.figure(lambda axes: axes.set(xlabel="experts"), "What to see.")
+
+
+def test_a_missing_library_ends_the_lesson_with_a_sentence(capsys):
+    lesson.needs("numpy")
+    with pytest.raises(SystemExit) as ended:
+        lesson.needs("no_such_library", "train")
+    assert ended.value.code is None and "pip install 'routelaws[train]'" in capsys.readouterr().out
+
+
+def test_a_missing_table_is_said_and_is_no_error(monkeypatch, tmp_path, capsys):
+    (tmp_path / "curves.csv.gz").write_bytes(b"another")
+    monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
+    assert lesson.released() is None
+    assert "is not the released table" in capsys.readouterr().out

@@ -1,0 +1,213 @@
+"""The lessons run, their pages are those of their scripts, and what they say is there to be found."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1]
+LESSONS = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
+QUICK = [name for name in LESSONS if name.startswith(("01", "04", "11"))]  # NumPy alone runs these
+CODE_LINES = 15
+PICTURE_BYTES = 100_000
+
+WITHOUT = """
+import runpy, sys
+for name in ("jax", "jaxtyping", "numba", "scipy", "pandas", "matplotlib", "pooch"):
+    sys.modules[name] = None  # as if it were not installed
+sys.path.insert(0, sys.argv[1].rpartition("/")[0])
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def script(name: str):
+    return jupytext.read(FOLDER / f"{name}.py")
+
+
+def page(name: str) -> str:
+    return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
+def code_cells(name: str) -> list:
+    return [cell for cell in script(name).cells if cell.cell_type == "code"]
+
+
+def tags(cell) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def said(*command) -> str:
+    """Return what a script prints; fail if it fails or complains."""
+    environment = dict(os.environ, JAX_PLATFORMS="cpu")
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=FOLDER)
+    complaints = [line for line in ended.stderr.splitlines() if "Downloading data" not in line]  # the released table
+    assert ended.returncode == 0 and not complaints, ended.stderr
+    return ended.stdout
+
+
+class TestEveryLesson:
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_is_in_the_index_and_has_answers(self, name):
+        assert f"({name}.md)" in (FOLDER / "README.md").read_text(encoding="utf-8")
+        assert f"(answers/{name}.py)" in page(name).partition("## Exercises")[2]
+        assert "assert" in (FOLDER / "answers" / f"{name}.py").read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_says_first_what_it_is_about(self, name):
+        words = ["# Lesson ", "**You will**", "**You need**", "**Files**", "## 1. "]
+        found = [page(name).find(word) for word in words]
+        assert -1 not in found and found == sorted(found)
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_short_cells(self, name):
+        for cell in code_cells(name):
+            lines = [line for line in cell.source.splitlines() if line.strip() and not line.strip().startswith("#")]
+            assert len(lines) <= CODE_LINES, cell.source
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_asserts_in_every_section(self, name):
+        sections, text = [], ""
+        for cell in script(name).cells:
+            if cell.cell_type == "markdown" and "\n## " in f"\n{cell.source}":
+                sections, text = [*sections, text], ""
+            text += (
+                f"{cell.source}\n" if cell.cell_type == "code" and not {"picture", "volatile"} & {*tags(cell)} else ""
+            )
+        for section in [*sections, text]:
+            assert not section or re.search(r"\bassert |\bsame\(", section), section
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_pictures_that_are_small_and_are_there(self, name):
+        named = re.findall(r"!\[.+\]\((.+)\)\n+\*.+\*\n", page(name))  # each with a text in its place and a caption
+        assert named and len(named) == page(name).count("](images/")
+        assert sorted(named) == sorted(f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*"))
+        assert all((FOLDER / path).stat().st_size < PICTURE_BYTES for path in named)
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_a_page_with_its_words_and_its_code(self, name):
+        """What can be told of a stale page without running its script."""
+        rest = page(name)
+        for cell in script(name).cells:
+            source = "\n".join(line.rstrip() for line in cell.source.splitlines())
+            before, found, rest = rest.partition(source)
+            assert found, f"`make tutorials LESSONS={name}` is due: the page lacks {source!r}"
+
+    @pytest.mark.parametrize("name", [*LESSONS, "README"])
+    def test_leads_to_what_is_there(self, name):
+        assert not wrong_links(page(name), FOLDER)
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_formulas_that_survive_markdown(self, name):
+        """Markdown takes a backslash before a punctuation mark away, and with it what TeX needs."""
+        formulas = re.findall(
+            r"\$\$.*?\$\$|\$[^$\n]+\$", re.sub(r"```.*?```|`[^`]*`", "", page(name), flags=re.DOTALL), re.DOTALL
+        )
+        assert not [formula for formula in formulas if re.search(r"\\[^a-zA-Z\s]", formula)]
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_says_no_number_that_it_did_not_compute(self, name):
+        assert not unsupported_numbers(page(name))
+
+
+def wrong_links(text: str, folder: Path) -> list[str]:
+    """Return the links that lead to no file, and those named after a function that is not in the file they lead to."""
+    faults = []
+    for label, target in re.findall(r"\[([^\]]+)\]\(([^)#\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, name = folder / target, label.strip("`")
+        if not path.exists():
+            faults.append(target)
+        elif path.suffix == ".py" and name.isidentifier() and name not in defined(path):
+            faults.append(f"{name} in {target}")
+    return faults
+
+
+def defined(path: Path) -> set[str]:
+    """Return the names that a file defines at its top level."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            names |= {target.id} if isinstance(target, ast.Name) else set()
+    return names
+
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
+NOT_RESULTS = re.compile(
+    r"<!--.*?-->|\]\([^)]*\)|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$"
+    r"|\b(?:19|20)\d\d\b|arXiv:?\s*[\d.]+|^#+ .*$|^ *\d+\. |Lessons? [\d, and]+",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
+"""Comments, links, code, formulas, years, headings, numbers of lists and lessons: none of them is a result."""
+
+
+def unsupported_numbers(text: str) -> list[str]:
+    """Return the numbers of two digits or more in the prose of a page that stand in no code or output above them."""
+    known, faults = set(), []
+    for i, part in enumerate(re.split(r"^```(?:python|text)?$", text, flags=re.MULTILINE)):
+        if i % 2:
+            known |= set(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", part.replace("_", "")))
+            continue
+        found = NUMBER.findall(NOT_RESULTS.sub(" ", part))
+        faults += [number for number in found if len(number) > 1 and number not in known]
+    return faults
+
+
+class TestLessonsRun:
+    @pytest.mark.parametrize("name", QUICK)
+    def test_with_numpy_alone(self, name):
+        printed = said("-c", WITHOUT, str(FOLDER / f"{name}.py"))
+        assert "The rest of this lesson needs jax" in printed and "[Figure]" in printed
+
+    @pytest.mark.parametrize("name", QUICK[:2])
+    def test_answers_with_numpy_alone(self, name):
+        assert said("-c", WITHOUT, str(FOLDER / "answers" / f"{name}.py"))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_as_plain_python(self, name):
+        assert "The rest of this lesson needs" not in said(f"{name}.py")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", [name for name in LESSONS if name not in QUICK[:2]])
+    def test_answers(self, name):
+        assert said(f"answers/{name}.py")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_pages_are_what_scripts_give_now(self, name):
+        ended = subprocess.run(
+            [sys.executable, "build.py", "--check", name], capture_output=True, text=True, cwd=FOLDER, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+class TestTheseTests:
+    """What the tests above look for is found where it is."""
+
+    @pytest.mark.parametrize(
+        ("text", "faults"),
+        [
+            ("[`softmax`](../reference/notation.py) and [`E`](../reference/README.md)", []),
+            ("[`softmax`](../reference/no_such_file.py)", ["../reference/no_such_file.py"]),
+            ("[`soft_max`](../reference/notation.py)", ["soft_max in ../reference/notation.py"]),
+            ("[`ExpertChoice`](../reference/notation.py), [`SIZES`](../reference/accounting.py)", []),
+        ],
+    )
+    def test_links(self, text, faults):
+        assert wrong_links(text, FOLDER) == faults
+
+    def test_numbers(self):
+        above = "It is 1,234 and 0.982.\n```python\nprint(1.5, 10_000)\n```\n```text\n0.982 in 25%\n```\n"
+        text = (
+            above
+            + "In 2022 $x = 77$ `78` [a](80.md) <!-- 81 --> Lesson 12: 0.982, 25 %, 10000, 1.5; 3 experts; 0.98 or 26 %"
+        )
+        assert unsupported_numbers(text) == ["1,234", "0.982", "0.98", "26"]
