@@ -41,7 +41,9 @@ def expert_choice_router(
     held: ExpertChoice | None = None,
     mask: np.ndarray | None = None,
 ) -> ExpertChoice:
-    """Give each expert the C tokens of the group that it scores highest. Which group is safe: see the file docstring.
+    """Give each expert the C tokens of the group that it scores highest.
+
+    A causal model needs groups that hold one position of several sequences, see `group_by_position`.
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.

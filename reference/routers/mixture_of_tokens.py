@@ -121,7 +121,7 @@ def mixture_of_tokens(
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
 
-    Which groups are causal: see the file docstring.
+    Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
 
     Args:
         params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
