@@ -79,7 +79,8 @@ def convert_runs(
         loss_unit: one of LOSS_UNITS, for every loss.
         keep: columns of `runs` that the table gets besides, under their own names.
         config: a table with a row for each run, whose columns every row of the run gets. Its column `run` or `Name`, or
-            else the first one, holds what is in the column that hyper_id is from.
+            else the first one, holds what is in the column that hyper_id is from. Of several tables it is joined to
+            those that have one of its runs.
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or not there, `out` exists, or what comes
@@ -87,7 +88,8 @@ def convert_runs(
     """
     out, constants, columns = Path(out), constants or {}, columns or {}
     _check_request(out, columns, constants, loss_unit)
-    sources = [configured(with_loss(source, columns), config, columns) for source in sources_of(listed(runs))]
+    sources = [with_loss(source, columns) for source in sources_of(listed(runs))]
+    sources = configured(sources, config, columns)
     check_names(sources, columns, keep)
     converted = [_converted(source, out, columns, constants, loss_unit, keep) for source in sources]
     if len(sources) == 1:

@@ -57,7 +57,8 @@ def _unfinished(cells) -> list[str]:
     states = [
         f"{name} ({state})" for name, state in zip(cells["Name"], cells["State"], strict=True) if state != "finished"
     ]
-    return [f"State: not finished: {', '.join(states)}; each is a row like the others"] if states else []
+    more = f" and {len(states) - 10} more" if len(states) > 10 else ""
+    return [f"State: not finished: {', '.join(states[:10])}{more}; each is a row like the others"] if states else []
 
 
 def with_loss(source: Source, columns: dict[str, str]) -> Source:
@@ -77,11 +78,23 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     return source._replace(cells=cells, at=[source.at[i] for i in rows], remarks=[*source.remarks, *said])
 
 
-def configured(source: Source, config, columns: dict[str, str]) -> Source:
-    """Return a source with the columns of `config` joined to the rows of each run."""
+def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:
+    """Return sources with the columns of `config` joined to the rows of each run.
+
+    Of several sources those that share no run with it stay as they are.
+    """
     if config is None:
-        return source
+        return sources
+    joined = [_configured(source, config, columns, alone=len(sources) == 1) for source in sources]
+    if all(new is old for new, old in zip(joined, sources, strict=True)):
+        raise InputError(f"{config}: names no run of {', '.join(source.name for source in sources)}")
+    return joined
+
+
+def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
     table, key = read_cells(config), columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
+    if key not in source.cells and not alone:
+        return source
     if key not in source.cells:
         raise InputError(f"{source.name}: has no column {key}, by which the rows of {config} are joined")
     first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
@@ -90,6 +103,8 @@ def configured(source: Source, config, columns: dict[str, str]) -> Source:
     if twice is not None:
         raise InputError(f"{config}: {first} {twice} stands in {names.count(twice)} rows; needed: one row for each run")
     row, runs = {name: i for i, name in enumerate(names)}, [name.strip() for name in source.cells[key]]
+    if not alone and not set(runs) & set(names):
+        return source
     if missing := dict.fromkeys(name for name in runs if name not in row):
         raise InputError(f"{config}: has no row for {', '.join(missing)}; needed: one for each {key} of {source.name}")
     known = [name for name in table if name in source.cells and name != first]

@@ -372,6 +372,14 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     )
 
 
+def test_a_table_of_runs_is_joined_to_the_tables_that_have_them(here):
+    paths = [panel("panel.csv"), table("own.csv", 3, "Hash")]
+    frame, _ = converted(paths)
+    assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1, 4, 4, 4] and set(frame["d_model"][:6]) == {256, 512}
+    other = write("other.csv", [("run", "d_model"), ("x", 256)])
+    assert refused(paths, config=other) == "other.csv: names no run of panel.csv, own.csv"
+
+
 def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
     paths = [table("a.csv", 0, "Hash"), table("b.csv", 0, "Hash", losses=[3.5, -1.0])]
     assert refused(paths, {}, None) == "b.csv: row 2, column loss_validation: '-1.0'; needed: a loss above 0"
