@@ -98,7 +98,7 @@ def mean_probability(
 
     Args:
         logits: [T, E], finite.
-        score: one of `SCORES`.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
             all are here.
@@ -139,8 +139,8 @@ def auxiliary_loss(
     Args:
         logits: [T, E], finite; the raw router logits z.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
-        dialect: one of `DIALECTS`.
-        score: one of `SCORES`.
+        dialect: how shareₑ is counted and the loss scaled, see the table.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
@@ -179,7 +179,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     Args:
         num_experts: E.
         k: experts per token.
-        dialect: one of `DIALECTS`.
+        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
 
     Raises:
         ValueError: the dialect is unknown.
@@ -224,7 +224,7 @@ def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recen
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: one of `RECENTRE`.
+        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
 
     Returns:
         [E].

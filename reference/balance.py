@@ -108,7 +108,7 @@ def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.nda
 
     Args:
         logits: [T, E], finite.
-        score: one of `SCORES`.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
 
     Raises:
@@ -149,8 +149,8 @@ def auxiliary_loss(
     Args:
         logits: [T, E], finite; the raw router logits z.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
-        dialect: one of `DIALECTS`.
-        score: one of `SCORES`.
+        dialect: how shareₑ is counted and the loss scaled, see the table.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
 
@@ -203,7 +203,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     Args:
         num_experts: E.
         k: experts per token.
-        dialect: one of `DIALECTS`.
+        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
 
     Raises:
         ValueError: the dialect is unknown.
@@ -250,7 +250,7 @@ def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, rec
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: one of `RECENTRE`.
+        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
 
     Returns:
         [E].

@@ -32,7 +32,7 @@ def expert_choice_router(
     Args:
         logits: [T, E], finite; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
-        score: one of `SCORES`.
+        score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. C is counted over them.
 

@@ -200,7 +200,7 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
     """Return the gate of each chosen expert, [T, k], from logits [T, E] and expert [T, k].
 
     Raises:
-        ValueError: the gate is none of `GATES`.
+        ValueError: the gate is neither "softmax" nor "sigmoid".
     """
     if gate not in GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")

@@ -128,7 +128,7 @@ def mixture_of_tokens(
         x: [g, d], one group.
         temperature: see `mixing_weights`.
         one_hot: see `mixing_weights`.
-        activation: one of `ACTIVATIONS`.
+        activation: of the experts, "gelu" or "relu".
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
 
     Returns:
