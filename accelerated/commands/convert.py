@@ -21,9 +21,9 @@ def convert(
 
     Args:
         runs: Tables with one row for each evaluation or run (.csv, .csv.gz, .jsonl, .jsonl.gz); CSV exports of Weights
-            & Biases (the table of runs, or panels) and of TensorBoard; folders of TensorBoard's event files. Panels and
-            event files are put together by run and step. Several tables become one, with hyper_id numbered anew and a
-            column source.
+            & Biases (the table of runs, or panels) and of TensorBoard; folders of TensorBoard's event files. What is
+            a piece of a log is put together by run and step. Several tables become one, with hyper_id numbered anew
+            and a column source.
         out: The table, .csv or .csv.gz; a file that is there already is not overwritten.
         columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E; columns with the table's names
             need none. hyper_id may be the name of the run. The page docs/columns.md of the repository says what each
@@ -41,4 +41,8 @@ def convert(
     done = convert_runs(runs, out, *pairs, loss_unit, names, config)
     for remark in done.remarks:
         print(remark, file=sys.stderr)
-    print(f"{out}: {done.rows} rows of {done.runs} runs")
+    print(f"{out}: {_counted(done.rows, 'row')} of {_counted(done.runs, 'run')}")
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"

@@ -4,11 +4,12 @@ What a file is, is seen from its header:
 
     Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
     Wall time, Step, Value                            one metric of one run, downloaded from TensorBoard
+    JSON lines with _step and _timestamp              the history of runs, by the API of Weights & Biases
     anything else                                     a table; that of the runs in Weights & Biases is one
 
-and event files by their names (`events.py`). The first two, and event files, are pieces of a log: rows with the columns
-`run` and `step`, and a column for each metric. Pieces that are given together are put together by run and step, so that
-a panel for each metric, or a file for each run, make one log. A table stays as it is.
+and event files by their names (`events.py`). The first three, and event files, are pieces of a log: rows with the
+columns `run` and `step`, and a column for each metric. Pieces that are given together are put together by run and step,
+so that a panel for each metric, or a file for each run, make one log. A table stays as it is.
 
 A table of the runs as the script in the manual of Weights & Biases writes it has whole dictionaries in its cells: each
 entry becomes a column, such as `config.d_model` and `summary.val_loss`.
@@ -22,8 +23,8 @@ import numpy as np
 
 from ..errors import InputError
 from .events import event_files, read_events
-from .log import STEP, Log, whole_text
-from .reading import read_blocks, take_apart
+from .log import RUN, STEP, Log, whole_text
+from .reading import is_json, read_blocks, take_apart
 from .schema import BLANK, Problems, shorten, to_numbers
 from .several import table_path
 
@@ -33,6 +34,7 @@ SCALARS = ["Wall time", "Step", "Value"]
 _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 _FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step")
+_HISTORY = {"_step", "_timestamp"}
 _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
@@ -72,6 +74,8 @@ def read_piece(path) -> Log | dict[str, list[str]]:
     matches = [_PANEL.fullmatch(name) for name in list(cells)[1:]]
     if matches and all(matches):
         return _panel(path, cells, matches)
+    if is_json(path) and _HISTORY <= set(cells):
+        return _history(path, cells)
     return _unfolded(path, cells)
 
 
@@ -124,6 +128,21 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
             " neighbouring steps, not what one evaluation gave"
         )
     return Log(axis, rows, {}, remarks)
+
+
+def _history(path: Path, cells: dict[str, list[str]]) -> Log:
+    """Return the history of runs; where no column `run` names them, they are one run, called as the file is.
+
+    Only JSON lines: they tell a loss that was logged as NaN from one that was not logged, which a data frame's CSV does
+    not.
+    """
+    steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"]
+    runs = cells.get(RUN, [path.name.partition(".")[0]] * len(steps))
+    metrics, rows = [name for name in cells if name not in (RUN, "_runtime", *_HISTORY)], {}
+    for i, (run, step) in enumerate(zip(runs, steps.tolist(), strict=True)):
+        row = rows.setdefault((run, whole_text(step)), {})
+        row.update((name, cells[name][i]) for name in metrics if cells[name][i].strip())
+    return Log(STEP, rows, {}, [])
 
 
 def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -1,6 +1,7 @@
 """Exports of Weights & Biases and TensorBoard become a results table, and so do several tables at once."""
 
 import csv
+import json
 import math
 import re
 import sys
@@ -70,14 +71,14 @@ def refused(runs, columns=LOSS, config="sizes.csv", **more) -> str:
 
 
 def test_every_example_of_the_page_does_what_it_says(here, capsys):
-    for name, text in re.findall(r"`([\w-]+\.csv)`:\n\n```csv\n(.*?)```", EXAMPLES, re.DOTALL):
+    for name, text in re.findall(r"`([\w-]+\.\w+)`:\n\n```\w+\n(.*?)```", EXAMPLES, re.DOTALL):
         Path(name).write_text(text, encoding="utf-8")
     pytest.importorskip("tensorboard")
     for run in ("dense-256", "moe8-256"):
         losses = [(step, "val/loss", 3.5 - step / 1e4) for step in (1000, 2000)]
         write_events(Path("logs", run), losses, {"num_experts": RUNS[run][0], "d_model": 256, "num_blocks": 8} | HEADS)
     examples = re.findall(r"^    routelaws (convert .*)\n\nprints `(.*?)`", EXAMPLES, re.MULTILINE)
-    assert len(examples) == EXAMPLES.count("    routelaws ") == 5
+    assert len(examples) == EXAMPLES.count("    routelaws ") == 6
     for line, printed in examples:
         assert main(line.split()) == 0
         assert capsys.readouterr().out == f"{printed}\n"
@@ -151,6 +152,22 @@ def test_a_table_of_runs_whose_cells_hold_dictionaries(here):
     rows[1][2] = "{'E': open('x')}"
     message = refused(write("api.csv", [header, *rows]), columns)
     assert "api.csv: row 2, column config: \"{'E': open('x')}\"; needed: a dictionary" in message
+
+
+def test_the_history_of_runs_by_the_api(here):
+    rows = [
+        {"run": run, "_step": step, "_timestamp": 1.7e9, "_runtime": 1, **losses}
+        for run, cut in (("dense-256", 0.0), ("moe8-256", 0.25))
+        for step, losses in ((1, {"val/loss": 3.5 - cut}), (2, {"lr": 0.1}), (3, {"val/loss": math.nan}), (4, {}))
+    ]
+    Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    frame, remarks = converted("all.jsonl")
+    assert frame["step"].tolist() == [1, 3] * 2 and frame["loss_validation"].isna().tolist() == [False, True] * 2
+    assert "left out: 4 of 8 rows of the log, which have no loss" in remarks
+    for run in ("dense-256", "moe8-256"):
+        own = [{name: row[name] for name in row if name != "run"} for row in rows if row["run"] == run]
+        Path(f"{run}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    pandas.testing.assert_frame_equal(converted(["dense-256.jsonl", "moe8-256.jsonl"])[0], frame)
 
 
 def test_runs_that_did_not_end_are_named(here):
