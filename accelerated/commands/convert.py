@@ -20,10 +20,10 @@ def convert(
     """Write your own runs as a results table.
 
     Args:
-        runs: Tables with one row for each evaluation or run (.csv, .csv.gz, .jsonl, .jsonl.gz); CSV exports of Weights
-            & Biases (the table of runs, or panels) and of TensorBoard; folders of TensorBoard's event files. What is
-            a piece of a log is put together by run and step. Several tables become one, with hyper_id numbered anew
-            and a column source.
+        runs: Tables with one row for each evaluation or run (.csv, .csv.gz, .jsonl, .jsonl.gz); exports of Weights &
+            Biases (the table of the runs, panels, the history of a run) and of TensorBoard (CSV); folders of
+            TensorBoard's event files. Panels, metrics and event files of one log are put together by run and step.
+            Several tables become one, with hyper_id numbered anew and a column source.
         out: The table, .csv or .csv.gz; a file that is there already is not overwritten.
         columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E; columns with the table's names
             need none. hyper_id may be the name of the run. The page docs/columns.md of the repository says what each
