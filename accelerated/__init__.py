@@ -1,4 +1,7 @@
-"""The fast twin of `routelaws.reference`: same files, same names, same results, jitted."""
+"""The fast twin of `routelaws.reference`: same files, same names, same results, jitted.
+
+Letters in shapes, such as [T, E], are explained in `routelaws.accelerated.notation`.
+"""
 
 from ._lazy import lazy
 

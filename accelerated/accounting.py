@@ -1,4 +1,9 @@
-"""See `routelaws.reference.accounting`. Plain integers: nothing here needs an array."""
+"""How large a model is and what it costs: N, P, F and B of any configuration.
+
+The formulas, and how they were found: `routelaws.reference.accounting`.
+
+Plain integers: nothing here needs an array.
+"""
 
 from typing import NamedTuple
 
@@ -17,15 +22,23 @@ ROUTER_TYPES = {
     "dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base", "reinforce": "RL-R", "base": "Base", "top_k": "Top-K",
     "quantile": "Quantile", "expert_choice": "Expert-Choice", "mixture_of_tokens": "MoT",
 }  # fmt: skip
-"""From the name of a router here to its `router_type` in the released table."""
+"""From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
 
 
 ROUNDING = 1e-3
-"""See reference."""
+"""How far a routing frequency may be from a fraction that it stands for, relatively: 0.0833 is 1/12."""
 
 
 class Shape(NamedTuple):
-    """The five numbers that fix a dense model of the paper, and its N."""
+    """The five numbers that fix a dense model of the paper, and its N.
+
+    Attributes:
+        d_model: d
+        num_blocks: L
+        num_heads: H
+        kqv_size: width of one head
+        dense_parameters: N, without the embedding
+    """
 
     d_model: int
     num_blocks: int
@@ -46,16 +59,30 @@ SIZES = {
 
 
 class Accounting(NamedTuple):
-    """The size and the cost of one model."""
+    """The size and the cost of one model.
 
-    dense_parameters: int  # N
-    total_parameters: int  # P
-    flops_per_token: int  # F, forward pass
-    utilisation: float  # B = P / F, parameters per FLOP per token
+    Attributes:
+        dense_parameters: N
+        total_parameters: P
+        flops_per_token: F, forward pass
+        utilisation: B = P / F, parameters per FLOP per token
+    """
+
+    dense_parameters: int
+    total_parameters: int
+    flops_per_token: int
+    utilisation: float
 
 
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
-    """See reference."""
+    """Return n_r = R L, the number of routed blocks, a whole number.
+
+    R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. R L is taken for the
+    nearest whole number where the two differ by at most a thousandth (`ROUNDING`) of R L, or of 1 where R L is below 1.
+
+    Raises:
+        ValueError: R is not in (0, 1], or R L is further than that from a whole number, or that is 0.
+    """
     if not 0 < routing_frequency <= 1:
         raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")
     product = routing_frequency * num_blocks
@@ -83,7 +110,30 @@ def count(
     vocab_size: int = TABLE_VOCAB_SIZE,
     sequence_length: int = TABLE_SEQUENCE_LENGTH,
 ) -> Accounting:
-    """See reference."""
+    """Count the parameters and the FLOPs of a model.
+
+    Args:
+        d_model: d.
+        num_blocks: L.
+        num_heads: H.
+        kqv_size: width of one head; H * kqv_size need not equal d.
+        router_type: one of the values of ROUTER_TYPES; those that the table lacks have a router like that of S-Base.
+        num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
+        k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
+        routing_frequency: R, the share of blocks that are routed; R * L has to be whole, but R may be rounded, by a
+            thousandth (`ROUNDING`, see `routed_blocks`): 0.3333 and 0.3333333333333333 are both 1/3.
+        flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
+        granularity: G >= 1, into how many each expert is cut; 1 for a dense model.
+        group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, which costs what a dense FFN costs.
+        vocab_size: V, for the output layer's FLOPs.
+        sequence_length: S, for the attention's FLOPs.
+
+    Returns:
+        `Accounting`.
+
+    Raises:
+        ValueError: an unknown router_type, a number out of range, or R * L not whole.
+    """
     _check(router_type, num_experts, k, flop_increase, granularity, group_size)
     d, a = d_model, num_heads * kqv_size
     attention = 5 * d * a

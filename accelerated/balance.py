@@ -1,4 +1,6 @@
-"""See `routelaws.reference.balance`.
+"""Balance: losses and a bias that keep the experts equally busy, and numbers that say how busy they are.
+
+Step by step, with sources and examples: `routelaws.reference.balance`.
 
 What differs: logits below float32 are raised to float32, and shares, counts and the bias pass through `stop_gradient`.
 Under jit nothing can raise because of a value: an expert index out of range is not counted, a logit that is not finite
@@ -17,29 +19,41 @@ from .errors import InputError
 from .notation import _at_least_float32, _masked_rows, _real_tokens, _total, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
-"""See reference."""
+"""Ways to count shareₑ and to scale the loss."""
 
 SCORES = ("softmax", "sigmoid")
-"""See reference."""
+"""Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
-"""See reference."""
+"""What has its mean taken away in `update_bias`: nothing, the signs of one step, or the new bias."""
 
 
 class AuxiliaryLoss(NamedTuple):
-    """See reference."""
+    """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it.
 
-    loss: jax.Array  # []
-    share: jax.Array  # [E]
-    probability: jax.Array  # [E]
+    Attributes:
+        loss: [], without its weight
+        share: [E], shareₑ, of the assignments that the dialect counts; a constant for the gradient
+        probability: [E], probₑ, the mean over tokens of the probability of each expert
+    """
+
+    loss: jax.Array
+    share: jax.Array
+    probability: jax.Array
 
 
 class LoadStatistics(NamedTuple):
-    """See reference."""
+    """How evenly the experts are used.
 
-    max_over_mean: jax.Array  # []
-    entropy: jax.Array  # []
-    idle: jax.Array  # []
+    Attributes:
+        max_over_mean: [], largest load over mean load; 1 is balance, E is one expert for all
+        entropy: [], of the shares, in nats; log E is balance, 0 is one expert for all
+        idle: [], share of the experts that received nothing
+    """
+
+    max_over_mean: jax.Array
+    entropy: jax.Array
+    idle: jax.Array
 
 
 def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> jax.Array:
@@ -54,7 +68,21 @@ def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> j
 def expert_counts(
     expert: jax.Array, num_experts: int, *, mask: jax.Array | None = None, axis_name: str | None = None
 ) -> jax.Array:
-    """See reference; int32. A sum of one-hot rows: unlike a count by scattering it also runs on sharded tokens."""
+    """Return [E] integers, how many of the T k assignments each expert received.
+
+    Args:
+        expert: [T, k] integers in [0, E).
+        num_experts: E.
+        mask: [T] bool, the real tokens; None for all.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here.
+
+    Raises:
+        ValueError: the mask has another shape.
+
+    Differs from the reference: int32. An index that is out of range is not counted. A sum of one-hot rows: unlike a
+    count by scattering it also runs on sharded tokens.
+    """
     if mask is not None:
         expert = jnp.where(_real_tokens(mask, len(expert))[:, None], expert, num_experts)
     return _total(jax.nn.one_hot(expert, num_experts, dtype=jnp.int32).sum(axis=(0, 1)), axis_name)
@@ -63,7 +91,24 @@ def expert_counts(
 def mean_probability(
     logits: jax.Array, score: str = "softmax", *, mask: jax.Array | None = None, axis_name: str | None = None
 ) -> jax.Array:
-    """See reference."""
+    """Return [E], the mean over tokens of the probability of each expert; sums to 1.
+
+    Sigmoids are divided by their sum in the logarithm, softmax(log σ(z)): no small number is added below the line, so
+    the loss cannot be lowered by making all scores tiny.
+
+    Args:
+        logits: [T, E], finite.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        mask: [T] bool, the real tokens; None for all.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here.
+
+    Raises:
+        ValueError: the score is unknown, or the mask has another shape.
+
+    Differs from the reference: logits below float32 are raised to float32. One that is not finite is carried into the
+    result, and a mask without a real token gives NaN.
+    """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     logits = _masked_rows(_at_least_float32(logits), mask)
@@ -80,7 +125,37 @@ def auxiliary_loss(
     mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> AuxiliaryLoss:
-    """See reference. With `axis_name` every member has the loss of the whole: take their mean, not their sum."""
+    """Return the loss that grows when the experts with many tokens also have a high probability.
+
+    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. With probₑ the mean over tokens
+    of the probability of expert e (`mean_probability`):
+
+        dialect           shareₑ counts                divided by    loss                    at balance
+        "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
+        "tokens"          all k choices                T             E Σ shareₑ probₑ        k
+        "first_choice"    the first choice only        T             E Σ shareₑ probₑ        1
+        "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        dialect: how shareₑ is counted and the loss scaled, see the table.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
+        held: an earlier result whose `share` is used instead of the share of `expert`.
+        mask: [T] bool, the real tokens; None for all.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here.
+
+    Returns:
+        `AuxiliaryLoss`.
+
+    Raises:
+        ValueError: the dialect or the score is unknown, or the mask has another shape.
+
+    Differs from the reference: a logit that is not finite is carried into the loss, an index that is out of range is
+    not counted, and a mask without a real token gives NaN. With `axis_name` every member has the loss of the whole:
+    take their mean, not their sum.
+    """
     value_at_balance(1, 1, dialect)  # says so when the dialect is unknown
     probability = mean_probability(logits, score, mask=mask, axis_name=axis_name)
     num_experts = len(probability)
@@ -99,20 +174,67 @@ def auxiliary_loss(
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
-    """See reference."""
+    """Return what `auxiliary_loss` gives when every expert has the same share.
+
+    Args:
+        num_experts: E.
+        k: experts per token.
+        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
+
+    Raises:
+        ValueError: the dialect is unknown.
+    """
     if dialect not in DIALECTS:
         raise InputError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 
 def z_loss(logits: jax.Array, *, mask: jax.Array | None = None, axis_name: str | None = None) -> jax.Array:
-    """See reference."""
+    """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
+
+    It is not blind to a shift of a row, as softmax is: that is its purpose. Its usual weight is 0.001.
+
+    Args:
+        logits: [T, E], finite.
+        mask: [T] bool, the real tokens; None for all.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here.
+
+    Raises:
+        ValueError: the mask has another shape.
+
+    Differs from the reference: a logit that is not finite is carried into the loss, and a mask without a real token
+    gives NaN.
+    """
     logits = _masked_rows(_at_least_float32(logits), mask)
     return _mean(log_sum_exp(logits, axis=1) ** 2, mask, axis_name)
 
 
 def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recentre: str = "none") -> jax.Array:
-    """See reference. E countₑ may not fit into 32 bits, so each count is compared with quotient and remainder."""
+    """Return the bias of the next step: up where an expert received less than the mean, down where it received more.
+
+    The comparison is between whole numbers, E countₑ and Σ count, so that balance is recognised exactly; a mean of
+    rounded shares would move the bias by rounding errors for ever. The bias enters the choice alone, never a gate, and
+    has no gradient. It starts at 0, is kept with the weights, and is left alone in evaluation.
+
+    Wang et al. 2024 (arXiv 2408.15664). Adding a constant to the bias changes no choice; the plain rule drifts all the
+    same, since the signs of a step need not sum to 0. `recentre` stops that.
+
+    Args:
+        bias: [E].
+        counts: [E] integers >= 0, assignments over the whole batch (all devices).
+        rate: u >= 0; 0 leaves the bias as it is (recentring apart).
+        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
+
+    Returns:
+        [E].
+
+    Raises:
+        ValueError: the counts are not integers, the rate is a number that is negative or NaN, or `recentre` is unknown.
+
+    Differs from the reference: the counts themselves and a traced rate are not looked at. E countₑ may not fit into 32
+    bits, so each count is compared with quotient and remainder.
+    """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
     if isinstance(rate, int | float) and not rate >= 0:  # a schedule may give a traced one
@@ -131,7 +253,16 @@ def update_bias(bias: jax.Array, counts: jax.Array, *, rate: float = 1e-3, recen
 
 
 def load_statistics(load: jax.Array) -> LoadStatistics:
-    """See reference."""
+    """Return how evenly the experts are used.
+
+    Args:
+        load: [E], counts or shares, at least 0, not all 0.
+
+    Returns:
+        `LoadStatistics`.
+
+    Differs from the reference: nothing raises. Where all loads are 0, or one is NaN, max_over_mean and entropy are NaN.
+    """
     whole = jnp.issubdtype(load.dtype, jnp.integer)
     load = load.astype(jnp.result_type(float) if whole else jnp.promote_types(load.dtype, jnp.float32))
     share = load / load.sum()

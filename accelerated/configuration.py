@@ -1,4 +1,9 @@
-"""See `routelaws.reference.configuration`. The dataclass is hashable, so that it can be a static argument under jit."""
+"""Everything that fixes the function a model computes, apart from its weights; and what a combination has to satisfy.
+
+The same in the oracle: `routelaws.reference.configuration`.
+
+The dataclass is hashable, so that it can be a static argument under jit.
+"""
 
 import dataclasses
 import math
@@ -13,30 +18,41 @@ from .routers.top_k import NORMALISATIONS
 ROUTERS = (
     "dense", "hash", "sinkhorn", "base", "quantile", "top_k", "reinforce", "expert_choice", "mixture_of_tokens",
 )  # fmt: skip
-"""See reference."""
+"""Routers that a model can be built with."""
 
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
 )  # fmt: skip
-"""See reference."""
+"""What a hash model looks up: the token's id in a table (modulo, random, balanced, clustered, dispersed), its id in
+several (multi), the id of the token before (previous), the position, or the pair of this token and the one before
+(bigram).
+
+balanced needs counts of the tokens, clustered and dispersed their embeddings, and random, multi and bigram uniforms:
+see `routed_block.hash_table`.
+"""
 
 OBJECTIVES = ("causal", "masked")
-"""See reference."""
+"""What the model predicts: the next token from those before it, or hidden tokens from all the others."""
 
 GROUPINGS = ("position", "sequence")
-"""See reference."""
+"""Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
+(mixture_of_tokens)."""
 
 DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
-"""See reference."""
+"""Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
+
+A fair share is all that BASE needs: its assignment is balanced, so that nothing is dropped. Evaluation drops nothing
+for any router.
+"""
 
 DEFAULT_GATE = {"base": "sigmoid", "quantile": "sigmoid"}
-"""See reference."""
+"""Where a router's gate is not a softmax by default."""
 
 GROUPED = ("expert_choice", "mixture_of_tokens")
-"""See reference."""
+"""Routers that see groups of tokens of several sequences."""
 
 UNGATED = ("dense", "hash", "reinforce")
-"""See reference."""
+"""Routers whose gate is the constant 1/k, so that the output is the mean of k dense FFNs."""
 
 OPTIONS_OF = {
     "capacity_factor": ("hash", "sinkhorn", "base", "quantile", "top_k", "reinforce"),
@@ -52,7 +68,7 @@ OPTIONS_OF = {
     "one_hot": ("mixture_of_tokens",),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
-"""See reference."""
+"""Which routers an option is for. Elsewhere it has to keep its default."""
 
 FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size")
 """Options whose default, None, stands for a value that other fields decide."""
@@ -60,72 +76,95 @@ FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "grou
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """See reference. The texts below are those of the flags of `routelaws train`."""
+    """The configuration of a model. The fields are listed with their meaning and default.
+
+    Fields that were None hold what they stand for afterwards, and `dataclasses.replace` keeps that: set to None again
+    those that follow from what is replaced (kqv_size from d_model and heads, group_size from experts, the
+    options of a router from the router, k, granularity and bias_rate).
+
+    Attributes:
+        vocab_size: V, the number of token ids: pieces of the SentencePiece tokenizer that is trained on the corpus.
+        d_model: d, the width of the model; even.
+        blocks: L, the number of blocks.
+        heads: H, the number of attention heads.
+        kqv_size: Width of one head; d_model / heads if not given.
+        router: dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or
+            mixture_of_tokens.
+        experts: E, the number of experts, each as large as a dense FFN; 1 for a dense model.
+        k: Experts per token; for expert_choice their mean number.
+        routing_frequency: R, the share of blocks that are routed; R times the number of blocks has to be whole.
+        granularity: G, into how many narrower ones each expert is cut: E G experts, k G of them for each token.
+        flop_increase: How many times wider the FFN of a dense model is in R of its blocks.
+        capacity_factor: Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for
+            base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
+        drop_order: Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens
+            first whatever the choice (token), or the largest gate (priority; not for hash and reinforce).
+        gate: softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and
+            mixture_of_tokens have none.
+        normalisation: Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per
+            token, else sum.
+        sample_second: Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate).
+        balance_weight: Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default:
+            0.01, or 0 with a bias.
+        z_weight: Of the z-loss of top_k.
+        bias_rate: Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias.
+        policy_weight: Of the policy gradient of reinforce.
+        baseline_weight: Of the squared error of reinforce's baseline.
+        entropy_weight: Of the entropy bonus of reinforce.
+        nucleus: Reinforce draws from the most probable experts that together have this probability.
+        reward_to_go: Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a
+            policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms.
+        hash: Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
+        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence
+            (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective).
+        group_size: Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or
+            the sequence length where neighbours are grouped. Default: E.
+        temperature: Of the mixing weights of mixture_of_tokens.
+        one_hot: Of mixture_of_tokens: mixtures of one token each, for evaluation; there is no gradient then.
+        objective: What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for
+            reinforce).
+        mask_rate: Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn
+            at random.
+        mask_token: Of the masked objective: the token id that stands where a token is hidden.
+
+    Raises:
+        ValueError: the combination means no model; the message names the field and what is allowed.
+
+    Differs from the reference: the fields are described by the texts of the flags of `routelaws train`.
+    """
 
     vocab_size: int = 32_000
-    """V, the number of token ids: pieces of the SentencePiece tokenizer that is trained on the corpus."""
     d_model: int = 512
-    """d, the width of the model; even."""
     blocks: int = 6
-    """L, the number of blocks."""
     heads: int = 8
-    """H, the number of attention heads."""
     kqv_size: int | None = None
-    """Width of one head; d_model / heads if not given."""
     router: str = "dense"
-    """dense, hash, sinkhorn (S-BASE), base, quantile, top_k, reinforce (RL-R), expert_choice or mixture_of_tokens."""
     experts: int = 1
-    """E, the number of experts, each as large as a dense FFN; 1 for a dense model."""
     k: int = 1
-    """Experts per token; for expert_choice their mean number."""
     routing_frequency: float = 0.5
-    """R, the share of blocks that are routed; R times the number of blocks has to be whole."""
     granularity: int = 1
-    """G, into how many narrower ones each expert is cut: E G experts, k G of them for each token."""
     flop_increase: int = 1
-    """How many times wider the FFN of a dense model is in R of its blocks."""
     capacity_factor: float | None = None
-    """Slots of an expert in training in units of its fair share; inf drops nothing. Default: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others."""  # noqa: E501
     drop_order: str = "choice"
-    """Who keeps a slot where there are too few: first choices before second ones (choice), earlier tokens first whatever the choice (token), or the largest gate (priority; not for hash and reinforce)."""  # noqa: E501
     gate: str | None = None
-    """softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others; hash, reinforce and mixture_of_tokens have none."""  # noqa: E501
     normalisation: str | None = None
-    """Of the gates of top_k: none, sum or softmax (over the chosen). Default: none for one expert per token, else sum."""  # noqa: E501
     sample_second: bool = False
-    """Of top_k with two experts per token, as GShard: keep the second with probability min(1, 2 gate)."""
     balance_weight: float | None = None
-    """Of the balance loss of top_k and reinforce, 1 where all experts have the same load. Default: 0.01, or 0 with a bias."""  # noqa: E501
     z_weight: float = 0.0
-    """Of the z-loss of top_k."""
     bias_rate: float = 0.0
-    """Of top_k: how far each step moves the bias of an expert against its load; 0 for no bias."""
     policy_weight: float = 0.01
-    """Of the policy gradient of reinforce."""
     baseline_weight: float = 0.01
-    """Of the squared error of reinforce's baseline."""
     entropy_weight: float = 0.0
-    """Of the entropy bonus of reinforce."""
     nucleus: float = 1.0
-    """Reinforce draws from the most probable experts that together have this probability."""
     reward_to_go: bool = False
-    """Reinforce rewards a choice by the log-probabilities of all tokens from its own on; then a policy_weight about 1/S and a baseline_weight about 1/S^2 as large keep the size of the terms."""  # noqa: E501
     hash: str = "modulo"
-    """Of hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram."""
     grouping: str = "position"
-    """How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence (not causal: expert_choice in training alone, mixture_of_tokens for the masked objective)."""  # noqa: E501
     group_size: int | None = None
-    """Tokens in a group of expert_choice by position and of mixture_of_tokens; divides the batch size, or the sequence length where neighbours are grouped. Default: E."""  # noqa: E501
     temperature: float = 1.0
-    """Of the mixing weights of mixture_of_tokens."""
     one_hot: bool = False
-    """Of mixture_of_tokens: mixtures of one token each, for evaluation; there is no gradient then."""
     objective: str = "causal"
-    """What is predicted: the next token (causal), or hidden tokens from all the others (masked; not for reinforce)."""
     mask_rate: float = 0.15
-    """Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn at random."""
     mask_token: int = 0
-    """Of the masked objective: the token id that stands where a token is hidden."""
 
     def __post_init__(self):
         for name in (
@@ -316,7 +355,7 @@ class ModelConfig:
         return self.k * self.granularity
 
     def groups_by_position(self, training: bool) -> bool:
-        """See reference."""
+        """Whether a group is one position of g sequences: if asked for, and in every evaluation of a causal model."""
         return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property

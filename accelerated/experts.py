@@ -1,4 +1,6 @@
-"""See `routelaws.reference.experts`.
+"""Experts: who gets a place, what an expert computes, and how the outputs come back to the tokens.
+
+Step by step, with sources and examples: `routelaws.reference.experts`.
 
 What differs is how the work is laid out. With a finite capacity factor every expert has the same number of slots and
 all experts run as one batched matrix product `[E, C, d] x [E, d, f]`. When nothing may be dropped, one expert can hold
@@ -23,19 +25,40 @@ from .errors import InputError
 from .notation import canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
-"""See reference."""
+"""Orders in which assignments queue for the slots of their expert."""
 
 
 class Placement(NamedTuple):
-    """See reference."""
+    """Where each assignment sits in the experts' buffers.
 
-    slot: jax.Array  # [T, k]
-    kept: jax.Array  # [T, k]
-    token: jax.Array  # [E, C]
+    Attributes:
+        slot: [T, k] integers, place in the queue of the chosen expert, from 0; C where no slot is asked for
+        kept: [T, k] bool, slot < C
+        token: [E, C] integers, the token in each slot; T where the slot is empty
+
+    Differs from the reference: integers are int32.
+    """
+
+    slot: jax.Array
+    kept: jax.Array
+    token: jax.Array
 
 
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
-    """See reference."""
+    """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
+
+    The factor is taken as the decimal it prints as: c = 1.1 with k T / E = 10 gives 11 slots. In binary 1.1 is a little
+    more than that, and the product could be rounded up to 12.
+
+    Args:
+        num_tokens: T.
+        num_experts: E.
+        k: experts per token.
+        capacity_factor: c > 0; infinity for as many slots as tokens.
+
+    Raises:
+        ValueError: c <= 0 or NaN.
+    """
     if not capacity_factor > 0:
         raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
     if math.isinf(capacity_factor):
@@ -65,7 +88,27 @@ def dispatch(
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
 ) -> Placement:
-    """See reference. An index out of range cannot raise under jit: such an assignment gets no slot."""
+    """Give each assignment a slot of its expert, as long as there are any.
+
+    Args:
+        expert: [T, k] integers in [0, E).
+        num_experts: E.
+        capacity: C >= 0.
+        order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
+            tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
+        priority: [T, k], finite where a slot is asked for; for the order "priority" and for no other.
+        mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
+
+    Returns:
+        `Placement`.
+
+    Raises:
+        ValueError: the order is unknown, the priority is missing, not wanted or of another shape, or the mask has
+            another shape.
+
+    Differs from the reference: an index that is out of range cannot raise under jit: such an assignment gets no slot. A
+    priority that is NaN goes last.
+    """
     _check_order(order, priority, expert.shape)
     return _place(expert, num_experts, capacity, capacity, order, priority, _asked(mask, expert.shape))
 
@@ -131,12 +174,15 @@ def _rank(expert: jax.Array, num_experts: int, priority: jax.Array) -> jax.Array
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """See reference."""
+    """Return x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), the tanh form of GELU (our choice: NumPy has no erf)."""
     return jax.nn.gelu(x, approximate=True)
 
 
 def expert_ffn(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
-    """See reference; also for a batch of experts: up [E, d, f], down [E, f, d], x [E, C, d]."""
+    """Return GELU(x · up) · down: up [d, f], down [f, d], x [..., d] -> [..., d].
+
+    Differs from the reference: also for a batch of experts: up [E, d, f], down [E, f, d], x [E, C, d].
+    """
     return gelu(x @ up) @ down
 
 
@@ -165,7 +211,14 @@ _permute_rows.defvjp(_permute_rows_forward, _permute_rows_backward)
 
 
 def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: jax.Array) -> jax.Array:
-    """See reference."""
+    """Return [T, d], the gated sum of the outputs that each token's experts computed for it.
+
+    Args:
+        outputs: [E, C, d], what each expert computed in each slot.
+        expert: [T, k].
+        placement: where the assignments sit.
+        gate: [T, k].
+    """
     num_experts, capacity, _ = outputs.shape
     num_tokens, k = expert.shape
     row = jnp.where(placement.kept, expert * capacity + placement.slot, num_experts * capacity)  # [T, k]
@@ -188,10 +241,15 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
 
 
 class RoutedOutput(NamedTuple):
-    """See reference."""
+    """What a routed FFN returns.
 
-    output: jax.Array  # [T, d]
-    dropped_fraction: jax.Array  # []
+    Attributes:
+        output: [T, d]
+        dropped_fraction: share of the assignments that asked for a slot and found none
+    """
+
+    output: jax.Array
+    dropped_fraction: jax.Array
 
 
 def routed_ffn(
@@ -205,7 +263,29 @@ def routed_ffn(
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
 ) -> RoutedOutput:
-    """See reference."""
+    """Send each token through its experts.
+
+    Args:
+        params: {"up": [E, d, f], "down": [E, f, d]}.
+        x: [T, d]; rows without an assignment that asks are not read.
+        expert: [T, k] integers in [0, E).
+        gate: [T, k]; not read where nothing is asked.
+        capacity_factor: c > 0; infinity (the default) drops nothing.
+        order: who goes first where there are too few slots: "choice", "token" or "priority", see `dispatch`.
+        priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
+        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
+            tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
+
+    Returns:
+        `RoutedOutput`.
+
+    Raises:
+        ValueError: c <= 0; `params` lacks up or down, or its shapes and those of x, expert and gate do not fit each
+            other; or see `dispatch`.
+
+    Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
+    output of its token NaN, with or without a slot.
+    """
     _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])
     num_tokens, k = expert.shape

@@ -1,4 +1,23 @@
-"""See `routelaws.reference.notation` for the letters and the tie rule.
+"""The letters, the results of routers, the tie rule and the checks that every file here shares.
+
+Letters (docstrings, shape strings, einsum subscripts and prose use the same ones):
+
+    T  tokens in a group            d  model width                    N  dense (active) parameters
+    E  experts                      f  hidden width of an expert      P  total parameters
+    k  experts per token            L  blocks                         F  forward FLOPs per token
+    C  capacity: slots per expert   H  attention heads                B  P / F, the parameter utilisation ratio
+    R  routing frequency            S  sequence length                D  training tokens
+    b  sequences in a batch         V  vocabulary size                G  granularity
+
+Four conventions beside these. In `laws/`, L is the loss. The vector of a token in the residual stream is h; in einsums
+h runs over heads, c over the width of one head and m over distances. Coefficients of laws keep the names that papers
+give them (a, b, c, d, E_start, B_max, …). The law in (F, B) takes its F in TeraFLOPs of a sequence of 2048 tokens
+(`laws/utilisation.py`).
+
+A *group* is the set of tokens over which a router balances its experts. Functions see one group `[T, ...]`; whoever
+calls them decides what the group is.
+
+Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
 What differs here: NaN cannot raise under jit. It is carried through to the loss, where the training loop stops on it.
 """
@@ -13,21 +32,47 @@ from .errors import InputError
 
 
 class Routing(NamedTuple):
-    """See reference."""
+    """What a router decided for one group of tokens.
 
-    expert: jax.Array  # [T, k] int32
-    gate: jax.Array  # [T, k]
-    load: jax.Array  # [E]
-    plan: jax.Array  # [T, E]
-    residual: jax.Array  # []
+    Everything but `gate` is a constant for the gradient. A routing that was computed once can be handed back to the
+    same router, or to the whole model, as `held`: then `expert`, `load`, `plan` and `residual` are taken from it and
+    only `gate` is computed anew.
+
+    Attributes:
+        expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
+        gate: [T, k], what the output of each chosen expert is multiplied by
+        load: [E], share of the T*k assignments that each expert received; sums to 1
+        plan: [T, E], share of all mass that each token has on each expert: of S-BASE the transport plan, of the others
+            1/(T k) at each chosen expert; sums to 1
+        residual: [], max over e of |E * (column sum e of plan) - 1|: how far from balanced the plan is
+
+    Differs from the reference: integers are int32, the rest float32 at least.
+    """
+
+    expert: jax.Array
+    gate: jax.Array
+    load: jax.Array
+    plan: jax.Array
+    residual: jax.Array
 
 
 class ExpertChoice(NamedTuple):
-    """See reference."""
+    """What a router decided for one group in which the experts choose their tokens.
 
-    token: jax.Array  # [E, C] int32
-    gate: jax.Array  # [E, C]
-    experts_per_token: jax.Array  # [T] int32
+    `Routing` cannot hold this: a token has any number of experts from 0 to E here, and it is the number of tokens of
+    an expert that is fixed. Everything but `gate` is a constant for the gradient and can be handed back as `held`.
+
+    Attributes:
+        token: [E, C] integers, the tokens of each expert, highest score first; distinct but for padding
+        gate: [E, C], what the output of the expert for each of its tokens is multiplied by
+        experts_per_token: [T] integers, how many experts took each token; sums to E C
+
+    Differs from the reference: integers are int32, the gate float32 at least.
+    """
+
+    token: jax.Array
+    gate: jax.Array
+    experts_per_token: jax.Array
 
 
 def _check_group(name: str, values: jax.Array) -> None:
@@ -75,15 +120,20 @@ def _total(values, axis_name: str | None):
 
 
 def canonical_zero(values: jax.Array) -> jax.Array:
-    """See reference. Adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0."""
+    """Return `values` with every -0.0 replaced by +0.0, so that no sort can tell them apart.
+
+    Differs from the reference: adding 0.0 would be folded away under jit, and `lax.top_k` ranks +0.0 above -0.0.
+    """
     return jnp.where(values == 0, jnp.zeros((), values.dtype), values)
 
 
 def check_finite(name: str, values) -> np.ndarray:
-    """See reference; for concrete arrays only, outside jit.
+    """Return `values` as a NumPy array of the dtype that they have.
 
     Raises:
         ValueError: an entry is NaN or infinite; the message names the first one.
+
+    Differs from the reference: for concrete arrays alone, outside jit.
     """
     values = np.asarray(values)
     bad = np.argwhere(~np.isfinite(values))
@@ -94,7 +144,18 @@ def check_finite(name: str, values) -> np.ndarray:
 
 
 def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
-    """See reference. At k = 1 an argmax (lowest index on ties) is cheaper than `lax.top_k`."""
+    """Return the indices of the k largest entries of each row, largest first, ties to the lower index.
+
+    Args:
+        scores: [T, E], finite.
+        k: how many, 1 <= k <= E.
+
+    Returns:
+        [T, k] integers; the entries of a row are distinct.
+
+    Differs from the reference: int32. At k = 1 an argmax (lowest index on ties) is cheaper than `lax.top_k`. A NaN does
+    not raise.
+    """
     scores = canonical_zero(scores)
     if k == 1:
         return jnp.argmax(scores, axis=-1, keepdims=True).astype(jnp.int32)
@@ -102,15 +163,15 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
 
 
 def softmax(logits: jax.Array) -> jax.Array:
-    """See reference."""
+    """Return exp(z) / Σ exp(z) over the last axis, shifted by the maximum so that nothing overflows."""
     return jax.nn.softmax(logits, axis=-1)
 
 
 def log_sum_exp(logits: jax.Array, axis: int) -> jax.Array:
-    """See reference."""
+    """Return log Σ exp(z) over `axis`, shifted by the maximum so that nothing overflows."""
     return jax.nn.logsumexp(logits, axis=axis)
 
 
 def one_hot(indices: jax.Array, size: int) -> jax.Array:
-    """See reference; float32, or float64 where x64 is on."""
+    """Return [..., size] float32, or float64 where x64 is on, with a 1 at each index."""
     return jax.nn.one_hot(indices, size, dtype=jnp.result_type(float))

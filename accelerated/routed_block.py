@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routed_block`.
+"""One routed block: from the vectors of the tokens to what the block adds to them, by any router.
+
+Step by step, with sources and examples: `routelaws.reference.routed_block`.
 
 What differs: groups are a `vmap`; router logits are computed in float32 at least, the experts in the dtype of x.
 """
@@ -26,14 +28,26 @@ from .routers.top_k import gshard_router, top_k_router
 
 
 class Policy(NamedTuple):
-    """See reference."""
+    """What the loss of RL-R needs from a block.
 
-    logits: jax.Array  # [T, E G]
-    value: jax.Array  # [T]
+    Attributes:
+        logits: [T, E G]
+        value: [T], the baseline's guess of the reward
+    """
+
+    logits: jax.Array
+    value: jax.Array
 
 
 class Decision(NamedTuple):
-    """See reference."""
+    """What a router of the first kind decided for a group.
+
+    Attributes:
+        routing: of the tokens of the group
+        auxiliary: what it adds to the training loss
+        bias: [E G], for the next batch; None for a router without
+        policy: RL-R only
+    """
 
     routing: Routing
     auxiliary: jax.Array | float = 0.0
@@ -42,12 +56,21 @@ class Decision(NamedTuple):
 
 
 class BlockOutput(NamedTuple):
-    """See reference."""
+    """What a routed block returns.
 
-    output: jax.Array  # [b, S, d]
+    Attributes:
+        output: [b, S, d]
+        routing: None for a Mixture of Tokens, which selects nothing
+        dropped_fraction: share of assignments without a slot; in expert choice, of tokens that nobody chose
+        auxiliary: what the router adds to the training loss
+        bias: [E G], for the next batch; None for a router without
+        policy: RL-R only
+    """
+
+    output: jax.Array
     routing: Routing | ExpertChoice | None
-    dropped_fraction: jax.Array  # []
-    auxiliary: jax.Array  # []
+    dropped_fraction: jax.Array
+    auxiliary: jax.Array
     bias: jax.Array | None
     policy: Policy | None
 
@@ -64,7 +87,29 @@ def routed_block(
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
 ) -> BlockOutput:
-    """See reference."""
+    """Run a routed block.
+
+    Args:
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]} and what the router has: "router" [d, E G], "bias" [E G],
+            "baseline" {"hidden": [d, d/8], "out": [d/8]}.
+        x: [b, S, d].
+        tokens: [b, S], the token ids.
+        config: the model.
+        training: route as in training; otherwise as in evaluation.
+        noise: one block's part of what `transformer.draw_noise` returns.
+        table: see `hash_table`.
+        held: a routing of the same tokens whose selection is used instead of a new one.
+        mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
+
+    Returns:
+        `BlockOutput`.
+
+    Raises:
+        ValueError: the group size does not divide b (or S, for neighbours), or noise or table is missing.
+
+    Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
+    token is real, loads and losses are NaN.
+    """
     if config.router == "mixture_of_tokens":
         return _mixture_block(params, x, config, training, mask)
     if config.router == "expert_choice":
@@ -154,7 +199,22 @@ def decide(
     held: Routing | None = None,
     mask: jax.Array | None = None,
 ) -> Decision:
-    """See reference."""
+    """Let a router that gives experts to tokens decide for a group.
+
+    Args:
+        params: see `routed_block`.
+        group: [T, d].
+        tokens: [b, S], the token ids, with b S = T.
+        config: the model.
+        training: see `routed_block`.
+        noise: see `routed_block`.
+        table: see `routed_block`.
+        held: see `routed_block`.
+        mask: [T] bool, see `routed_block`.
+
+    Returns:
+        `Decision`.
+    """
     if config.router == "hash":
         return Decision(_hash_routing(tokens, config, table, held, mask))
     logits = _logits(params, group)  # SCORE
@@ -242,7 +302,23 @@ def hash_table(
     counts: np.ndarray | None = None,
     embeddings: np.ndarray | None = None,
 ) -> np.ndarray:
-    """See reference. A NumPy array: tables are built once, on the host."""
+    """Return the table of a hash model: from token id to experts. It can be saved and loaded as it stands.
+
+    Args:
+        config: a model with router "hash" and any hash but "position", whose table has a row per position instead.
+        uniforms: in [0, 1), for random [V, k G], multi [V, G] and bigram [2, V].
+        counts: [V] integers, how often each token occurs, for balanced.
+        embeddings: [V, d'], for clustered and dispersed, with V >= E G. The clusters start from the embeddings of E G
+            tokens at equal distances (our choice).
+
+    Returns:
+        [V, k G] int32; for bigram [2, V].
+
+    Raises:
+        ValueError: what the hash needs is missing or has another shape.
+
+    Differs from the reference: nothing runs under jit here: a table is a NumPy array, built once, on the host.
+    """
     experts, choices = config.expert_count, config.choices
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
     needed = {

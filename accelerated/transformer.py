@@ -1,4 +1,6 @@
-"""See `routelaws.reference.transformer` for the model, its parameter tree and its choices.
+"""The paper's decoder-only language model, dense or routed: forward pass and whole training loss.
+
+The model and our choices: `routelaws.reference.transformer`.
 
 What differs: everything runs under jit with `config` static. The blocks are scanned in groups of 1/R (one group: the
 dense blocks, then the routed one), so compile time does not grow with depth. The relative logits come from one product
@@ -22,41 +24,87 @@ from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 NORM_EPSILON = 1e-5
-"""See reference."""
+"""Added to the variance in LayerNorm; our choice."""
 
 TRUNCATION = 2.0
-"""See reference: what is left after the cut has 0.88 of the deviation that `parameter_shapes` states."""
+"""Initial weights are drawn from a normal distribution cut at this many of its standard deviations.
+
+What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
+that `parameter_shapes` states are those before the cut.
+"""
 
 
 class Output(NamedTuple):
-    """See reference."""
+    """What the forward pass returns. Fields of routed blocks are stacked: [n_r, ...].
 
-    logits: jax.Array  # [b, S, V]
-    routing: Routing | ExpertChoice | None  # stacked over routed blocks
-    dropped_fraction: jax.Array  # [n_r]
-    auxiliary: jax.Array  # [n_r]
-    bias: jax.Array | None  # [n_r, E G]
-    policy: Policy | None  # stacked
+    Attributes:
+        logits: [b, S, V]
+        routing: [n_r, T, ...] with T = b S; None for a dense model and for mixtures
+        dropped_fraction: [n_r], share of assignments without a slot, or of tokens that no expert chose
+        auxiliary: [n_r], what each router adds to the training loss; that of RL-R is known to `loss` only
+        bias: [n_r, E G], what this batch leaves for the next, see `carry_bias`; None without a bias
+        policy: RL-R: logits [n_r, T, E G] and value [n_r, T]
+    """
+
+    logits: jax.Array
+    routing: Routing | ExpertChoice | None
+    dropped_fraction: jax.Array
+    auxiliary: jax.Array
+    bias: jax.Array | None
+    policy: Policy | None
 
 
 class Credit(NamedTuple):
-    """See reference."""
+    """What RL-R learns its policy from; constants for the gradient, and like a routing they can be held.
 
-    reward: jax.Array  # [b, S]
-    advantage: jax.Array  # [n_r, b S]
+    Attributes:
+        reward: [b, S], log-probability of the right next token, or the sum of those from there on
+        advantage: [n_r, b S], reward less what the block's baseline had guessed
+    """
+
+    reward: jax.Array
+    advantage: jax.Array
 
 
 class Loss(NamedTuple):
-    """See reference."""
+    """The training loss and what it was made of.
 
-    total: jax.Array  # []
-    cross_entropy: jax.Array  # []
+    Attributes:
+        total: what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
+        cross_entropy: nats per token
+        output: of the forward pass
+        credit: of RL-R in training
+    """
+
+    total: jax.Array
+    cross_entropy: jax.Array
     output: Output
     credit: Credit | None
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
-    """See reference."""
+    """Return the parameter tree with (shape, deviation) in place of arrays.
+
+    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis, the FFNs of the n_r = R L routed
+    blocks and those of the others apart:
+
+        embedding                                  [V, d]
+        blocks / attention_norm, ffn_norm          scale, offset [L, d]
+        blocks / attention / query, key, value     [L, d, H, kqv]
+        blocks / attention / relative_key          [L, d, H, kqv]
+        blocks / attention / output                [L, H, kqv, d]
+        dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
+        wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
+        routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
+        routed_ffn / router                        [n_r, d, E G], not for HASH
+        routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
+        routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
+        final_norm                                 scale, offset [d]
+
+    The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
+    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
+    biases at 0.
+    """
     d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
@@ -96,7 +144,18 @@ def _routed_shapes(config, output_scale):
 
 
 def init(key: jax.Array, config: ModelConfig) -> dict:
-    """See reference; float32. All weights are drawn at once: a draw per leaf takes many times longer to compile."""
+    """Draw initial parameters.
+
+    Args:
+        key: a JAX key. (Weights of the oracle, drawn by NumPy, have the same distribution; those of one twin run in the
+            other.)
+        config: the model.
+
+    Returns:
+        The parameter tree that `parameter_shapes` describes, float32.
+
+    Differs from the reference: all weights are drawn at once: a draw per leaf takes many times longer to compile.
+    """
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
     sizes = [math.prod(shape) if deviation else 0 for _, (shape, deviation) in leaves]
@@ -113,7 +172,19 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 
 
 def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_length: int):
-    """See reference; float32."""
+    """Draw what the routers of one training batch need at random.
+
+    Args:
+        key: a JAX key.
+        config: the model.
+        batch_size: b.
+        sequence_length: S.
+
+    Returns:
+        RL-R: Gumbel noise [n_r, b S, E G]. GShard's second expert: uniforms in [0, 1), [n_r, b S]. None for others.
+
+    Differs from the reference: float32.
+    """
     tokens = batch_size * sequence_length
     if config.router == "reinforce":
         return jax.random.gumbel(key, (config.num_routed, tokens, config.expert_count))
@@ -121,7 +192,11 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
 
 
 def layer_norm(params: dict, x: jax.Array) -> jax.Array:
-    """See reference. In float32 at least, returned in the dtype of x: in bfloat16 a mean of 300 hides a spread of 1."""
+    """Return x with mean 0 and variance 1 over the last axis, times scale plus offset.
+
+    Differs from the reference: in float32 at least, and returned in the dtype of x: in bfloat16 a mean of 300 hides a
+    spread of 1.
+    """
     wide = _at_least_float32(x)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     scale = jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + NORM_EPSILON)
@@ -129,13 +204,27 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
 
 
 def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
-    """See reference; a NumPy constant, computed in float64 at trace time."""
+    """Return [S − first, d]: a row for each distance m from `first` to S − 1, as sin and cos of m / 10000^(2j/d) for
+    j = 0 … d/2 − 1.
+
+    Differs from the reference: a NumPy constant, computed in float64 at trace time.
+    """
     angle = np.arange(first, sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
 def attention(params: dict, x: jax.Array, *, causal: bool = True, mask: jax.Array | None = None) -> jax.Array:
-    """See reference."""
+    """Self-attention with relative positions.
+
+    Args:
+        params: query, key, value and relative_key [d, H, kqv]; output [H, kqv, d].
+        x: [b, S, d].
+        causal: position i depends on positions up to i only; otherwise on all.
+        mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
+
+    Returns:
+        [b, S, d].
+    """
     _, length, d_model = x.shape
     query, key, value = (_project(x, params[name]) for name in ("query", "key", "value"))  # [b, S, H, kqv]
     first = 0 if causal else 1 - length
@@ -199,18 +288,30 @@ def apply(
     mask: jax.Array | None = None,
     compute_dtype=None,
 ) -> Output:
-    """See reference. A token out of range cannot raise under jit; it is clamped.
+    """Run the model.
 
     Args:
-        params: see reference.
-        tokens: see reference.
-        config: see reference; static.
-        training: see reference; static.
-        noise: see reference.
-        table: see reference.
-        held: see reference.
-        mask: see reference.
-        compute_dtype: dtype of the matrix products, such as `jnp.bfloat16`; that of the parameters if None.
+        params: the tree that `parameter_shapes` describes.
+        tokens: [b, S] integers in [0, V).
+        config: the model.
+        training: route as in training (S-BASE: by the balanced plan, with a capacity); otherwise as in evaluation (by
+            the logits, nothing dropped), which is causal and, but for the routers that see groups of sequences,
+            independent of the rest of the batch.
+        noise: from `draw_noise`, for routers that draw at random in training.
+        table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
+        held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
+        mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
+        compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
+            that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
+
+    Returns:
+        `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
+
+    Raises:
+        ValueError: see `routed_block`.
+
+    Differs from the reference: under jit `config` and `training` are static. A token that is out of range cannot raise:
+    it is clamped.
     """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
@@ -301,14 +402,31 @@ def _attend(block: dict, h: jax.Array, seen: dict) -> tuple[jax.Array, jax.Array
 
 
 def carry_bias(params: dict, output: Output) -> dict:
-    """See reference."""
+    """Return the parameters with the bias that a training batch left; to be called after every training step.
+
+    Args:
+        params: the tree that `parameter_shapes` describes.
+        output: of that batch. Without a bias the parameters are returned as they are.
+    """
     if output.bias is None:
         return params
     return params | {"routed_ffn": params["routed_ffn"] | {"bias": output.bias}}
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
-    """See reference."""
+    """Return which tokens the masked objective hides: in each sequence those with the smallest uniforms.
+
+    Args:
+        uniforms: [b, S], in [0, 1).
+        mask_rate: the share of a sequence to hide, in (0, 1].
+
+    Returns:
+        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), and at least 1: our choice,
+        so that every batch has the same number of predictions. Ties go to the lower index.
+
+    Raises:
+        ValueError: the rate is outside (0, 1].
+    """
     if not 0 < mask_rate <= 1:
         raise InputError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
     number = max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5))
@@ -329,7 +447,33 @@ def loss(
     mask: jax.Array | None = None,
     compute_dtype=None,
 ) -> Loss:
-    """See reference; `compute_dtype` as in `apply`. Without any target the loss is not a number."""
+    """Return the mean cross-entropy and, in training, whatever the router adds to it.
+
+    With `held` fixed (for RL-R `held_credit` too) this is a differentiable function of `params`. Without it, it is not:
+    a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
+
+    Args:
+        params: the tree that `parameter_shapes` describes.
+        tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
+            [b, S], inputs where they are not hidden and targets where they are.
+        config: the model.
+        training: see `apply`.
+        noise: see `apply`.
+        table: see `apply`.
+        held: see `apply`.
+        held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
+        hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
+        mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
+        compute_dtype: see `apply`.
+
+    Returns:
+        `Loss`, in nats per token.
+
+    Raises:
+        ValueError: see `apply`; or `hidden` is missing, or given and the objective is causal.
+
+    Differs from the reference: where there is no target the loss is NaN.
+    """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     output = apply(params, inputs, config, compute_dtype=compute_dtype, **options)

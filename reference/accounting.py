@@ -54,11 +54,11 @@ ROUNDING = 1e-3
 class Shape(NamedTuple):
     """The five numbers that fix a dense model of the paper, and its N."""
 
-    d_model: int
-    num_blocks: int
-    num_heads: int
-    kqv_size: int
-    dense_parameters: int
+    d_model: int  # d
+    num_blocks: int  # L
+    num_heads: int  # H
+    kqv_size: int  # width of one head
+    dense_parameters: int  # N, without the embedding
 
 
 SIZES = {

@@ -19,15 +19,8 @@ the mean probabilities are equal, whatever the shares. Its derivative by probₑ
 goes down in proportion to what it received. The loss can be below 1: when the experts that are chosen often are chosen
 by a narrow margin, and the others by a wide one (example in `auxiliary_loss`).
 
-Several codes call one thing by this name that differs in a factor. `DIALECTS` names them; `value_at_balance` says
-what each gives when nothing is out of balance:
-
-    dialect           shareₑ counts                divided by    loss                    at balance
-    "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
-    "tokens"          all k choices                T             E Σ shareₑ probₑ        k
-    "first_choice"    the first choice only        T             E Σ shareₑ probₑ        1
-    "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
-
+Several codes call one thing by this name that differs in a factor. `DIALECTS` names them, `auxiliary_loss` has
+their formulas, and `value_at_balance` says what each gives when nothing is out of balance.
 At k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
 Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and
 so computes "first_choice". The default is our choice, since it keeps one weight right for every k.
@@ -64,8 +57,8 @@ class AuxiliaryLoss(NamedTuple):
     """The auxiliary loss and its two factors. A later call can be given this as `held`: it takes `share` from it."""
 
     loss: float  # [], without its weight
-    share: np.ndarray  # [E], see the module docstring; a constant for the gradient
-    probability: np.ndarray  # [E], prob of the module docstring
+    share: np.ndarray  # [E], shareₑ, of the assignments that the dialect counts; a constant for the gradient
+    probability: np.ndarray  # [E], probₑ, the mean over tokens of the probability of each expert
 
 
 class LoadStatistics(NamedTuple):
@@ -115,7 +108,7 @@ def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.nda
 
     Args:
         logits: [T, E], finite.
-        score: one of `SCORES`.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
 
     Raises:
@@ -144,14 +137,20 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the loss that grows when the experts with many tokens also have a high probability.
 
-    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021; the dialects as in the module
-    docstring.
+    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. With probₑ the mean over tokens
+    of the probability of expert e (`mean_probability`):
+
+        dialect           shareₑ counts                divided by    loss                    at balance
+        "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
+        "tokens"          all k choices                T             E Σ shareₑ probₑ        k
+        "first_choice"    the first choice only        T             E Σ shareₑ probₑ        1
+        "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
 
     Args:
         logits: [T, E], finite; the raw router logits z.
         expert: [T, k] integers, the choices before anything is dropped, first choice first.
-        dialect: one of `DIALECTS`.
-        score: one of `SCORES`.
+        dialect: how shareₑ is counted and the loss scaled, see the table.
+        score: what makes probabilities of the logits, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result whose `share` is used instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
 
@@ -184,7 +183,7 @@ def auxiliary_loss(
 
 
 def _share(expert, num_experts, dialect):
-    """Return shareₑ of the module docstring, [E]."""
+    """Return shareₑ of the dialect, [E]."""
     num_tokens, k = expert.shape
     if dialect == "assignments":
         return expert_counts(expert, num_experts) / (num_tokens * k)
@@ -204,7 +203,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     Args:
         num_experts: E.
         k: experts per token.
-        dialect: one of `DIALECTS`.
+        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
 
     Raises:
         ValueError: the dialect is unknown.
@@ -251,7 +250,7 @@ def update_bias(bias: np.ndarray, counts: np.ndarray, *, rate: float = 1e-3, rec
         bias: [E].
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; 0 leaves the bias as it is (recentring apart).
-        recentre: one of `RECENTRE`.
+        recentre: what has its mean taken away: "none", the signs of this "step", or the new "bias".
 
     Returns:
         [E].

@@ -91,7 +91,8 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: one of `DROP_ORDERS`.
+        order: who goes first: "choice", all first choices before any second, and earlier tokens; "token", earlier
+            tokens, the choices of a token in turn; "priority", the largest priority (of equals as "choice").
         priority: [T, k], finite where a slot is asked for; for the order "priority" and for no other.
         mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
 
@@ -222,7 +223,7 @@ def routed_ffn(
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: one of `DROP_ORDERS`; who is dropped.
+        order: who goes first where there are too few slots: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
             tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.

@@ -50,7 +50,7 @@ class Policy(NamedTuple):
 class Decision(NamedTuple):
     """What a router of the first kind decided for a group."""
 
-    routing: Routing
+    routing: Routing  # of the tokens of the group
     auxiliary: float = 0.0  # what it adds to the training loss
     bias: np.ndarray | None = None  # [E G], for the next batch; None for a router without
     policy: Policy | None = None  # RL-R only
@@ -62,9 +62,9 @@ class BlockOutput(NamedTuple):
     output: np.ndarray  # [b, S, d]
     routing: Routing | ExpertChoice | None  # None for a Mixture of Tokens, which selects nothing
     dropped_fraction: float  # share of assignments without a slot; in expert choice, of tokens that nobody chose
-    auxiliary: float
-    bias: np.ndarray | None
-    policy: Policy | None
+    auxiliary: float  # what the router adds to the training loss
+    bias: np.ndarray | None  # [E G], for the next batch; None for a router without
+    policy: Policy | None  # RL-R only
 
 
 def routed_block(

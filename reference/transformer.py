@@ -24,20 +24,7 @@ any router, and they are in no loss. The hashes of the position and of the token
 Block i is routed iff (i + 1) mod 1/R = 0; what it does with which router is in `routed_block`. RL-R is told how well
 its choices did: its terms of the loss, which need the predictions, are added in `loss`.
 
-Parameters are nested dicts of arrays. Blocks are stacked on a leading axis, dense and routed FFNs apart:
-
-    embedding                                  [V, d]
-    blocks / attention_norm, ffn_norm          scale, offset [L, d]
-    blocks / attention / query, key, value     [L, d, H, kqv]
-    blocks / attention / relative_key          [L, d, H, kqv]
-    blocks / attention / output                [L, H, kqv, d]
-    dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
-    wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], for a dense model with flop_increase X
-    routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
-    routed_ffn / router                        [n_r, d, E G], not for HASH
-    routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
-    routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
-    final_norm                                 scale, offset [d]
+Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
 Our choices. Norms are LayerNorm, before attention and before the FFN. The activation is GELU in its tanh form. There
 are no biases. Initial weights are drawn from a normal distribution of standard deviation 1/√fan_in, cut at two
@@ -91,12 +78,28 @@ class Loss(NamedTuple):
 
     total: float  # what is minimised in training: the cross-entropy and the sum of `output.auxiliary`
     cross_entropy: float  # nats per token
-    output: Output
+    output: Output  # of the forward pass
     credit: Credit | None  # of RL-R in training
 
 
 def parameter_shapes(config: ModelConfig) -> dict:
     """Return the parameter tree with (shape, deviation) in place of arrays.
+
+    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis, the FFNs of the n_r = R L routed
+    blocks and those of the others apart:
+
+        embedding                                  [V, d]
+        blocks / attention_norm, ffn_norm          scale, offset [L, d]
+        blocks / attention / query, key, value     [L, d, H, kqv]
+        blocks / attention / relative_key          [L, d, H, kqv]
+        blocks / attention / output                [L, H, kqv, d]
+        dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
+        wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
+        routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
+        routed_ffn / router                        [n_r, d, E G], not for HASH
+        routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
+        routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
+        final_norm                                 scale, offset [d]
 
     The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
     `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
@@ -149,7 +152,7 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
         config: the model.
 
     Returns:
-        The parameter tree of the module docstring, float64.
+        The parameter tree that `parameter_shapes` describes, float64.
 
     Example:
         The deviation before the cut is 1/√64 here, and that of the weights 0.88 times as large:
@@ -246,7 +249,7 @@ def apply(
     """Run the model.
 
     Args:
-        params: the tree of the module docstring.
+        params: the tree that `parameter_shapes` describes.
         tokens: [b, S] integers in [0, V).
         config: the model.
         training: route as in training (S-BASE: by the balanced plan, with a capacity); otherwise as in evaluation
@@ -311,7 +314,7 @@ def carry_bias(params: dict, output: Output) -> dict:
     """Return the parameters with the bias that a training batch left; to be called after every training step.
 
     Args:
-        params: the tree of the module docstring.
+        params: the tree that `parameter_shapes` describes.
         output: of that batch. Without a bias the parameters are returned as they are.
     """
     if output.bias is None:
@@ -364,7 +367,7 @@ def loss(
     a selection can jump. What RL-R's baseline reads is a constant for its gradient, too.
 
     Args:
-        params: the tree of the module docstring.
+        params: the tree that `parameter_shapes` describes.
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
             [b, S], inputs where they are not hidden and targets where they are.
         config: the model.

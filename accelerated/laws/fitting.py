@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.fitting`.
+"""Fit the bounded law of `routed.py` by variable projection: the best coefficients over the whole domain.
+
+Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
 What differs here: the rows of each E are reduced to two, the scan is coarse and shared by all weightings of a table,
 and a second-order search from its best points does the rest, in numba (`kernels/law_fit.py`). A fit of the released
@@ -24,7 +26,21 @@ STATUSES: tuple[Status, ...] = (
 
 
 class LossCurve(NamedTuple):
-    """See reference."""
+    """The fitted law in a form that exists on every face of the domain, the linear limit included. With x = E - 1:
+
+        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
+
+    where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its own value at x = top.
+
+    Attributes:
+        intercept: log10 L at N = 1, E = 1
+        size: d log10 L / d log10 N at E = 1
+        gain: change of log10 L from E = 1 to E = 1 + top, at N = 1
+        interaction: how much the gain changes per decade of N
+        rise: 1/experts; 0 in the linear limit, where ψ(x) = x/top
+        bend: 1/experts; 0 where E_max is infinite
+        top: largest E - 1 of the table, where ψ = 1
+    """
 
     intercept: float
     size: float
@@ -36,7 +52,18 @@ class LossCurve(NamedTuple):
 
 
 class RoutedFit(NamedTuple):
-    """See reference."""
+    """The best fit of the bounded law to a table.
+
+    Attributes:
+        coefficients: E_max is inf where it is unbounded; all NaN in the linear limit
+        curve: the same fit, for prediction: see `predict_curve`
+        objective: the least value of what `criterion` names
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: which piece of the domain holds the optimum
+        covariance: [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
+        rows: rows used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: RoutedCoefficients
     curve: LossCurve
@@ -78,13 +105,32 @@ def fit_routed(
     scan: int = 16,
     starts: int = 4,
 ) -> RoutedFit:
-    """See reference. With `huber` a fit takes a few milliseconds (`kernels/law_huber.py`).
+    """Fit log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d to a table, globally.
 
     Args:
-        dense_parameters, num_experts, loss, huber: see reference.
+        dense_parameters: [n], N, parameters, above 0.
+        num_experts: [n], E, at least 1; a dense model is E = 1.
+        loss: [n], L, nats per token, above 0.
+        huber: None for least squares (Clark et al. 2022), or the residual, in log10 units and above 0, beyond which a
+            row counts linearly: the sum of Huber terms, r²/2 up to huber and huber (|r| - huber/2) beyond, is minimised
+            (our choice). Above every residual it gives the least-squares fit.
         scan: points of the first scan along each axis of the domain; half as many again with `huber`.
         starts: how many of its lowest points are searched from, in each piece of the domain; twice as many with
             `huber`, whose low points can lie closer together.
+
+    Returns:
+        The fit. `objective` is within 1e-12 (relative) of the least value over the whole domain, as far as the spacing
+        of the scan can tell low points apart. With a `huber` far below the residuals, nearly a sum of absolute values,
+        there may be several of them close together.
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
+            fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ and two more are needed to tell E_start
+            from E_max), fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one
+            size, for instance). Or `huber` is not a finite number above 0.
+
+    Differs from the reference: a search from the low points of a coarse scan finds the optimum, see the file. With
+    `huber` a fit takes a few milliseconds.
     """
     return _fit_table(level_table(dense_parameters, num_experts, loss), huber, scan, starts)
 
@@ -153,7 +199,19 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the loss L that a fit predicts, whatever its status.
+
+    Args:
+        curve: `RoutedFit.curve`.
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range.
+    """
     log_size = np.log10(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
     extra = _checked("num_experts", num_experts, 1.0, strict=False) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)

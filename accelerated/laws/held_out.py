@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.held_out`.
+"""How well a law predicts runs that it was not fitted to: errors of rows left out, and forms compared by them.
+
+Step by step, with sources and examples: `routelaws.reference.laws.held_out`.
 
 What differs here: no law of the catalogue is fitted again and again; each has a short cut to the errors of rows left
 out (`_left_out.py`). Any other law is fitted fold by fold.
@@ -16,7 +18,14 @@ from .catalogue import LAWS, SHORT_CUTS, Law
 
 
 class HeldOut(NamedTuple):
-    """See reference."""
+    """The errors of rows that were left out.
+
+    Attributes:
+        errors: [n] log10 L predicted - log10 L measured; NaN where no fit could predict
+        rmsle: root of the mean square over the rows that were predicted; NaN if there are none
+        predicted: how many rows that is
+        folds: how often the law was fitted
+    """
 
     errors: np.ndarray
     rmsle: float
@@ -25,7 +34,15 @@ class HeldOut(NamedTuple):
 
 
 class Score(NamedTuple):
-    """See reference."""
+    """One form of the law in a comparison.
+
+    Attributes:
+        name: of the law
+        held_out: its errors
+        excess: mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
+        standard_error: of `excess`; NaN with fewer than two groups
+        verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
+    """
 
     name: str
     held_out: HeldOut
@@ -35,19 +52,47 @@ class Score(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """See reference."""
+    """Forms of the law side by side, each list in the order of the laws given.
+
+    Attributes:
+        leave_one_out: rows left out one at a time
+        leave_one_group_out: groups left out one at a time
+    """
 
     leave_one_out: list[Score]
     leave_one_group_out: list[Score]
 
 
 def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:
-    """See reference."""
+    """Return the error of each row under the law fitted to all others.
+
+    Args:
+        law: a record of `catalogue.LAWS`, or one like it.
+        columns: the data columns in the order of `law.columns`, [n] each.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        A HeldOut with n folds.
+
+    Raises:
+        ValueError: as `law.fit` for the whole table.
+    """
     return leave_one_group_out(law, columns, loss, np.arange(np.size(loss)))
 
 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
-    """See reference."""
+    """Return the error of each row under the law fitted to all rows of other groups.
+
+    Args:
+        law, columns, loss: as `leave_one_out`.
+        groups: [n], equal entries are one group. With the sizes N this is leave one size out.
+
+    Returns:
+        A HeldOut with one fold for each group.
+
+    Raises:
+        ValueError: as `law.fit` for the whole table, or `groups` is of another length.
+    """
     columns, loss, groups = _checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))
     fit(*columns, loss)  # what is wrong with the table is said here
@@ -68,7 +113,27 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 def compare_forms(
     laws: Sequence[Law], columns: Mapping[str, np.ndarray], loss: np.ndarray, groups: np.ndarray
 ) -> Comparison:
-    """See reference."""
+    """Return forms of the law beside each other by their held-out errors, and which one is best.
+
+    The best form is the one with the least RMSLE among those that predict the most rows. Every other form is compared
+    with it row by row: d = (its squared error) - (the best one's), over rows that both predict. The standard error of
+    the mean of d takes the groups' sums of d as independent (rows, where one row is left out at a time). It ignores
+    that folds share most of their rows, and with six sizes it may itself be off by a third. So "worse" is
+    an indication, not a test.
+
+    Args:
+        laws: records of `catalogue.LAWS`, or others like them.
+        columns: every column that one of the laws takes, by name, [n] each.
+        loss: [n], L, nats per token, above 0.
+        groups: [n], as `leave_one_group_out`.
+
+    Returns:
+        A Comparison. verdict is "best"; "worse", where the mean of d is above its standard error; "as good as the
+        best", where it is not; "predicts fewer rows" whatever its errors there; or "predicts nothing".
+
+    Raises:
+        ValueError: no law, a column is missing, or as `leave_one_group_out`.
+    """
     if not laws:
         raise ValueError("no law to compare; needed: at least one")
     for law in laws:

@@ -1,4 +1,12 @@
-"""See `routelaws.reference.laws.log_linear`.
+"""Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
+
+Step by step, with sources and examples: `routelaws.reference.laws.log_linear`.
+
+    per-size    log10 L = b(N) log10 E + d(N)                 one line for each size that was trained
+    separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
+    bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
+
+with L the loss in nats per token, N the dense parameters and E the experts (1 for a dense model).
 
 What differs here: all per-size lines are found at once from sums over the rows of each size, and the planes by a QR
 step. NumPy float64, whatever the arguments are.
@@ -15,7 +23,13 @@ _LOG_10 = math.log(10)
 
 
 class PerSizeCoefficients(NamedTuple):
-    """See reference."""
+    """The lines of the per-size law.
+
+    Attributes:
+        sizes: [m] N, parameters, rising
+        b: [m] d log10 L / d log10 E at each size
+        d: [m] log10 L of a dense model at each size
+    """
 
     sizes: np.ndarray
     b: np.ndarray
@@ -23,7 +37,13 @@ class PerSizeCoefficients(NamedTuple):
 
 
 class SeparableCoefficients(NamedTuple):
-    """See reference."""
+    """The three coefficients of the separable law.
+
+    Attributes:
+        a: d log10 L / d log10 N
+        b: d log10 L / d log10 E
+        d: log10 L at N = 1, E = 1
+    """
 
     a: float
     b: float
@@ -31,7 +51,14 @@ class SeparableCoefficients(NamedTuple):
 
 
 class BilinearCoefficients(NamedTuple):
-    """See reference."""
+    """The four coefficients of the bilinear law.
+
+    Attributes:
+        a: d log10 L / d log10 N at E = 1
+        b: d log10 L / d log10 E at N = 1
+        c: how much the slope in log10 E changes per decade of N
+        d: log10 L at N = 1, E = 1
+    """
 
     a: float
     b: float
@@ -43,7 +70,17 @@ LogLinearCoefficients = PerSizeCoefficients | SeparableCoefficients | BilinearCo
 
 
 class LogLinearFit(NamedTuple):
-    """See reference."""
+    """The best fit of one of the three laws to a table.
+
+    Attributes:
+        coefficients: those of the law that was fitted
+        objective: mean squared difference of log10 losses
+        rmsle: its square root
+        status: "interior"; a per-size fit also says how many sizes have no line
+        covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
+        rows: rows used: all that were given, but for those of sizes without a line
+        criterion: what was minimised
+    """
 
     coefficients: LogLinearCoefficients
     objective: float
@@ -57,18 +94,40 @@ class LogLinearFit(NamedTuple):
 def predict_loss(
     dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
 ) -> np.ndarray:
-    """See reference."""
+    """Return the loss L of one of the three laws.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law, of any of the three forms.
+
+    Returns:
+        L, nats per token, the broadcast shape; NaN at a size for which per-size lines have none.
+
+    Raises:
+        ValueError: an entry is out of its range.
+    """
     level, slope = _at_size(dense_parameters, coefficients)
     return np.exp(_LOG_10 * level + slope * _log_experts(num_experts))
 
 
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N. Negative where routing helps.
+
+    It has the shape of `dense_parameters`, and is NaN at a size for which per-size lines have none.
+
+    Raises:
+        ValueError: a size is not finite or not above 0.
+    """
     return _at_size(dense_parameters, coefficients)[1]
 
 
 def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return d log10 L / d log10 N at E experts: a, or a + c log10 E.
+
+    Raises:
+        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines, which have no slope in N.
+    """
     a, _, c, _ = _plane(coefficients)
     return a + c / _LOG_10 * _log_experts(num_experts)
 
@@ -76,7 +135,23 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoeffici
 def effective_parameter_count(
     dense_parameters: np.ndarray, num_experts: np.ndarray, coefficients: LogLinearCoefficients
 ) -> np.ndarray:
-    """See reference. N̄ = N · E^((b + c log10 N)/a)."""
+    """Return N̄, the size of the dense model that the law gives the same loss as (N, E).
+
+    Setting L(N̄, 1) = L(N, E) in the bilinear law leaves a log10 N̄ = a log10 N + (b + c log10 N) log10 E.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        num_experts: E, at least 1; broadcast against `dense_parameters`.
+        coefficients: the law, separable or bilinear; a must not be 0.
+
+    Returns:
+        N̄, parameters, the broadcast shape; N itself at E = 1; inf or 0 beyond the range of float64.
+
+    Raises:
+        ValueError: an entry is out of its range, a is 0 (size does not change the dense loss), or per-size lines.
+
+    Differs from the reference: computed as N̄ = N · E^((b + c log10 N)/a).
+    """
     a, b, c, _ = _plane(coefficients)
     if a == 0:
         raise ValueError("a is 0: no dense size is equivalent, since size does not change the loss")
@@ -86,7 +161,21 @@ def effective_parameter_count(
 
 
 def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return the least E at which size N reaches a loss; where 1 < E < inf, the inverse of `predict_loss`.
+
+    Args:
+        dense_parameters: N, parameters, above 0.
+        loss: the target, nats per token, above 0; broadcast against `dense_parameters`.
+        coefficients: the law, of any of the three forms.
+
+    Returns:
+        E, a real number, the broadcast shape. 1 where the dense model reaches the loss already; math.inf where no E
+        does, because routing does not help at that size (slope 0 or above) or E is beyond the largest float64; NaN at a
+        size for which per-size lines have none.
+
+    Raises:
+        ValueError: an entry is out of its range.
+    """
     level, slope = _at_size(dense_parameters, coefficients)
     short = np.log(check_range("loss", loss, above=0.0)) - _LOG_10 * level
     experts = np.where(short >= 0, 1.0, reach(short, slope, never=math.inf))
@@ -94,7 +183,20 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return the N at which E experts reach a loss: over many E, a level curve of the loss. Inverse of `predict_loss`.
+
+    Args:
+        num_experts: E, at least 1.
+        loss: the target, nats per token, above 0; broadcast against `num_experts`.
+        coefficients: the law, separable or bilinear.
+
+    Returns:
+        N, parameters, the broadcast shape; NaN where the loss does not fall with size, a + c log10 E >= 0; inf or 0
+        beyond the range of float64.
+
+    Raises:
+        ValueError: an entry is out of its range, or the coefficients are per-size lines.
+    """
     a, b, c, d = _plane(coefficients)
     log_experts = _log_experts(num_experts)
     short = np.log(check_range("loss", loss, above=0.0)) - (_LOG_10 * d + b * log_experts)
@@ -102,13 +204,36 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
 
 
 def cutoff(coefficients: LogLinearCoefficients) -> float:
-    """See reference."""
+    """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
+
+    Very ill-conditioned, as in `routed.py`. A separable law has c = 0.
+
+    Returns:
+        N_cutoff in parameters if c > 0; math.inf if c <= 0 or if it is above the largest float64; NaN if b or c is.
+
+    Raises:
+        ValueError: the coefficients are per-size lines.
+    """
     _, b, c, _ = _plane(coefficients)
     return crossing(b, c)
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """See reference."""
+    """Fit the per-size law: a straight line of log10 L in log10 E at each size.
+
+    Args:
+        dense_parameters: [n], N, parameters, above 0. Rows belong to one line if their N are equal.
+        num_experts: [n], E, at least 1.
+        loss: [n], L, nats per token, above 0.
+
+    Returns:
+        The fit. A size with fewer than two different E has no line: its rows are left out and the status counts it.
+        The covariances share one residual variance, with n - 2m degrees of freedom for m lines (our choice).
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, no size has two different E, or no row is left over
+            once every line has taken two.
+    """
     size, experts, loss = check_columns(dense_parameters=dense_parameters, num_experts=num_experts, loss=loss)
     x, y = np.log(experts) / _LOG_10, np.log(loss) / _LOG_10
     sizes, line = np.unique(size, return_inverse=True)
@@ -137,7 +262,14 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 
 
 def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """See reference."""
+    """Fit the separable law to a table.
+
+    Arguments as `fit_per_size`. The covariance has n - 3 degrees of freedom.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or size and num_experts cannot be
+            told apart (one size, one E, or one growing exactly with the other).
+    """
     x, e, y = _centred(dense_parameters, num_experts, loss, 3, "separable")
     factors = triangle(np.stack([np.ones_like(y), x.offset, e.offset], axis=1)) if x.spread and e.spread else None
     if factors is None:
@@ -151,7 +283,17 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
 
 
 def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """See reference. Only log10 N is measured from its mean, but for the test whether the rows determine the law."""
+    """Fit the bilinear law to a table.
+
+    Arguments as `fit_per_size`. The covariance has n - 4 degrees of freedom.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or size, num_experts and their
+            product cannot be told apart.
+
+    Differs from the reference: only log10 N is measured from its mean, but for the test whether the rows determine the
+    law.
+    """
     x, e, y = _centred(dense_parameters, num_experts, loss, 4, "bilinear")
     one = np.ones_like(y)
     centred = np.stack([one, x.offset, e.offset, x.offset * e.offset], axis=1)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.resampling`.
+"""What the law would have said of other tables: bootstrap and jackknife intervals.
+
+Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
 What differs here: all resamples and all folds are fitted in one compiled call (`fit_weighted`), and each quantity is
 computed for all of them at once. A thousand resamples of the released table take some tens of milliseconds
@@ -20,7 +22,14 @@ _FLOOR = {"E_start": 1.0, "E_max": 1.0}
 
 
 class Bootstrap(NamedTuple):
-    """See reference."""
+    """Percentile intervals, and what the resamples were.
+
+    Attributes:
+        intervals: value: of the table itself; low and high: percentiles, NaN if no resample has a value
+        undefined: for each quantity, resamples that determine the law and give no value
+        statuses: how many resamples had each status of `fit_routed`
+        undetermined: resamples whose rows do not determine the law
+    """
 
     intervals: list[Interval]
     undefined: list[int]
@@ -29,14 +38,29 @@ class Bootstrap(NamedTuple):
 
 
 class Jackknife(NamedTuple):
-    """See reference."""
+    """Intervals from leaving one group out at a time.
+
+    Attributes:
+        intervals: value: of the table itself; low and high: NaN where a fold has no value
+        missing: for each quantity, the groups without which it has no finite value
+    """
 
     intervals: list[Interval]
     missing: list[tuple[float, ...]]
 
 
 def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return how many times each row is drawn when n rows are drawn with replacement.
+
+    Args:
+        uniforms: [draws, n], in [0, 1): one line for each resample; u draws row floor(u n).
+
+    Returns:
+        [draws, n] whole numbers as float64; every line sums to n.
+
+    Raises:
+        ValueError: not two axes, or an entry outside [0, 1).
+    """
     uniforms = check_finite("uniforms", uniforms)
     if uniforms.ndim != 2:
         raise ValueError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
@@ -48,7 +72,18 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
 
 
 def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return how many times each row is drawn when whole groups are drawn with replacement.
+
+    Args:
+        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
+        groups: [n], equal entries are one group.
+
+    Returns:
+        [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
+
+    Raises:
+        ValueError: as `bootstrap_weights`, or `uniforms` does not have one column for each group.
+    """
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
         raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
@@ -63,7 +98,22 @@ def bootstrap(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Bootstrap:
-    """See reference."""
+    """Return percentile intervals of what the bounded law says in resamples of the table.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        weights: [draws, n], whole numbers of at least 0, how often each resample has each row.
+        quantities: as `profile_intervals`, but for "observation".
+        level: between 0 and 1: how large a share of the resamples lies between low and high.
+
+    Returns:
+        A Bootstrap. Of the m values of a quantity in rising order, low is the one at place (m - 1)(1 - level)/2 from
+        below and high the one at that place from above, counted from 0 and rounded outwards to a whole place.
+
+    Raises:
+        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
+            "observation", or the weights are of another shape, negative, or not whole.
+    """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
     quantities = _check_asked(quantities, level)
@@ -94,7 +144,26 @@ def jackknife(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Jackknife:
-    """See reference."""
+    """Return intervals of what the bounded law says, from leaving out one group of rows at a time.
+
+    With v of the whole table and vᵢ without group i, the pseudo-values m v - (m - 1) vᵢ of the m groups have the
+    standard error √((m - 1)/m · Σ (vᵢ - mean)²), and the interval is v ± q · that, q Student's quantile with m - 1
+    degrees of freedom. E_start, E_max, N_cutoff, effective parameters and losses are taken in log10; ends of E_start
+    and E_max below 1 are put at 1.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        groups: [n], equal entries are one group; with the sizes N this is leave one size out.
+        quantities: as `profile_intervals`, but for "observation".
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        A Jackknife.
+
+    Raises:
+        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
+            "observation", or fewer than two groups.
+    """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
     quantities = _check_asked(quantities, level)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.uncertainty`.
+"""How far the data pin the law down: profile-likelihood intervals for whatever the law says.
+
+Step by step, with sources and examples: `routelaws.reference.laws.uncertainty`.
 
 What differs here: the ends at one shape come from the reduced table of `kernels/law_fit.py`, the search for each end
 runs compiled (`kernels/law_intervals.py`), and Student's quantile is SciPy's. An interval takes some milliseconds.
@@ -30,7 +32,21 @@ _AT_EXPERTS = ("gain", "prediction", "observation", "effective_parameters")
 
 
 class Quantity(NamedTuple):
-    """See reference."""
+    """What an interval is asked for, from what the rows show almost directly to what they show hardly at all:
+
+        prediction, observation   L of the law at (N, E), and of one more run there                       nats
+        gain                      change of log10 L from E = 1 to E experts at size N
+        slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
+        effective_parameters      the dense size that is worth as much as (N, E)                          parameters
+        a, b, c, d                the law's own coefficients (b is the slope at N = 1)
+        E_start, E_max            where effective experts start and end                                   experts
+        N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
+
+    Attributes:
+        name: one of these
+        N: size, parameters, above 0: for all but the coefficients and N_cutoff
+        E: experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
+    """
 
     name: str
     N: float = math.nan
@@ -38,7 +54,16 @@ class Quantity(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """See reference."""
+    """A value of the best fit and the values that the data do not reject, in the units of the quantity.
+
+    Attributes:
+        quantity: what was asked for
+        value: NaN where the fit has none (E_start and E_max in the linear limit)
+        low: may be -inf, or 0 for a size
+        high: may be inf
+        level: confidence level
+        extrapolated: a statement about sizes or expert counts outside those of the table
+    """
 
     quantity: Quantity
     value: float
@@ -49,7 +74,15 @@ class Interval(NamedTuple):
 
 
 class SlopeInterval(NamedTuple):
-    """See reference."""
+    """s(N₀) = b + c log10 N₀ at each size asked for; all arrays [m].
+
+    Attributes:
+        at: N₀, parameters
+        slope: at the optimum; -inf or inf in the linear limit
+        low: may be -inf
+        high: may be inf
+        extrapolated: bool: N₀ lies outside the sizes of the table
+    """
 
     at: np.ndarray
     slope: np.ndarray
@@ -59,7 +92,16 @@ class SlopeInterval(NamedTuple):
 
 
 class GainInterval(NamedTuple):
-    """See reference."""
+    """g(N₀), the change of log10 L from E = 1 to E = experts at each size asked for; all arrays [m].
+
+    Attributes:
+        at: N₀, parameters
+        experts: E_top
+        gain: at the optimum
+        low: lower ends
+        high: upper ends
+        extrapolated: bool: N₀ lies outside the sizes of the table
+    """
 
     at: np.ndarray
     experts: float
@@ -76,7 +118,22 @@ def profile_intervals(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> list[Interval]:
-    """See reference."""
+    """Return the profile-likelihood interval of each quantity under the bounded law.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        quantities: what to report.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
+        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf where c <= 0 is not rejected, `low` is the
+        least size at which b + c log10 N = 0 with c > 0 is not rejected, and in the linear limit, where b and c have no
+        value but their ratio has one, it is that ratio's.
+
+    Raises:
+        ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+    """
     table = level_table(dense_parameters, num_experts, loss)
     quantities = [check_quantity(quantity) for quantity in quantities]
     freedom = table.log_loss.size - _COEFFICIENTS
@@ -94,7 +151,20 @@ def profile_intervals(
 
 
 def verdict(interval: Interval) -> str:
-    """See reference."""
+    """Return in words how far the data pin a quantity down. The rules are our choice.
+
+    An end counts as open where it is NaN, infinite, or the edge of what the quantity can be (E_start and E_max at 1, a
+    size at 0). Narrow is: the ends differ by no more than half of the value; for E_start, E_max and sizes, by no more
+    than a factor of 2; for losses, of 1.05.
+
+    Returns:
+        "pinned down": both ends are there and the interval is narrow;
+        "soft": both ends are there, and it is not; "soft, sign open": and 0 lies inside;
+        "loose": as soft, and one end is more than ten times the other;
+        "bounded from above only" or "bounded from below only": one end is open;
+        "not identified": both are.
+        Each followed by ", extrapolated" where that is so.
+    """
     name, value, low, high = interval.quantity.name, interval.value, interval.low, interval.high
     least = 1.0 if name in ("E_start", "E_max") else 0.0 if name in _LOGARITHMIC else -math.inf
     closed = (low > least, high < math.inf)  # False for NaN
@@ -120,7 +190,19 @@ def _narrow(name: str, value: float, low: float, high: float) -> bool:
 def slope_interval(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, at: np.ndarray, level: float = 0.95
 ) -> SlopeInterval:
-    """See reference."""
+    """Return the slope b + c log10 N₀ and its profile-likelihood interval at each size.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        at: [m] or a number, the sizes N₀, parameters, above 0.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        A SlopeInterval with low <= slope <= high.
+
+    Raises:
+        ValueError: as `fit_routed`, or `at` or `level` is out of its range.
+    """
     sizes = _sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
     return SlopeInterval(sizes, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
@@ -134,7 +216,20 @@ def gain_interval(
     experts: float | None = None,
     level: float = 0.95,
 ) -> GainInterval:
-    """See reference."""
+    """Return the predicted change of log10 L from E = 1 to `experts`, and its interval, at each size.
+
+    Args:
+        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        at: [m] or a number, the sizes N₀, parameters, above 0.
+        experts: E_top, above 1; the largest E of the table if None.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        A GainInterval with low <= gain <= high; finite unless `experts` is.
+
+    Raises:
+        ValueError: as `slope_interval`, or `experts` is not a finite number above 1.
+    """
     table, sizes = level_table(dense_parameters, num_experts, loss), _sizes(at)
     experts = float(table.extra[-1] + 1 if experts is None else experts)
     if not (math.isfinite(experts) and experts > 1):
@@ -144,7 +239,24 @@ def gain_interval(
 
 
 def student_quantile(level: float, degrees: int) -> float:
-    """See reference."""
+    """Return q such that a Student t variable lies in [-q, q] with probability `level`.
+
+    With t = √degrees · tan θ the density becomes cos(θ)^(degrees - 1) up to a factor, so
+
+        P(|t| <= q) = ∫₀^arctan(q/√degrees) cos(θ)^(degrees-1) dθ / ∫₀^(π/2) cos(θ)^(degrees-1) dθ
+
+    which is integrated by Gauss-Legendre and inverted by bisection in θ.
+
+    Args:
+        level: between 0 and 1.
+        degrees: degrees of freedom, at least 1.
+
+    Returns:
+        q > 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; needed: a number between 0 and 1")
     if degrees < 1:
@@ -155,7 +267,7 @@ def student_quantile(level: float, degrees: int) -> float:
 
 
 def check_quantity(quantity: Quantity) -> Quantity:
-    """See reference."""
+    """Return the quantity; ValueError unless its name is known and the N and E that it needs are in range."""
     name = quantity.name
     if name not in _KINDS:
         raise ValueError(f"quantity {name!r} is not known; allowed: {', '.join(_KINDS)}")

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.base`.
+"""BASE: tokens are shared out among the experts exactly, each expert getting as many as every other.
+
+Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
 What differs: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
@@ -59,12 +61,21 @@ _SHRINK = 4.0  # how much smaller the increment gets each time
 
 
 class Assignment(NamedTuple):
-    """See reference. With method "auction" the gap is that of an approximate optimum."""
+    """A balanced assignment and the proof of how good it is.
 
-    expert: jax.Array  # [T, k] int32
-    objective: jax.Array  # []
-    prices: jax.Array  # [E]
-    gap: jax.Array  # []
+    Attributes:
+        expert: [T, k] integers, the experts of each token, largest score first; distinct within a row
+        objective: sum of the scores of the chosen experts
+        prices: [E] in units of the scores, the least of them 0
+        gap: dual_bound of the prices less the objective: at least 0 but for rounding, 0 at an optimum
+
+    Differs from the reference: expert is int32. With method "auction" the gap is that of an approximate optimum.
+    """
+
+    expert: jax.Array
+    objective: jax.Array
+    prices: jax.Array
+    gap: jax.Array
 
 
 def balanced_assignment(
@@ -75,15 +86,28 @@ def balanced_assignment(
     method: str = "host",
     epsilon: float | None = None,
 ) -> Assignment:
-    """See reference. Scores below float32 are raised to float32.
+    """Return the best of all assignments in which every expert has floor(T k / E) or ceil(T k / E) tokens.
 
     Args:
-        scores: [T, E].
-        k: experts per token.
-        mask: [T] bool, True for a real token.
-        method: one of `METHODS`.
+        scores: [T, E], finite.
+        k: experts per token, 1 <= k <= E; they are distinct.
+        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
+            count nowhere: T above is the number of real ones, and their scores alone have to be finite.
+        method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
+            "auction" stays on the device and is exact up to a stated increment; of equally good assignments it finds
+            any.
         epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. It is
             raised to what can be told apart from the prices: 4 E times the spread times the precision of the scores.
+
+    Returns:
+        `Assignment`. Ties: of equally good assignments the one that gives token 0 the lowest expert that any of them
+        gives it, then token 1 the lowest that is left to it, and so on.
+
+    Raises:
+        ValueError: the scores are not [T, E], k is out of range, the method is unknown, or the mask has another shape.
+
+    Differs from the reference: scores below float32 are raised to float32. Where one is not finite, or no token is
+    real, objective, prices and gap are NaN.
     """
     _check_group("scores", scores)
     if method not in METHODS:
@@ -111,7 +135,21 @@ def balanced_assignment(
 
 
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
-    """See reference."""
+    """Return a number that no balanced assignment with k experts per token exceeds, whatever the prices.
+
+    Args:
+        scores: [T, E], finite.
+        prices: [E], finite. Adding a constant to all of them changes nothing.
+        k: experts per token, 1 <= k <= E; they are distinct.
+
+    Returns:
+        Σₜ (the k largest of sₜₑ − pₑ) + ⌊T k / E⌋ Σₑ pₑ + (the T k mod E largest pₑ).
+
+    Raises:
+        ValueError: k is out of range.
+
+    Differs from the reference: what is not finite is carried into the bound.
+    """
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
     everyone, more = divmod(num_tokens * k, num_experts)
@@ -131,7 +169,32 @@ def base_router(
     method: str = "host",
     epsilon: float | None = None,
 ) -> Routing:
-    """See reference; `method` and `epsilon` are those of `balanced_assignment`."""
+    """Route a group of tokens by BASE.
+
+    Args:
+        logits: [T, E], finite; the scores.
+        k: experts per token, 1 <= k <= E.
+        training: select by the balanced assignment (not causal); otherwise the largest logits (causal, any group).
+        gate: "sigmoid" (as the authors' code, in fairseq) or "softmax" of the logits, over all experts whatever k is.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
+            gate 0 and count nowhere.
+        method: see `balanced_assignment`.
+        epsilon: see `balanced_assignment`.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each of a token's experts.
+
+    Raises:
+        ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or the mask has
+            another shape.
+
+    Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
+    are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
+
+    Differs from the reference: a logit that is not finite makes the gate of its token NaN, and in training the residual
+    too.
+    """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.expert_choice`, above all for when it is causal.
+"""Expert choice: each expert takes the C tokens it scores highest. Perfect balance, but not every token is taken.
+
+Step by step, with sources and examples: `routelaws.reference.routers.expert_choice`.
 
 What differs: logits below float32 are raised to float32; the selection passes through `stop_gradient`; all experts run
 as one batched matrix product. A logit that is not finite does not raise: it is carried into the gates.
@@ -12,7 +14,7 @@ from ..experts import _capacity_of_real, expert_capacity, expert_ffn
 from ..notation import ExpertChoice, _at_least_float32, _check_group, _masked_rows, _real_tokens, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
-"""See reference."""
+"""Ways to turn logits into scores."""
 
 
 def expert_choice_router(
@@ -23,7 +25,28 @@ def expert_choice_router(
     held: ExpertChoice | None = None,
     mask: jax.Array | None = None,
 ) -> ExpertChoice:
-    """See reference."""
+    """Give each expert the C tokens of the group that it scores highest.
+
+    A causal model needs groups that hold one position of several sequences, see `group_by_position`.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z of one group.
+        capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
+        score: "softmax" over the experts, or "sigmoid".
+        held: a choice for the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. C is counted over them.
+
+    Returns:
+        `ExpertChoice`.
+
+    Raises:
+        ValueError: the logits are not [T, E], c <= 0, the score is unknown, or the mask has another shape.
+
+    Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
+
+    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
+    With a mask the shapes stay those of T tokens.
+    """
     _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     num_tokens, num_experts = logits.shape
@@ -50,19 +73,42 @@ def expert_choice_router(
 
 
 def selection_scores(logits: jax.Array, score: str) -> jax.Array:
-    """See reference."""
+    """Return [T, E], what an expert compares: log softmax(z), or z itself for the sigmoid, whose order is the same."""
     return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
 
 
 def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice) -> jax.Array:
-    """See reference."""
+    """Send the tokens that each expert chose through it, and add up what comes back.
+
+    Args:
+        params: {"up": [E, d, f], "down": [E, f, d]}.
+        x: [T, d].
+        choice: of the same group.
+
+    Returns:
+        [T, d]; 0 for a token that nobody took.
+    """
     outputs = choice.gate[..., None] * expert_ffn(params["up"], params["down"], x[choice.token])  # [E, C, d]
     # Added up in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)
 
 
 def group_by_position(x: jax.Array, group_size: int) -> jax.Array:
-    """See reference."""
+    """Rearrange a batch so that each group holds one position of `group_size` sequences.
+
+    Groups are meant for a loop or a `vmap` over the first axis. With groups of one sequence each token is alone and is
+    taken by every expert.
+
+    Args:
+        x: [b, S, ...].
+        group_size: sequences per group; divides b.
+
+    Returns:
+        [b S / group_size, group_size, ...]: for each set of neighbouring sequences, position after position.
+
+    Raises:
+        ValueError: the group size does not divide b.
+    """
     batch, length = x.shape[:2]
     if group_size < 1 or batch % group_size:
         raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
@@ -71,7 +117,18 @@ def group_by_position(x: jax.Array, group_size: int) -> jax.Array:
 
 
 def ungroup_by_position(grouped: jax.Array, sequence_length: int) -> jax.Array:
-    """See reference."""
+    """Undo `group_by_position`.
+
+    Args:
+        grouped: [b S / group_size, group_size, ...].
+        sequence_length: S.
+
+    Returns:
+        [b, S, ...].
+
+    Raises:
+        ValueError: the sequence length does not divide the number of groups.
+    """
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or groups % sequence_length:
         raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.hash_layer`.
+"""HASH: each token id always goes to the same experts; nothing is learned.
+
+Step by step, with sources and examples: `routelaws.reference.routers.hash_layer`.
 
 What differs: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative one wraps like any
 remainder; in `table_router` and `fixed_router` what is out of range gets a gate that is not a number, on which a
@@ -19,23 +21,45 @@ from ..errors import InputError, _check_k
 from ..notation import Routing, _masked_rows, _padded_experts, _real_tokens, check_finite, one_hot
 
 HASH_GATES = ("mean", "sum")
-"""See reference."""
+"""Constant gates: 1/k, or 1 (for MultiHash)."""
 
 _ENTRIES = 2**24
 """Distances that are held at a time."""
 
 
 class Clusters(NamedTuple):
-    """See reference; NumPy."""
+    """Token embeddings in groups around centres.
 
-    centres: np.ndarray  # [clusters, d]
-    cluster: np.ndarray  # [V]
+    Attributes:
+        centres: [clusters, d]
+        cluster: [V] integers, the nearest centre of each token, ties to the lower index
+        rounds: how often the centres were moved
+        converged: the last move changed no token's cluster
+    """
+
+    centres: np.ndarray
+    cluster: np.ndarray
     rounds: int
     converged: bool
 
 
 def hash_layer(token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None) -> Routing:
-    """See reference."""
+    """Route every token by the remainder of its id.
+
+    Args:
+        token_ids: [T] integers >= 0.
+        num_experts: E >= 1.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
+
+    Raises:
+        ValueError: E < 1, ids that are not integers, or a mask of another shape.
+
+    Differs from the reference: a negative id wraps, like any remainder. With a mask that has no real token, plan and
+    loads are NaN.
+    """
     if num_experts < 1:
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not jnp.issubdtype(token_ids.dtype, jnp.integer):
@@ -51,7 +75,24 @@ def table_router(
     gate: str = "mean",
     mask: jax.Array | None = None,
 ) -> Routing:
-    """See reference."""
+    """Route every token by the table's row for it.
+
+    Args:
+        token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
+        table: [V, k] integers in [0, E), distinct within a row.
+        num_experts: E.
+        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: see `fixed_router`.
+
+    Differs from the reference: an id or an expert that is out of range gets a gate that is NaN, on which a training
+    loop stops.
+    """
     # A negative index would count from the end.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
     expert = jnp.take(jnp.asarray(table), ids, axis=0, mode="fill", fill_value=-1)
@@ -59,7 +100,23 @@ def table_router(
 
 
 def fixed_router(expert: jax.Array, num_experts: int, *, gate: str = "mean", mask: jax.Array | None = None) -> Routing:
-    """See reference."""
+    """Return the routing in which the experts are given.
+
+    Args:
+        expert: [T, k] integers in [0, E), distinct within a row.
+        num_experts: E.
+        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: the gate is unknown, or the mask has another shape.
+
+    Differs from the reference: an index that is out of range gets a gate that is NaN; repeated ones in a row are not
+    looked for. With a mask that has no real token, plan and loads are NaN.
+    """
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     expert = jnp.asarray(expert, jnp.int32)
@@ -93,7 +150,37 @@ def _steps(num_experts, k):
 
 
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
-    """See reference."""
+    """Return [V, k], the remainder of the id, and further choices at equal steps from it.
+
+    Choice j of token t is (t + j s) mod E. The ids come in runs of E: 0 to E − 1, E to 2 E − 1 and so on. A run has one
+    step s, and the next run has the next one of those with which the k choices of a token differ, in rising order from
+    (E − 1) // k on and then from the smallest again. (Our choice; hash tables with open addressing know it as double
+    hashing: the remainder says where to begin, the quotient how far to step.)
+
+    In a run each choice is the first one turned round the circle of experts, so that it names every expert once. It
+    follows that
+
+    - of the whole vocabulary, by each choice, no expert gets more than one token more than another;
+    - where ids are in order of frequency, no expert has a larger load by any choice than expert 0 has by the first
+      choice, which gives it the most frequent token of every run. So the loads of all k choices together are at least
+      as even as those of k = 1.
+
+    The first step keeps the most frequent tokens apart: their k experts lie about E / k from each other, and of the E
+    tokens in the first run no two have the same set of them if k < E.
+
+    What is not balanced: the k experts of the most frequent token have its whole share; a vocabulary that is not in
+    order of frequency is even in numbers of tokens only; and in one batch anything can happen. There are at most
+    E (E − 1) / 2 different sets of experts, since a step and its negative give the same ones; random tables have more
+    where k > 2.
+
+    Args:
+        vocab_size: V.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: k is out of range.
+    """
     _check_k(k, num_experts)
     ids, steps = np.arange(vocab_size), _steps(num_experts, k)
     step = steps[ids // num_experts % len(steps)]
@@ -101,7 +188,15 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
 
 
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
-    """See reference."""
+    """Return [V, k] experts drawn uniformly, without repeats within a row.
+
+    Args:
+        uniforms: [V, k] in [0, 1), k <= E.
+        num_experts: E.
+
+    Raises:
+        ValueError: a uniform is outside [0, 1), or k is out of range.
+    """
     uniforms = check_finite("uniforms", np.asarray(uniforms, np.float64))
     _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
@@ -111,7 +206,33 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """See reference. The experts are sorted for a token only if fewer than k are near the emptiest: about V E steps."""
+    """Return [V, k]: the most frequent token first, each into the emptiest expert and k − 1 others that are nearly so.
+
+    The others are the next on a walk round the circle of experts, from the emptiest in equal steps, among those that
+    are fuller than the emptiest by less than the token's count. Only where fewer than k are near enough, the k emptiest
+    are taken. The step is another one for each token. (Our choice: if always the k emptiest were taken, they would stay
+    equally full, and E / k groups of experts would each serve the same tokens for ever, as if they were one expert.)
+
+    Ties: of equally frequent tokens the lower id goes first; of equally full experts the one with fewer tokens in its
+    table is emptier, then the lower index. So tokens that were never seen are spread too.
+
+    The fullest and the emptiest expert differ by at most twice the count of the most frequent token, and with k = 1 by
+    at most that count. This holds before the first token, and each token keeps it true. An expert on the walk that gets
+    a token of count c ends less than 2 c above what the emptiest had (with k = 1 it is the emptiest, and ends c above).
+    Where the k emptiest are taken, they keep their distances from each other, and end at most c above the others, which
+    were no emptier.
+
+    Args:
+        counts: [V] integers >= 0, how often each token occurs in a corpus.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: the counts are not integers >= 0, or k is out of range.
+
+    Differs from the reference: the experts are sorted for a token only if fewer than k are near the emptiest: about V E
+    steps.
+    """
     counts = np.asarray(counts)
     _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
@@ -135,7 +256,25 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
-    """See reference."""
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres, so that nothing is left to chance.
+
+    In each round every centre moves to the mean of its tokens and every token to its nearest centre. A centre without
+    tokens stays where it is.
+
+    Args:
+        embeddings: [V, d], finite.
+        centres: [clusters, d], finite, the initial centres.
+        max_rounds: most moves of the centres; with 0 each token goes to the nearest initial centre.
+
+    Returns:
+        `Clusters`.
+
+    Raises:
+        ValueError: an entry is not finite.
+
+    Differs from the reference: distances come from one matrix product, so two centres that are equally near are told
+    apart by rounding unless the numbers are whole.
+    """
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     centres = check_finite("centres", np.asarray(centres, np.float64))
     cluster, rounds, converged = _nearest(embeddings, centres), 0, False
@@ -165,7 +304,18 @@ def _nearest(embeddings, centres):
 
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
-    """See reference."""
+    """Return [V, k], the k nearest centres of each token: one expert per cluster.
+
+    Args:
+        clusters: from `cluster_tokens`, with E centres.
+        embeddings: [V, d], finite.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: an entry is not finite, or k is out of range.
+
+    Differs from the reference: equally near centres as in `cluster_tokens`.
+    """
     _check_k(k, len(clusters.centres))
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     table = np.zeros((len(embeddings), k), np.int32)
@@ -175,14 +325,41 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
 
 
 def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """See reference."""
+    """Return [V, k] in which the tokens of one cluster are dealt out to the experts in turn.
+
+    Tokens are put in order of cluster, then of id, and their place in that order is what `modulo_table` is asked about.
+    So by each choice no expert gets more than one token of the vocabulary more than another. Of a cluster it gets at
+    most two more, one more by the first choice: a cluster is a part of a run of places, whole runs, and a part of
+    another. How often tokens occur is not looked at, so the loads are about as even as those of a random table.
+
+    Args:
+        cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.
+        num_experts: E.
+        k: experts per token, 1 <= k <= E.
+
+    Raises:
+        ValueError: k is out of range.
+    """
     place = np.empty(len(cluster), np.int64)
     place[np.argsort(np.asarray(cluster), kind="stable")] = np.arange(len(cluster))
     return modulo_table(len(cluster), num_experts, k)[place]
 
 
 def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
-    """See reference."""
+    """Return [V, k] indices into a bank of k E narrow experts: number j E + e is segment j of expert e.
+
+    With up [E, d, f] and down [E, f, d] the bank is the same weights cut into k segments of f/k hidden units, segments
+    first: [k E, d, f/k] and [k E, f/k, d]. Route with `table_router(ids, multi_hash(table, E), k * E, gate="sum")`.
+
+    Args:
+        table: [V, k] integers in [0, E), column j the j-th hash; columns may agree in a row.
+        num_experts: E.
+
+    Raises:
+        ValueError: an index is out of range.
+
+    Source: Roller et al. 2021, as we read it.
+    """
     table = np.asarray(table)
     if table.size and not (0 <= table.min() and table.max() < num_experts):
         raise InputError(f"the table reaches from {table.min()} to {table.max()}; allowed: 0 to {num_experts - 1}")
@@ -190,7 +367,18 @@ def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array, num_experts: int) -> jax.Array:
-    """See reference."""
+    """Return [T, 1], the expert of each pair of tokens: (tables[0, previous] + tables[1, current]) mod E.
+
+    With two independent random tables every pair has a uniform expert, and any two pairs are independent.
+
+    Args:
+        token_ids: [T] integers in [0, V).
+        previous: [T] integers in [0, V), the ids before them.
+        tables: [2, V] integers in [0, E), such as two columns of `random_table`.
+        num_experts: E.
+
+    Differs from the reference: an id that is not in the tables gets expert -1.
+    """
     tables, vocab_size = jnp.asarray(tables), tables.shape[1]
     inside = (token_ids >= 0) & (token_ids < vocab_size) & (previous >= 0) & (previous < vocab_size)
     expert = (tables[0, previous] + tables[1, token_ids]) % num_experts
@@ -198,11 +386,19 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
 
 
 def previous_tokens(token_ids: jax.Array, start: int = 0) -> jax.Array:
-    """See reference."""
+    """Return the id before each token of a sequence, and `start` before the first.
+
+    Args:
+        token_ids: [..., S] integers; sequences lie along the last axis and do not see each other.
+        start: the id that stands before the first token.
+    """
     first = jnp.full_like(token_ids[..., :1], start)
     return jnp.concatenate([first, token_ids[..., :-1]], axis=-1)
 
 
 def position_ids(token_ids: jax.Array) -> jax.Array:
-    """See reference; int32."""
+    """Return the position of each token in its sequence, from 0, in the shape of token_ids [..., S].
+
+    Differs from the reference: int32.
+    """
     return jnp.broadcast_to(jnp.arange(token_ids.shape[-1], dtype=jnp.int32), token_ids.shape)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.mixture_of_tokens`, above all for which groups are causal.
+"""Mixture of Tokens: each expert works on one weighted mean of the group's tokens, and every token gets a share of it.
+
+Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
 What differs: controller and weights are computed in float32 at least, the rest in the type of x. Under `vmap` over n
 groups the experts see all groups at once, one batched matrix product `[E, n, d] x [E, d, f]`. What is not a number
@@ -16,20 +18,46 @@ from ..experts import gelu
 from ..notation import _at_least_float32, _check_group, top_k_indices
 
 ACTIVATIONS = ("gelu", "relu")
-"""See reference."""
+"""Names of the nonlinearities φ of the experts."""
 
 
 class MixtureOutput(NamedTuple):
-    """See reference."""
+    """What a Mixture-of-Tokens layer returns for one group.
 
-    output: jax.Array  # [g, d]
-    weights: jax.Array  # [g, E]
+    Attributes:
+        output: [g, d]
+        weights: [g, E], share of each token in each expert's mixture; columns sum to 1 over the real tokens
+    """
+
+    output: jax.Array
+    weights: jax.Array
 
 
 def mixing_weights(
     logits: jax.Array, temperature: float = 1.0, *, one_hot: bool = False, mask: jax.Array | None = None
 ) -> jax.Array:
-    """See reference."""
+    """Return how much of each token goes into the mixture of each expert.
+
+    Args:
+        logits: [g, E], finite; what the controller gives each token of the group for each expert.
+        temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
+        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; no gradient, and the
+            temperature does not matter.
+        mask: [g] bool, True for a real token; a padded one has weight 0 and its logits are not looked at.
+
+    Returns:
+        [g, E]; each column sums to 1.
+
+    Raises:
+        ValueError: the logits are not [g, E], or the temperature is not one number above 0.
+
+    Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
+
+    Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
+
+    Differs from the reference: float32 at least. What is not finite is carried into the weights, and a traced
+    temperature that is not above 0 gives NaN. Where no token is real the weights are 0.
+    """
     _check_group("logits", logits)
     _check_temperature(temperature)
     logits = _at_least_float32(logits)
@@ -75,7 +103,29 @@ def mixture_of_tokens(
     activation: str = "gelu",
     mask: jax.Array | None = None,
 ) -> MixtureOutput:
-    """See reference."""
+    """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
+
+    Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
+
+    Args:
+        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
+        x: [g, d], one group.
+        temperature: see `mixing_weights`.
+        one_hot: see `mixing_weights`.
+        activation: of the experts, "gelu" or "relu".
+        mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
+
+    Returns:
+        `MixtureOutput`.
+
+    Raises:
+        ValueError: the activation is unknown, or as `mixing_weights`.
+
+    Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
+
+    Differs from the reference: controller and weights are computed in float32 at least, the rest in the dtype of x. A
+    group without a real token gets 0.
+    """
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if mask is not None:
@@ -96,7 +146,21 @@ def _activate(x, activation):
 
 
 def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:
-    """See reference."""
+    """Rearrange a batch so that each group holds `group_size` neighbouring positions of one sequence.
+
+    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only; a language model that predicts
+    the next token needs `expert_choice.group_by_position`.
+
+    Args:
+        x: [b, S, ...].
+        group_size: positions per group; divides S.
+
+    Returns:
+        [b S / group_size, group_size, ...], sequence after sequence.
+
+    Raises:
+        ValueError: the group size does not divide S.
+    """
     length = x.shape[1]
     if group_size < 1 or length % group_size:
         raise InputError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
@@ -104,7 +168,18 @@ def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:
 
 
 def ungroup_within_sequence(grouped: jax.Array, sequence_length: int) -> jax.Array:
-    """See reference."""
+    """Undo `group_within_sequence`.
+
+    Args:
+        grouped: [b S / group_size, group_size, ...].
+        sequence_length: S.
+
+    Returns:
+        [b, S, ...].
+
+    Raises:
+        ValueError: the groups do not make up whole sequences.
+    """
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or sequence_length % group_size or groups * group_size % sequence_length:
         raise InputError(

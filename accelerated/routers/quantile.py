@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.quantile`.
+"""Quantile balancing: a bias for each expert, moved to where the experts of a batch would be balanced.
+
+Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
 What differs: logits and bias enter the choice and the step through `stop_gradient`. An entry that is not finite does
 not raise: the whole new bias is NaN then, and so is the gate of each token that has such a logit, or of all of them
@@ -28,7 +30,27 @@ def quantile_bias(
     mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
-    """See reference. Everything below float32 is raised to float32; `axis_name`: see the docstring of the module."""
+    """Return the bias after steps on one batch.
+
+    Args:
+        scores: [T, E], finite; the raw router logits.
+        bias: [E], finite; from the batch before, at first zeros.
+        k: experts per token, 1 <= k <= E.
+        num_steps: how many steps on these scores; a router takes one.
+        mask: [T] bool, True for a real token; the others count for nothing, and T is the number of real ones.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are spread: each member takes the
+            step on its own tokens, and the mean of the biases is what the step gives.
+
+    Returns:
+        [E] in units of the scores, mean 0 (at k = E the bias as it came). For k < E, `base.dual_bound`(scores, bias, k)
+        never rises.
+
+    Raises:
+        ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or the mask has another shape.
+
+    Differs from the reference: float32 at least. An entry that is not finite makes the whole new bias NaN; a group
+    without a real token leaves the bias as it is.
+    """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])
     num_tokens, num_experts = scores.shape
@@ -60,7 +82,31 @@ def quantile_router(
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
-    """See reference; `axis_name`: see the docstring of the module."""
+    """Route a group of tokens by their logits less the bias, in training and in evaluation alike.
+
+    Args:
+        logits: [T, E], finite.
+        bias: [E], finite; see `quantile_bias`.
+        k: experts per token, 1 <= k <= E.
+        gate: "sigmoid" or "softmax" of the logits, in which the bias has no part.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        held: a routing of the same group whose selection is used instead of a new one.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here. T, load and residual are then those of all; each member returns its own rows.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or the
+            mask has another shape.
+
+    Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
+    index.
+
+    Differs from the reference: a logit that is not finite makes the gate of its token NaN, and such a bias all gates.
+    Choice and bias carry no gradient.
+    """
     _check_group("logits", logits)
     _check_bias(bias, jnp.shape(logits)[1])
     num_tokens, num_experts = logits.shape

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.reinforce`.
+"""RL-R: the router is a policy over the experts and learns by REINFORCE.
+
+Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
 What differs: everything below float32 is raised to float32, and what carries no gradient passes through
 `stop_gradient`. A row of logits with an entry that is not finite does not raise: its gates, its plan, its
@@ -27,14 +29,23 @@ from ..notation import (
 
 
 class PolicyTerms(NamedTuple):
-    """See reference."""
+    """What a routed block adds to the training loss, and its parts, each without its weight.
 
-    loss: jax.Array  # []
-    policy: jax.Array  # []
-    baseline: jax.Array  # []
-    entropy: jax.Array  # []
-    balance: jax.Array  # []
-    advantage: jax.Array  # [T]
+    Attributes:
+        loss: [], policy_weight policy + baseline_weight baseline − entropy_weight entropy + balance_weight balance
+        policy: [], −mean of advantage times log-probability
+        baseline: [], mean squared difference of reward and value
+        entropy: [], mean over tokens, in nats
+        balance: [], 1 when all experts have the same load
+        advantage: [T], what the policy term used; a constant for the gradient; 0 for padding
+    """
+
+    loss: jax.Array
+    policy: jax.Array
+    baseline: jax.Array
+    entropy: jax.Array
+    balance: jax.Array
+    advantage: jax.Array
 
 
 def reinforce_router(
@@ -46,7 +57,31 @@ def reinforce_router(
     held: Routing | None = None,
     mask: jax.Array | None = None,
 ) -> Routing:
-    """See reference. No gradient goes through any field."""
+    """Draw the experts of each token from its policy, or take the most probable ones.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        k: experts per token, 1 <= k <= E.
+        gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
+        nucleus: see `log_policy`.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, True for a real token; all are if None.
+
+    Returns:
+        `Routing`; `gate` is 1/k, `plan` is π / T, the probabilities that the first choice is drawn from in training.
+
+    Raises:
+        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or the mask has another
+            shape.
+
+    Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
+    logits); ties go to the lower index.
+
+    Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
+
+    Differs from the reference: float32 at least. A row of logits that is not finite gets gates and a plan that are NaN.
+    No gradient goes through any field.
+    """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     logits = _prepared(jax.lax.stop_gradient(logits), mask)
@@ -68,7 +103,27 @@ def reinforce_router(
 
 
 def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
-    """See reference."""
+    """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
+
+    The nucleus is the smallest set of most probable experts whose mass is at least `nucleus`, and has at least k
+    members. Which experts belong to it is a constant for the gradient; at nucleus = 1 all do.
+
+    Args:
+        logits: [T, E], finite.
+        k: experts per token, 1 <= k <= E.
+        nucleus: mass to keep, 0 < nucleus <= 1.
+
+    Returns:
+        [T, E]; exp of a row sums to 1.
+
+    Raises:
+        ValueError: the logits are not [T, E], or k or the nucleus is out of range.
+
+    Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
+    lower index.
+
+    Differs from the reference: float32 at least. A row that is not finite gives NaN.
+    """
     _check_group("logits", logits)
     logits = _prepared(logits)
     return _log_softmax(logits, _nucleus(logits, k, nucleus))
@@ -94,7 +149,29 @@ def _nucleus(logits, k, nucleus):
 
 
 def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) -> jax.Array:
-    """See reference. Entries are picked by a comparison, whose gradient, unlike that of a gather, is no scatter."""
+    """Return the log-probability of drawing these experts in this order, without replacement.
+
+        Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
+
+    With `expert` fixed it is a differentiable function of the logits.
+
+    Args:
+        logits: [T, E], finite.
+        expert: [T, k] integers in [0, E), distinct within a row.
+        nucleus: see `log_policy`.
+
+    Returns:
+        [T]; −∞ where an expert is outside the nucleus.
+
+    Raises:
+        ValueError: expert is not [T, k], or k or the nucleus is out of range.
+
+    Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
+
+    Differs from the reference: float32 at least. A row that is not finite gives NaN, and an expert that is out of range
+    or repeated is not looked for. Entries are picked by a comparison, whose gradient, unlike that of a gather, is no
+    scatter.
+    """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     logits, k = _prepared(logits), expert.shape[1]
     left = _nucleus(logits, k, nucleus)
@@ -107,19 +184,57 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
 
 
 def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
-    """See reference."""
+    """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
+
+    Args:
+        logits: [T, E], finite.
+        k: experts per token; the nucleus holds at least so many.
+        nucleus: see `log_policy`.
+
+    Returns:
+        [T], between 0 and log E.
+
+    Raises:
+        ValueError: see `log_policy`.
+
+    Differs from the reference: float32 at least. A row that is not finite gives NaN.
+    """
     log_pi = log_policy(logits, k, nucleus)
     finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, as 1 log 1 is, in the gradient too
     return -(jnp.exp(finite) * finite).sum(axis=1)
 
 
 def state_value(params: dict, x: jax.Array) -> jax.Array:
-    """See reference."""
+    """Return the baseline, value(x): the reward that the state lets one expect.
+
+    A network of one hidden layer with ReLU and without biases. No gradient goes into x: the baseline learns from the
+    states and does not change them.
+
+    Args:
+        params: "hidden" [d, width] and "out" [width]; the released runs have width d/8, by their parameter counts.
+        x: [T, d], the input of the block.
+
+    Returns:
+        [T].
+
+    Source: Clark et al. 2022, by the released parameter counts; ReLU is our choice.
+
+    Differs from the reference: nothing raises: what is not finite is carried into the value.
+    """
     return jax.nn.relu(jax.lax.stop_gradient(x) @ params["hidden"]) @ params["out"]
 
 
 def reward_to_go(reward: jax.Array) -> jax.Array:
-    """See reference."""
+    """Return, for each position, the sum of the rewards from there to the end of its sequence.
+
+    Args:
+        reward: [..., S], finite, one sequence along the last axis; 0 at padding.
+
+    Returns:
+        The same shape.
+
+    Differs from the reference: float32 at least. Nothing raises: what is not finite is carried into the sums.
+    """
     return jax.lax.cumsum(_at_least_float32(reward), axis=reward.ndim - 1, reverse=True)
 
 
@@ -137,7 +252,38 @@ def policy_terms(
     held_advantage: jax.Array | None = None,
     mask: jax.Array | None = None,
 ) -> PolicyTerms:
-    """See reference."""
+    """Return what one routed block adds to the training loss.
+
+    The reward and the advantage are constants for the gradient: it goes through the log-probability, the entropy and
+    the balance loss into the logits, and through the squared difference into the value. With `held_advantage` and the
+    reward fixed, the loss is an ordinary differentiable function of logits and value.
+
+    Args:
+        logits: [T, E], finite; what the experts were drawn by.
+        expert: [T, k] integers in [0, E), the experts that were drawn, in order, before anything is dropped.
+        value: [T], finite, the baseline of each token (`state_value`), or zeros.
+        reward: [T], finite, the log-probability of each right next token in nats, or its `reward_to_go`.
+        policy_weight: of the policy term.
+        baseline_weight: of the squared difference.
+        entropy_weight: of the entropy, which is subtracted.
+        balance_weight: of the balance loss; its probabilities are those of all experts, whatever the nucleus.
+        nucleus: that of the draw; see `log_policy`.
+        held_advantage: [T], finite, used by the policy term instead of reward − value.
+        mask: [T] bool, True for a real token; means are over the real tokens.
+
+    Returns:
+        `PolicyTerms`.
+
+    Raises:
+        ValueError: value, reward or held_advantage is not [T], expert is not [T, k], the mask has another shape, or k
+            or the nucleus is out of range.
+
+    Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
+    choice.
+
+    Differs from the reference: float32 at least. Logits, values or rewards that are not finite make the loss so, and a
+    mask without a real token makes it NaN; an expert that is out of range or repeated is not looked for.
+    """
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):
         if values is not None:
             _check_shape(name, values, logits.shape[:1])

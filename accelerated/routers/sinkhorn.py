@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.sinkhorn`.
+"""S-BASE: tokens are shared out among the experts by an entropy-regularised transport plan.
+
+Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
 What differs: sweeps and Newton steps are `while_loop`s (fixed sweeps a `fori_loop`), and the logits enter the plan
 through `stop_gradient`. A logit that is not finite does not raise: it is carried into the residual and the gates. In a
@@ -36,7 +38,7 @@ from ..notation import (
 )
 
 GATES = ("softmax", "sigmoid")
-"""See reference."""
+"""Names of the functions that turn the logit of a chosen expert into its gate."""
 
 _WARM = 16.0  # these three: see `_newton` in the reference
 _CLOSE = 1.0
@@ -44,14 +46,23 @@ _GROUND = 16.0
 
 
 class SinkhornPlan(NamedTuple):
-    """See reference."""
+    """The plan and how good it is.
 
-    plan: jax.Array  # [T, E]
-    column_potential: jax.Array  # [E]
-    residual: jax.Array  # []
-    sweeps: jax.Array  # []
-    converged: jax.Array  # []
-    newton_steps: jax.Array  # []
+    Attributes:
+        plan: [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
+        column_potential: [E], the potentials g; only their differences mean anything
+        residual: max over e of |E * (column sum) - 1|
+        sweeps: column steps taken
+        converged: residual <= tolerance
+        newton_steps: steps taken after the sweeps
+    """
+
+    plan: jax.Array
+    column_potential: jax.Array
+    residual: jax.Array
+    sweeps: jax.Array
+    converged: jax.Array
+    newton_steps: jax.Array
 
 
 class _Group(NamedTuple):
@@ -73,7 +84,29 @@ def sinkhorn_plan(
     mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> SinkhornPlan:
-    """See reference. Logits below float32 are raised to float32; `axis_name`: see the docstring of the module."""
+    """Share T tokens out among E experts, each token with mass 1/T and each expert with mass 1/E.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        tolerance: stop when every expert's mass is within this factor of 1/E.
+        max_sweeps: leave it to Newton's method after this many column steps.
+        max_newton: give up after this many of its steps; 0 for sweeps alone.
+        num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
+        mask: [T] bool, True for a real token; T is then the number of real ones.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here. T is then the number of all of them, and each member returns its own rows.
+
+    Returns:
+        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits, because a token's row is shifted by
+        its maximum and divided by its sum last; exp(z + a + g) as it stands keeps the rounding error of terms as large
+        as the logits in each row.
+
+    Raises:
+        ValueError: the logits are not [T, E], or the mask has another shape.
+
+    Differs from the reference: logits below float32 are raised to float32 and carry no gradient into the plan. A NaN
+    does not raise: it reaches the residual, and `converged` is False then.
+    """
     _check_group("logits", logits)
     group = _group(logits, mask, axis_name)
     num_experts, dtype = group.logits.shape[1], group.logits.dtype
@@ -116,7 +149,31 @@ def sinkhorn_router(
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
-    """See reference; with `axis_name`, load and residual are those of the tokens of all devices."""
+    """Route a group of tokens by S-BASE.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        k: experts per token, 1 <= k <= E.
+        training: select from the balanced plan (not causal); otherwise from the logits (causal, any group).
+        gate: "softmax" or "sigmoid" of the logits.
+        num_sweeps: see `sinkhorn_plan`.
+        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count for nothing.
+        held: a routing of the same group whose selection is used instead of a new one.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are spread; None if
+            all are here. T, load and residual are then those of all; each member returns its own rows.
+
+    Returns:
+        `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or the mask has another shape.
+
+    Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits (evaluation)
+    are equal; ties go to the lower index.
+
+    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the
+    residual in training, and the gates where they are softmax or its expert is chosen.
+    """
     _check_group("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
@@ -140,7 +197,11 @@ def sinkhorn_router(
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
-    """See reference."""
+    """Return the gate of each chosen expert, [T, k], from logits [T, E] and expert [T, k].
+
+    Raises:
+        ValueError: the gate is neither "softmax" nor "sigmoid".
+    """
     if gate not in GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
     logits = _at_least_float32(logits)

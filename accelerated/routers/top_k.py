@@ -1,4 +1,6 @@
-"""See `routelaws.reference.routers.top_k`.
+"""Top-k token choice: each token takes the k experts it scores highest.
+
+Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
 What differs: logits below float32 are raised to float32. A logit that is not finite does not raise: it is carried into
 the gates. Selections pass through `stop_gradient`. With a mask that has no real token, plan and loads are NaN.
@@ -21,10 +23,10 @@ from ..notation import (
 )
 
 SCORES = ("softmax", "sigmoid")
-"""See reference."""
+"""Ways to turn logits into scores."""
 
 NORMALISATIONS = ("none", "sum", "softmax")
-"""See reference."""
+"""Ways to turn the scores of the chosen experts into gates."""
 
 
 def top_k_router(
@@ -38,7 +40,31 @@ def top_k_router(
     held: Routing | None = None,
     mask: jax.Array | None = None,
 ) -> Routing:
-    """See reference."""
+    """Give each token the k experts that it scores highest.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        k: experts per token, 1 <= k <= E.
+        score: "softmax" over all experts, or "sigmoid" of each logit.
+        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
+            softmax of the logits of the chosen ("softmax").
+        bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
+        allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing`; `plan` holds 1/(T k) at each chosen expert.
+
+    Raises:
+        ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score or the normalisation
+            is unknown, the gate would be constant, or the mask has another shape.
+
+    Discontinuity: the selection jumps where the k-th and the next score are equal; ties go to the lower index.
+
+    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
+    With a mask that has no real token, plan and loads are NaN.
+    """
     _check_group("logits", logits)
     if bias is not None:
         _check_bias(bias, jnp.shape(logits)[1])
@@ -93,7 +119,17 @@ def _scores(logits, score):
 
 
 def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation: str) -> jax.Array:
-    """See reference."""
+    """Return the gate of each chosen expert, [T, k].
+
+    The sum over the chosen is divided out in the logarithm, so it cannot be 0, however small the scores.
+
+    Args:
+        logits: [T, E], finite.
+        expert: [T, k].
+        score: "softmax" over all experts, or "sigmoid" of each logit.
+        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
+            softmax of the logits of the chosen ("softmax").
+    """
     if normalisation == "none":
         return jnp.take_along_axis(_scores(logits, score), expert, axis=1)
     log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
@@ -101,7 +137,24 @@ def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation
 
 
 def switch_router(logits: jax.Array, *, held: Routing | None = None, mask: jax.Array | None = None) -> Routing:
-    """See reference."""
+    """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
+
+    It is `top_k_router` with its defaults.
+
+    Args:
+        logits: [T, E], finite; the raw router logits z.
+        held: a routing of the same group whose selection is used instead of a new one.
+        mask: [T] bool, the real tokens; None for all. T is their number below.
+
+    Returns:
+        `Routing` with k = 1.
+
+    Raises:
+        ValueError: the logits are not [T, E], or the mask has another shape.
+
+    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
+    With a mask that has no real token, plan and loads are NaN.
+    """
     _check_group("logits", logits)
     return top_k_router(logits, held=held, mask=mask)
 
@@ -113,7 +166,32 @@ def gshard_router(
     held: Routing | None = None,
     mask: jax.Array | None = None,
 ) -> Routing:
-    """See reference. A uniform outside [0, 1) does not raise."""
+    """Give each token its two best experts, and leave the second out at random when its gate is small.
+
+    Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
+    probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
+    and has gate 0; `plan` and `load` leave it out, which is also how `held` knows. Given to `experts.routed_ffn` like
+    that it takes a slot, as in the paper's algorithm. To leave its slot to others, give `experts.routed_ffn` the mask
+    `gate != 0`, which covers padding too; the model does so (our choice; the code that the authors released does, too).
+
+    Args:
+        logits: [T, E], finite, E >= 2.
+        uniforms: [T] in [0, 1), one draw per token; None keeps every second expert, as evaluation does.
+        held: a routing of the same group whose selection, second experts left out included, is used.
+        mask: see `top_k_router`; what the uniforms of padded tokens are does not matter.
+
+    Returns:
+        `Routing` with k = 2; `plan` holds the same mass at each assignment that is kept.
+
+    Raises:
+        ValueError: the logits are not [T, E], E < 2, or the mask has another shape.
+
+    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is that of its line 19. Evaluation without draws is our
+    choice.
+
+    Differs from the reference: logits below float32 are raised to float32. A NaN does not raise: it reaches the gates.
+    A uniform outside [0, 1) is taken as it is. With a mask that has no real token, plan and loads are NaN.
+    """
     _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     if logits.shape[1] < 2:

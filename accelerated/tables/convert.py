@@ -13,6 +13,11 @@ Everything that is not simply copied is said in a remark. What is derived, and o
 All of this is our choice. Columns without a place in the table are dropped unless they are asked for: a column that
 merely begins with `loss_`, such as an auxiliary loss, must not become one that a law is fitted to. What is kept, such
 as the name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
+
+Files that are given together: pieces of a log (`exports.py`) are put together by run and step, and rows of a log at
+which no loss was logged are left out (NaN is a loss that was logged: an earlier row must not stand for a run that
+diverged). Tables stay apart: each is converted by itself, its runs are numbered anew, and the column `source` says
+which table a row is from, as where `fit` is given several.
 """
 
 import csv
@@ -20,6 +25,7 @@ import gzip
 import io
 import math
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +33,10 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES, count
 from ..errors import InputError
-from .reading import read_blocks, take_apart
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, Problems, to_numbers
+from .log import RUN
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
+from .several import SOURCE, listed, span
+from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import read_table
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
@@ -56,35 +64,44 @@ def convert_runs(
     constants: dict[str, str] | None = None,
     loss_unit: str = "nats",
     keep: tuple[str, ...] = (),
+    config=None,
 ) -> Converted:
     """Write a user's own runs as a results table that `read_table` reads.
 
     Args:
-        runs: CSV or JSON lines, see `read_table`; nested JSON objects have columns such as `config.experts`.
+        runs: a file or several: CSV or JSON lines, see `read_table`, exports of Weights & Biases and TensorBoard, or
+            folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; a column that already has the table's name needs no entry.
-            Allowed are the columns of the released table and our own, and `loss_` with any name.
+            Allowed are the columns of the released table and our own, and `loss_` with any name. Of several tables
+            each takes those that it has. In a log hyper_id is the column `run` unless another one is named.
         constants: {column of the table: value} for cells that `runs` leaves blank.
         loss_unit: one of LOSS_UNITS, for every loss.
         keep: columns of `runs` that the table gets besides, under their own names.
+        config: a table with a row for each run, whose columns every row of the run gets. Its column `run` or `Name`, or
+            else the first one, holds what is in the column that hyper_id is from. Of several tables it is joined to
+            those that have one of its runs.
 
     Raises:
-        InputError: `runs` cannot be read, a name is not allowed or not there, `out` exists, or what comes out is no
-            results table; row numbers are those of `runs`. Nothing is written then.
+        InputError: `runs` or `config` cannot be read, a name is not allowed or not there, `out` exists, or what comes
+            out is no results table; row numbers are those of `runs`. Nothing is written then.
     """
-    out, constants = Path(out), constants or {}
-    _check_request(out, columns or {}, constants, loss_unit)
-    cells, dropped = _renamed(runs, _read_cells(runs), columns or {}, keep)
-    if not cells:
-        there = ", ".join(dropped)
-        raise InputError(f"{runs}: none of its columns is one of the table's; there: {there}; see --columns")
-    table = _Table(runs, cells, constants)
-    if dropped:
-        table.remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)} (--keep keeps some)")
-    table.derive()
-    table.to_nats(loss_unit)
-    frame = _write(runs, out, table.cells)
-    return Converted(len(frame), frame["hyper_id"].nunique(), table.remarks + frame.attrs["remarks"])
+    out, constants, columns = Path(out), constants or {}, columns or {}
+    _check_request(out, columns, constants, loss_unit)
+    sources = [with_loss(source, columns) for source in sources_of(listed(runs))]
+    sources = configured(sources, config, columns)
+    check_names(sources, columns, keep)
+    converted = [_converted(source, out, columns, constants, loss_unit, keep) for source in sources]
+    if len(sources) == 1:
+        cells, remarks = converted[0]
+    else:
+        names = [source.name for source in sources]
+        remarks = [f"{name}: {remark}" for name, (_, said) in zip(names, converted, strict=True) for remark in said]
+        cells, numbered = _joined(names, [cells for cells, _ in converted])
+        cells, _ = _checked(", ".join(names), out, cells)
+        remarks += numbered
+    _write(out, cells)
+    return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks)
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
@@ -120,56 +137,88 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) ->
                 raise InputError(f"{flag} {name}: not a column of the table; allowed: {', '.join(_COLUMNS)}, loss_NAME")
 
 
-def _read_cells(runs) -> dict[str, list[str]]:
-    """Return every cell of a file as text."""
-    problems, parts = Problems(runs), []
+def _converted(source: Source, out: Path, columns, constants, loss_unit: str, keep) -> tuple[dict, list[str]]:
+    """Return the cells of a source as a results table, and what was done, in words."""
+    columns = {name: column for name, column in columns.items() if column in source.cells}
+    if source.at is not None:
+        columns = {"hyper_id": RUN} | columns
+    cells, dropped = _renamed(source.cells, columns, [name for name in keep if name in source.cells])
+    if not cells:
+        there = ", ".join(dropped)
+        raise InputError(f"{source.name}: none of its columns is one of the table's; there: {there}; see --columns")
+    at, remarks = source.at, [*source.remarks]
+    if dropped:
+        remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)} (--keep keeps some)")
+    table = _Table(source.name, cells, constants)
+    try:
+        table.derive()
+        table.to_nats(loss_unit)
+        cells, remark = _checked(source.name, out, table.cells)
+    except InputError as error:
+        raise InputError(_located(str(error), at)) from None
+    return cells, remarks + table.remarks + [_located(text, at) for text in remark]
 
-    def take(block):
-        cells, rows = take_apart(block, problems)
-        parts.append(cells)
-        return rows
 
-    read_blocks(runs, take)
-    problems.raise_if_any()
-    if not any(part.rows for part in parts):
-        raise InputError(f"{runs}: no rows below the header")
-    names = dict.fromkeys(name for part in parts for name in part.columns)
-    return {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
+def _located(message: str, at: list[str] | None) -> str:
+    """Return a message in which the rows of a log are called by run and step."""
+    if at is None:
+        return message
+    return re.sub(r"\brow (\d+)\b", lambda match: at[int(match[1]) - 1], message)
 
 
-def _renamed(runs, cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
+def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
     """Return the cells under the table's names, those that are kept besides, and the columns that have no place."""
-    for name in keep:
-        if name not in cells:
-            raise InputError(f"--keep {name}: {runs} has no such column; there: {', '.join(cells)}")
-    for name, source in columns.items():
-        if source not in cells:
-            raise InputError(f"--columns {name}={source}: {runs} has no column {source}; there: {', '.join(cells)}")
     own = [name for name in _COLUMNS if name in cells and name not in columns]
     table = {name: list(cells[source]) for name, source in columns.items()}
     table |= {name: list(cells[name]) for name in (*own, *keep) if name not in table}
     return table, [name for name in cells if name not in {*columns.values(), *own, *keep}]
 
 
-def _write(runs, out: Path, cells: dict[str, list[str]]):
-    """Write the cells if they are a results table, and return the table as it was read back."""
-    used = [name for name in cells if any(cell.strip() not in BLANK for cell in cells[name])]
-    names = [name for name in _COLUMNS if name in used] + [name for name in used if name not in _COLUMNS]
-    rows = list(zip(*(cells[name] for name in names), strict=True))
+def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict, list[str]]:
+    """Return several tables as one, with their runs numbered anew, and what was done, in words."""
+    joined, remarks, first, rows = {SOURCE: []}, [], 0, 0
+    for name, cells in zip(names, tables, strict=True):
+        ids, codes = np.unique([int(float(cell)) for cell in cells["hyper_id"]], return_inverse=True)
+        remarks.append(f"{name}: hyper_id {span(*ids[[0, -1]])} is numbered {span(first, first + len(ids) - 1)}")
+        cells = cells | {"hyper_id": [str(first + code) for code in codes], SOURCE: [name] * len(codes)}
+        for column in dict.fromkeys((*joined, *cells)):
+            joined.setdefault(column, [""] * rows).extend(cells.get(column, [""] * len(codes)))
+        first, rows = first + len(ids), rows + len(codes)
+    return joined, remarks
+
+
+def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return cells that are a results table, without rows that are there twice, and the remarks of `read_table`."""
+    used = [column for column in cells if any(cell.strip() not in BLANK for cell in cells[column])]
+    order = [column for column in _COLUMNS if column in used] + [column for column in used if column not in _COLUMNS]
+    rows = list(zip(*(cells[column] for column in order), strict=True))
     temporary = out.with_name(f".{os.getpid()}.{out.name}")
     try:
-        temporary.write_bytes(_packed(names, rows, out))
-        frame = read_table(temporary)
-        if frame.attrs["remarks"]:  # rows that were there twice are not written
-            temporary.write_bytes(_packed(names, dict.fromkeys(rows), out))
-        os.replace(temporary, out)
+        temporary.write_bytes(_packed(order, rows, temporary))
+        remarks = read_table(temporary).attrs["remarks"]
     except InputError as error:
-        raise InputError(str(error).replace(str(temporary), str(runs))) from None
+        told = str(error).replace(str(temporary), name)
+        lacks = re.search(r"columns? .* (is|are) missing; needed", told)
+        raise InputError(told + "; see --columns, --set and --config" * bool(lacks)) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
     finally:
         temporary.unlink(missing_ok=True)
-    return frame
+    if remarks:
+        rows = list(dict.fromkeys(rows))
+    return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
+
+
+def _write(out: Path, cells: dict[str, list[str]]) -> None:
+    """Write cells as a file, which is there whole or not at all."""
+    temporary = out.with_name(f".{os.getpid()}.{out.name}")
+    try:
+        temporary.write_bytes(_packed(list(cells), zip(*cells.values(), strict=True), out))
+        os.replace(temporary, out)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _packed(names, rows, out: Path) -> bytes:

@@ -64,7 +64,7 @@ def _joined(paths: Sequence, frames: list):
     for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
         codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
         remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
-        remarks.append(f"{path}: hyper_id {_span(runs[0], runs[-1])} is numbered {_span(first, first + len(runs) - 1)}")
+        remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} is numbered {span(first, first + len(runs) - 1)}")
         frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: str(path)})
         frames[i].attrs = {}
         first += len(runs)
@@ -76,5 +76,6 @@ def _joined(paths: Sequence, frames: list):
     return joined
 
 
-def _span(first: int, last: int) -> str:
+def span(first: int, last: int) -> str:
+    """Return numbers from the first to the last as a message shows them."""
     return f"{first}" if first == last else f"{first} to {last}"

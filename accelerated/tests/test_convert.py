@@ -234,7 +234,7 @@ def test_given_counts_are_kept(converted):
 def test_a_shape_that_is_no_model(save, tmp_path):
     rows = shaped()
     rows[2]["routing_frequency"] = 0.3
-    with pytest.raises(InputError, match="runs.csv: row 3: routing_frequency 0.3 times num_blocks 8 is 2.4"):
+    with pytest.raises(InputError, match="runs.csv: row 3: routing_frequency 0.3 times blocks 8 is 2.4"):
         convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
 
 

@@ -55,7 +55,7 @@ class DenseFit(NamedTuple):
     line: DenseLine  # the same fit, for prediction: see `predict_line`
     objective: float  # mean squared difference of log10 losses
     rmsle: float  # its square root
-    status: Status
+    status: Status  # "interior", or that there is no power law
     covariance: np.ndarray  # [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
     rows: int  # rows used, all that were given
     criterion: str  # what was minimised

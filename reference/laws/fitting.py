@@ -62,14 +62,19 @@ _TIE = 1e-13  # relative difference of objectives below which the smaller piece 
 
 
 class LossCurve(NamedTuple):
-    """The fitted law in the form of step 2, which exists on every face, the linear limit included."""
+    """The fitted law in a form that exists on every face of the domain, the linear limit included. With x = E - 1:
+
+        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
+
+    where ψ(x) = log(1 + rise·x/(1 + bend·x)), divided by its own value at x = top.
+    """
 
     intercept: float  # log10 L at N = 1, E = 1
     size: float  # d log10 L / d log10 N at E = 1
     gain: float  # change of log10 L from E = 1 to E = 1 + top, at N = 1
     interaction: float  # how much the gain changes per decade of N
-    rise: float  # of step 1, 1/experts; 0 in the linear limit
-    bend: float  # of step 1, 1/experts; 0 where E_max is infinite
+    rise: float  # 1/experts; 0 in the linear limit, where ψ(x) = x/top
+    bend: float  # 1/experts; 0 where E_max is infinite
     top: float  # largest E - 1 of the table, where ψ = 1
 
 
@@ -81,7 +86,7 @@ class RoutedFit(NamedTuple):
     objective: float  # the least value of what `criterion` names
     rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
     status: Status  # which piece of the domain holds the optimum
-    covariance: np.ndarray  # [6, 6], order of RoutedCoefficients; see `_covariance`
+    covariance: np.ndarray  # [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
     rows: int  # rows used, all that were given
     criterion: str  # what was minimised, in words
 
@@ -107,8 +112,8 @@ def fit_routed(
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law:
             fewer than 7 rows, fewer than 4 different E (two fix the scale of ψ and two more are needed to tell E_start
-            from E_max), fewer than 6 different pairs (N, E), or columns of step 2 that depend on each other (all rows
-            at one size, for instance). Or `huber` is not a finite number above 0.
+            from E_max), fewer than 6 different pairs (N, E), or columns that depend on each other (all rows at one
+            size, for instance). Or `huber` is not a finite number above 0.
 
     Example:
         A table made by the law itself gives its coefficients back.
@@ -133,7 +138,7 @@ def fit_routed(
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, by the form of step 2, whatever its status.
+    """Return the loss L that a fit predicts, whatever its status.
 
     Args:
         curve: `RoutedFit.curve`.

@@ -36,14 +36,14 @@ class HeldOut(NamedTuple):
     errors: np.ndarray  # [n] log10 L predicted - log10 L measured; NaN where no fit could predict
     rmsle: float  # root of the mean square over the rows that were predicted; NaN if there are none
     predicted: int  # how many rows that is
-    folds: int
+    folds: int  # how often the law was fitted
 
 
 class Score(NamedTuple):
     """One form of the law in a comparison."""
 
-    name: str
-    held_out: HeldOut
+    name: str  # of the law
+    held_out: HeldOut  # its errors
     excess: float  # mean of (squared error of this form - of the best one) over rows that both predict; 0 for the best
     standard_error: float  # of `excess`; NaN with fewer than two groups
     verdict: str  # "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
@@ -52,8 +52,8 @@ class Score(NamedTuple):
 class Comparison(NamedTuple):
     """Forms of the law side by side, each list in the order of the laws given."""
 
-    leave_one_out: list[Score]
-    leave_one_group_out: list[Score]
+    leave_one_out: list[Score]  # rows left out one at a time
+    leave_one_group_out: list[Score]  # groups left out one at a time
 
 
 def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:

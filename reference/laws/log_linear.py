@@ -62,7 +62,7 @@ LogLinearCoefficients = PerSizeCoefficients | SeparableCoefficients | BilinearCo
 class LogLinearFit(NamedTuple):
     """The best fit of one of the three laws to a table."""
 
-    coefficients: LogLinearCoefficients
+    coefficients: LogLinearCoefficients  # those of the law that was fitted
     objective: float  # mean squared difference of log10 losses
     rmsle: float  # its square root
     status: str  # "interior"; a per-size fit also says how many sizes have no line

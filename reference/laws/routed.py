@@ -239,7 +239,8 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
 def cutoff(coefficients: RoutedCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    Very ill-conditioned (see the top of this file); it lies orders of magnitude outside the data.
+    Very ill-conditioned: one unit in the third decimal of c moves it by an order of magnitude. It lies orders of
+    magnitude outside the data.
 
     Returns:
         N_cutoff in parameters if c > 0. If c <= 0 the slope never rises to 0 as N grows: math.inf. If b or c is NaN

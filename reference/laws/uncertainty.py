@@ -1,15 +1,7 @@
 """How far the data pin the law down: profile-likelihood intervals for whatever the law says.
 
 The six coefficients of `routed.py` trade against each other, E_max most of all, so that an error bar on each says
-little. What can be asked for (`Quantity`), from what the rows show almost directly to what they show hardly at all:
-
-    prediction, observation   L of the law at (N, E), and of one more run there                       nats
-    gain                      change of log10 L from E = 1 to E experts at size N
-    slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
-    effective_parameters      the dense size that is worth as much as (N, E)                          parameters
-    a, b, c, d                the law's own coefficients (b is the slope at N = 1)
-    E_start, E_max            where effective experts start and end                                   experts
-    N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
+little. What can be asked for is listed in `Quantity`.
 
 The interval (all kinds)
 1. With normal errors of unknown variance, the values v that the data do not reject at the level are those with
@@ -51,9 +43,18 @@ _TENFOLD = 10.0  # and beyond what it calls an interval loose
 
 
 class Quantity(NamedTuple):
-    """What an interval is asked for."""
+    """What an interval is asked for, from what the rows show almost directly to what they show hardly at all:
 
-    name: str  # see the top of this file
+    prediction, observation   L of the law at (N, E), and of one more run there                       nats
+    gain                      change of log10 L from E = 1 to E experts at size N
+    slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
+    effective_parameters      the dense size that is worth as much as (N, E)                          parameters
+    a, b, c, d                the law's own coefficients (b is the slope at N = 1)
+    E_start, E_max            where effective experts start and end                                   experts
+    N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
+    """
+
+    name: str  # one of these
     N: float = math.nan  # size, parameters, above 0: for all but the coefficients and N_cutoff
     E: float = math.nan  # experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
 
@@ -61,12 +62,12 @@ class Quantity(NamedTuple):
 class Interval(NamedTuple):
     """A value of the best fit and the values that the data do not reject, in the units of the quantity."""
 
-    quantity: Quantity
+    quantity: Quantity  # what was asked for
     value: float  # NaN where the fit has none (E_start and E_max in the linear limit)
     low: float  # may be -inf, or 0 for a size
     high: float  # may be inf
     level: float  # confidence level
-    extrapolated: bool  # a statement about sizes or expert counts outside those of the table; see `_extrapolated`
+    extrapolated: bool  # a statement about sizes or expert counts outside those of the table
 
 
 class SlopeInterval(NamedTuple):
@@ -85,8 +86,8 @@ class GainInterval(NamedTuple):
     at: np.ndarray  # N₀, parameters
     experts: float  # E_top
     gain: np.ndarray  # at the optimum
-    low: np.ndarray
-    high: np.ndarray
+    low: np.ndarray  # lower ends
+    high: np.ndarray  # upper ends
     extrapolated: np.ndarray  # bool: N₀ lies outside the sizes of the table
 
 
@@ -101,7 +102,7 @@ def profile_intervals(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        quantities: what to report; see the top of this file.
+        quantities: what to report.
         level: confidence level, between 0 and 1.
 
     Returns:

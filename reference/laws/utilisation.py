@@ -90,7 +90,7 @@ class UtilisationCurve(NamedTuple):
     """The fitted law in a form that exists on every face, the linear limit included."""
 
     curve: LossCurve  # of F and E' = 1 + (B - B_min)/unit
-    B_min: float
+    B_min: float  # the least B
     unit: float  # u, in units of B
 
 

@@ -99,7 +99,8 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
             count nowhere: T above is the number of real ones, and their scores alone have to be finite.
 
     Returns:
-        `Assignment`. Ties: see the docstring of the module.
+        `Assignment`. Ties: of equally good assignments the one that gives token 0 the lowest expert that any of them
+        gives it, then token 1 the lowest that is left to it, and so on.
 
     Raises:
         ValueError: a score is not finite, k is out of range, or no token is real.
@@ -200,7 +201,7 @@ def base_router(
         ValueError: a logit is not finite, k is out of range, the gate is unknown, or no token is real.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    are equally good; see the docstring of the module for the ties.
+    are equally good. Ties in training are those of `balanced_assignment`; in evaluation the lower index is chosen.
 
     Example:
         >>> z = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])

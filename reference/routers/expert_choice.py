@@ -41,12 +41,14 @@ def expert_choice_router(
     held: ExpertChoice | None = None,
     mask: np.ndarray | None = None,
 ) -> ExpertChoice:
-    """Give each expert the C tokens of the group that it scores highest. Which group is safe: see the file docstring.
+    """Give each expert the C tokens of the group that it scores highest.
+
+    A causal model needs groups that hold one position of several sequences, see `group_by_position`.
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity for all tokens to all experts.
-        score: one of `SCORES`.
+        score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group whose selection is used instead of a new one.
         mask: [T] bool, the real tokens; None for all. C is counted over them.
 

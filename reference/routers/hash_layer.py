@@ -113,7 +113,7 @@ def table_router(
         token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
-        gate: one of `HASH_GATES`.
+        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:
@@ -143,7 +143,7 @@ def fixed_router(
     Args:
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
-        gate: one of `HASH_GATES`.
+        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
         mask: [T] bool, the real tokens; None for all. T is their number below.
 
     Returns:

@@ -121,14 +121,14 @@ def mixture_of_tokens(
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
 
-    Which groups are causal: see the file docstring.
+    Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
 
     Args:
         params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
         x: [g, d], one group.
         temperature: see `mixing_weights`.
         one_hot: see `mixing_weights`.
-        activation: one of `ACTIVATIONS`.
+        activation: of the experts, "gelu" or "relu".
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
 
     Returns:

@@ -98,7 +98,7 @@ def reinforce_router(
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
     logits); ties go to the lower index.
 
-    Source: Clark et al. 2022 for k = 1 in training; the rest is our choice (module docstring).
+    Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
     Example:
         The policy prefers expert 0; the noise of the second token does not.
@@ -342,7 +342,7 @@ def policy_terms(
             real.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
-    choice (module docstring).
+    choice.
 
     Example:
         Two tokens, two experts, π = 1/2 each; one token did better than its baseline, the other worse.

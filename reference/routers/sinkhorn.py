@@ -258,7 +258,7 @@ def gate_values(logits: np.ndarray, expert: np.ndarray, gate: str) -> np.ndarray
     """Return the gate of each chosen expert, [T, k], from logits [T, E] and expert [T, k].
 
     Raises:
-        ValueError: the gate is none of `GATES`.
+        ValueError: the gate is neither "softmax" nor "sigmoid".
 
     Example:
         A fresh router on normalised tokens has logits that are normal with deviation 0.88 (`transformer.TRUNCATION`).

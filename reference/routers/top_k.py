@@ -109,8 +109,9 @@ def top_k_router(
     Args:
         logits: [T, E], finite; the raw router logits z.
         k: experts per token, 1 <= k <= E.
-        score: one of `SCORES`.
-        normalisation: one of `NORMALISATIONS`.
+        score: "softmax" over all experts, or "sigmoid" of each logit.
+        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
+            softmax of the logits of the chosen ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group whose selection is used instead of a new one.
@@ -185,8 +186,9 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
     Args:
         logits: [T, E], finite.
         expert: [T, k].
-        score: one of `SCORES`.
-        normalisation: one of `NORMALISATIONS`.
+        score: "softmax" over all experts, or "sigmoid" of each logit.
+        normalisation: the gate is the score as it is ("none"), divided by the sum over the chosen ("sum"), or the
+            softmax of the logits of the chosen ("softmax").
 
     Example:
         >>> z = np.array([[-900.0, -901.0, 0.0]])

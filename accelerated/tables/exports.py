@@ -1,0 +1,184 @@
+"""Exports of Weights & Biases and TensorBoard, as rows that `convert` takes.
+
+What a file is, is seen from its header:
+
+    Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
+    Wall time, Step, Value                            one metric of one run, downloaded from TensorBoard
+    JSON lines with _step and _timestamp              the history of runs, by the API of Weights & Biases
+    anything else                                     a table; that of the runs in Weights & Biases is one
+
+and event files by their names (`events.py`). The first three, and event files, are pieces of a log: rows with the
+columns `run` and `step`, and a column for each metric. Pieces that are given together are put together by run and step,
+so that a panel for each metric, or a file for each run, make one log. A table stays as it is.
+
+A table of the runs as the script in the manual of Weights & Biases writes it has whole dictionaries in its cells: each
+entry becomes a column, such as `config.d_model` and `summary.val_loss`.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from .events import event_files, read_events
+from .log import RUN, STEP, Log, whole_text
+from .reading import is_json, read_blocks, take_apart
+from .schema import BLANK, Problems, shorten, to_numbers
+from .several import table_path
+
+SCALARS = ["Wall time", "Step", "Value"]
+"""The header of a metric that was downloaded from TensorBoard."""
+
+_PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
+_FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
+_STEPS = ("step", "_step", "global_step", "trainer/global_step")
+_HISTORY = {"_step", "_timestamp"}
+_EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
+
+
+def read_cells(path) -> dict[str, list[str]]:
+    """Return every cell of a table as text, {column: [rows]}.
+
+    Raises:
+        InputError: the file cannot be read, or has no rows.
+    """
+    problems, parts = Problems(path), []
+
+    def take(block):
+        cells, rows = take_apart(block, problems)
+        parts.append(cells)
+        return rows
+
+    read_blocks(path, take)
+    problems.raise_if_any()
+    if not any(part.rows for part in parts):
+        raise InputError(f"{path}: no rows below the header")
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    return {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
+
+
+def read_piece(path) -> Log | dict[str, list[str]]:
+    """Return a file, or a folder of event files, as a piece of a log, or as the cells of a table.
+
+    Raises:
+        InputError: it cannot be read, or a cell of a log is no number.
+    """
+    if files := event_files(path):
+        return read_events(path, files)
+    path = table_path(path)
+    cells = read_cells(path)
+    if list(cells) == SCALARS:
+        return _scalars(path, cells)
+    matches = [_PANEL.fullmatch(name) for name in list(cells)[1:]]
+    if matches and all(matches):
+        return _panel(path, cells, matches)
+    if is_json(path) and _HISTORY <= set(cells):
+        return _history(path, cells)
+    return _unfolded(path, cells)
+
+
+def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
+    """Return columns of numbers; a cell that holds none is a problem, and so is a blank in a needed column."""
+    problems, numbers = Problems(path), {}
+    for name, texts in cells.items():
+        numbers[name], wrong = to_numbers(texts)
+        rows = range(1, len(texts) + 1)
+        problems.add_each(wrong, rows, name, texts.__getitem__, "a number")
+        if name == needed:
+            absent = ~wrong & ~np.isfinite(numbers[name])
+            problems.add_each(absent, rows, name, texts.__getitem__, "a number that is finite")
+    problems.raise_if_any()
+    return numbers
+
+
+def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
+    """Return a metric of a run that was downloaded from TensorBoard; the name of the file says which, as far as it
+    can: run-RUN-tag-METRIC.csv, or RUN.csv, whose metric is called Value."""
+    match = _FILE_OF_SCALARS.fullmatch(path.name)
+    run, metric = match.group("run", "tag") if match else (path.name.removesuffix(".gz").removesuffix(".csv"), "Value")
+    steps = _checked(path, {name: cells[name] for name in SCALARS[1:]}, "Step")["Step"]
+    rows = {}
+    for step, cell in zip(steps.tolist(), cells["Value"], strict=True):
+        rows[run, whole_text(step)] = {metric: cell.strip()}  # of a step that is there twice the later one is taken
+    return Log(STEP, rows, {}, [])
+
+
+def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> Log:
+    """Return the lines of a panel of Weights & Biases."""
+    first = next(iter(cells))
+    axis = STEP if first.casefold() in _STEPS else first
+    numbers, rows, spread = _checked(path, cells, first), {}, []
+    for match in matches:
+        name = match.string
+        if match["range"]:
+            beside = numbers.get(name.removesuffix(match["range"]), numbers[name])
+            if ((numbers[name] != beside) & ~np.isnan(numbers[name]) & ~np.isnan(beside)).any():
+                spread.append(match["run"])
+        elif axis != STEP or match["metric"] not in _STEPS:
+            for at, cell in zip(numbers[first].tolist(), cells[name], strict=True):
+                if cell.strip():  # NaN was logged, and stays
+                    rows.setdefault((match["run"], whole_text(at)), {})[match["metric"]] = cell.strip()
+    remarks = []
+    if spread:
+        runs = ", ".join(dict.fromkeys(spread))
+        remarks.append(
+            f"{path}: __MIN and __MAX differ from the value of {runs}: it is a mean over runs of a group or over"
+            " neighbouring steps, not what one evaluation gave"
+        )
+    return Log(axis, rows, {}, remarks)
+
+
+def _history(path: Path, cells: dict[str, list[str]]) -> Log:
+    """Return the history of runs; where no column `run` names them, they are one run, called as the file is.
+
+    Only JSON lines: they tell a loss that was logged as NaN from one that was not logged, which a data frame's CSV does
+    not.
+    """
+    steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"]
+    runs = cells.get(RUN, [path.name.partition(".")[0]] * len(steps))
+    metrics, rows = [name for name in cells if name not in (RUN, "_runtime", *_HISTORY)], {}
+    for i, (run, step) in enumerate(zip(runs, steps.tolist(), strict=True)):
+        row = rows.setdefault((run, whole_text(step)), {})
+        row.update((name, cells[name][i]) for name in metrics if cells[name][i].strip())
+    return Log(STEP, rows, {}, [])
+
+
+def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return a table in which every dictionary in a cell has become columns of its own."""
+    folded = [
+        name
+        for name, texts in cells.items()
+        if all(t.strip() in BLANK or (t.strip()[0], t.strip()[-1]) == ("{", "}") for t in texts) and any(texts)
+    ]
+    table, count = {}, len(next(iter(cells.values())))
+    for name, texts in cells.items():
+        if name not in folded or all(text.strip() in BLANK for text in texts):
+            table[name] = texts
+            continue
+        for i, text in enumerate(texts):
+            for key, value in _entries(path, i + 1, name, text).items():
+                table.setdefault(f"{name}.{key}", [""] * count)[i] = value
+    return table
+
+
+def _entries(path, row: int, column: str, text: str) -> dict[str, str]:
+    """Return the entries of a dictionary in a cell; what is nested is named with a dot between."""
+    if text.strip() in BLANK:
+        return {}
+    try:
+        found = ast.literal_eval(_EMPTY.sub("None", text.strip()))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: row {row}, column {column}: {shorten(text)}; needed: a dictionary, as Python has it")
+    return dict(_flat(found))
+
+
+def _flat(found: dict, prefix: str = ""):
+    for key, value in found.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", "" if value is None else str(value)

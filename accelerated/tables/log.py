@@ -1,0 +1,58 @@
+"""What a program logged while it trained: metrics of runs, in pieces that are put together."""
+
+from typing import NamedTuple
+
+from ..errors import InputError
+
+RUN, STEP = "run", "step"
+"""Columns of every log; instead of the step it may have another axis, such as tokens."""
+
+
+class Log(NamedTuple):
+    """Metrics of runs, as they were logged."""
+
+    axis: str  # column that the rows of a run are told apart by: "step", or that of the panel, such as tokens
+    rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
+    settings: dict[str, dict[str, str]]  # {run: {name: cell}}, what the log says of a whole run
+    remarks: list[str]
+
+
+def put_together(paths: list, pieces: list[Log]) -> Log:
+    """Return the pieces of one log as one.
+
+    Raises:
+        InputError: they are drawn over different axes, or two give one metric of one run different values at one step.
+    """
+    whole, by = Log(pieces[0].axis, {}, {}, []), {}
+    for path, piece in zip(paths, pieces, strict=True):
+        if piece.axis != whole.axis:
+            raise InputError(f"{path}: its rows go by {piece.axis}, those of {paths[0]} by {whole.axis}; needed: one")
+        whole.remarks.extend(piece.remarks)
+        for run, settings in piece.settings.items():
+            whole.settings.setdefault(run, {}).update(settings)
+        for key, metrics in piece.rows.items():
+            row = whole.rows.setdefault(key, {})
+            for metric, cell in metrics.items():
+                if row.setdefault(metric, cell) != cell:
+                    raise InputError(
+                        f"{path}: {metric} of run {key[0]} at {whole.axis} {key[1]} is {cell}, but {row[metric]} in"
+                        f" {by[key, metric]}; needed: one value"
+                    )
+                by.setdefault((key, metric), path)
+    return whole
+
+
+def as_cells(log: Log) -> dict[str, list[str]]:
+    """Return a log as {column: [rows]}: run after run in the order of the log, each by its axis."""
+    order = {run: i for i, run in enumerate(dict.fromkeys(run for run, _ in log.rows))}
+    keys = sorted(log.rows, key=lambda key: (order[key[0]], float(key[1])))
+    metrics = dict.fromkeys(metric for row in log.rows.values() for metric in row)
+    settings = dict.fromkeys(name for row in log.settings.values() for name in row)
+    cells = {RUN: [run for run, _ in keys], log.axis: [value for _, value in keys]}
+    cells |= {name: [log.settings.get(run, {}).get(name, "") for run, _ in keys] for name in settings}
+    return cells | {name: [log.rows[key].get(name, "") for key in keys] for name in metrics}
+
+
+def whole_text(value: float) -> str:
+    """Return a number as text, whole ones without a decimal point."""
+    return str(int(value)) if value % 1 == 0 else repr(float(value))

@@ -1,0 +1,131 @@
+"""What `convert` is given, before a column is renamed: tables, and the pieces of a log as one.
+
+A table that says more of each run (`config`) is joined to its rows by the name of the run.
+"""
+
+from typing import NamedTuple
+
+from ..errors import InputError
+from .exports import read_cells, read_piece
+from .log import RUN, STEP, Log, as_cells, put_together
+from .schema import RELEASED_COLUMNS
+from .several import SOURCE, named
+
+
+class Source(NamedTuple):
+    """What is converted by itself: a table, or all pieces of a log."""
+
+    name: str  # as messages call it
+    cells: dict[str, list[str]]
+    at: list[str] | None  # of a log: what a message calls each row
+    remarks: list[str]
+
+
+def sources_of(paths: list) -> list[Source]:
+    """Return what is converted by itself, in the order in which it is given; all pieces of a log are one."""
+    if not paths:
+        raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice}: is given twice")
+    pieces = [(path, read_piece(path)) for path in paths]
+    logs = [(path, piece) for path, piece in pieces if isinstance(piece, Log)]
+    sources = []
+    for path, piece in pieces:
+        if not isinstance(piece, Log):
+            sources.append(Source(str(path), piece, None, _unfinished(piece)))
+        elif path == logs[0][0]:
+            sources.append(_as_source(put_together(*zip(*logs, strict=True)), _called([path for path, _ in logs])))
+    return sources
+
+
+def _called(paths: list) -> str:
+    """Return what messages call a log."""
+    return named(paths) if len(paths) <= 3 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _as_source(log: Log, name: str) -> Source:
+    cells = as_cells(log)
+    at = [f"run {run}, {log.axis} {value}" for run, value in zip(cells[RUN], cells[log.axis], strict=True)]
+    return Source(name, cells, at, log.remarks)
+
+
+def _unfinished(cells) -> list[str]:
+    """Return a remark if a table of runs from Weights & Biases has some that did not end."""
+    if not {"Name", "State"} <= set(cells):
+        return []
+    states = [
+        f"{name} ({state})" for name, state in zip(cells["Name"], cells["State"], strict=True) if state != "finished"
+    ]
+    more = f" and {len(states) - 10} more" if len(states) > 10 else ""
+    return [f"State: not finished: {', '.join(states[:10])}{more}; each is a row like the others"] if states else []
+
+
+def with_loss(source: Source, columns: dict[str, str]) -> Source:
+    """Return the rows of a log at which a loss was logged, NaN or not; a table as it is."""
+    asked = [column for name, column in columns.items() if name.startswith("loss_")]
+    losses = [name for name in (*asked, *RELEASED_COLUMNS) if name in source.cells]
+    losses = [name for name in losses if name in asked or name.startswith("loss_")]
+    if source.at is None or (asked and not losses):  # then it is said that there is no such column
+        return source
+    if not losses:
+        metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))
+        raise InputError(f"{source.name}: which of these is a loss? --columns loss_validation=...; there: {metrics}")
+    rows = [i for i in range(len(source.at)) if any(source.cells[name][i] != "" for name in losses)]
+    left = len(source.at) - len(rows)
+    said = [f"left out: {left} of {len(source.at)} rows of the log, which have no loss"] if left else []
+    cells = {name: [column[i] for i in rows] for name, column in source.cells.items()}
+    return source._replace(cells=cells, at=[source.at[i] for i in rows], remarks=[*source.remarks, *said])
+
+
+def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:
+    """Return sources with the columns of `config` joined to the rows of each run.
+
+    Of several sources those that share no run with it stay as they are.
+    """
+    if config is None:
+        return sources
+    joined = [_configured(source, config, columns, alone=len(sources) == 1) for source in sources]
+    if all(new is old for new, old in zip(joined, sources, strict=True)):
+        raise InputError(f"{config}: names no run of {', '.join(source.name for source in sources)}")
+    return joined
+
+
+def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
+    table, key = read_cells(config), columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
+    if key not in source.cells and not alone:
+        return source
+    if key not in source.cells:
+        raise InputError(f"{source.name}: has no column {key}, by which the rows of {config} are joined")
+    first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
+    names = [name.strip() for name in table[first]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{config}: {first} {twice} stands in {names.count(twice)} rows; needed: one row for each run")
+    row, runs = {name: i for i, name in enumerate(names)}, [name.strip() for name in source.cells[key]]
+    if not alone and not set(runs) & set(names):
+        return source
+    if missing := dict.fromkeys(name for name in runs if name not in row):
+        raise InputError(f"{config}: has no row for {', '.join(missing)}; needed: one for each {key} of {source.name}")
+    known = [name for name in table if name in source.cells and name != first]
+    more = {name: [cells[row[run]] for run in runs] for name, cells in table.items() if name not in (first, *known)}
+    remarks = [*source.remarks]
+    if known:
+        remarks.append(f"not taken from {config}, since {source.name} has such a column: {', '.join(known)}")
+    if unused := [name for name in names if name not in set(runs)]:
+        remarks.append(f"{config}: not in {source.name}: {', '.join(unused)}")
+    return source._replace(name=f"{source.name} with {config}", cells=source.cells | more, remarks=remarks)
+
+
+def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
+    """Raise InputError for a column that is asked for and that no source has."""
+    there = list(dict.fromkeys(name for source in sources for name in source.cells))
+    names = ", ".join(source.name for source in sources)
+    for name in keep:
+        if name not in there:
+            raise InputError(f"--keep {name}: {names} has no such column; there: {', '.join(there)}")
+        if name == SOURCE and len(sources) > 1:
+            raise InputError(f"--keep {name}: of several tables this column says which one a row is from")
+    for name, source in columns.items():
+        if source not in there:
+            raise InputError(f"--columns {name}={source}: {names} has no column {source}; there: {', '.join(there)}")

@@ -1,0 +1,405 @@
+"""Exports of Weights & Biases and TensorBoard become a results table, and so do several tables at once."""
+
+import csv
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import routelaws.accelerated as accelerated
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.convert import convert_runs
+from routelaws.accelerated.tables.several import read_tables
+from routelaws.accelerated.tables.table import read_table, select_rows
+
+RUNS = {"dense-256": (1, 256), "moe8-256": (8, 256), "dense-512": (1, 512)}
+SET = {"router_type": "Top-K", "k": "1"}
+LOSS = {"loss_validation": "val/loss"}
+PAGE = (Path(accelerated.__file__).parents[1] / "docs/columns.md").read_text(encoding="utf-8")
+EXAMPLES = PAGE[PAGE.index("## From Weights & Biases") :]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return a folder that is the current one, with a table of the runs."""
+    monkeypatch.chdir(tmp_path)
+    rows = [(run, experts, width, 8, 8) for run, (experts, width) in RUNS.items()]
+    write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), *rows])
+    return tmp_path
+
+
+def write(path, rows) -> str:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def panel(path, metric="val/loss", losses=None, axis="Step") -> str:
+    """Write a panel of Weights & Biases: {run: {step: cell}}."""
+    losses = losses or {run: {1000: 3.5 + i, 2000: 3.25 + i} for i, run in enumerate(RUNS)}
+    steps = sorted({step for cells in losses.values() for step in cells})
+    header = [axis, *(f"{run} - {metric}{end}" for run in losses for end in ("", "__MIN", "__MAX"))]
+    rows = [[step, *(losses[run].get(step, "") for run in losses for _ in range(3))] for step in steps]
+    return write(path, [header, *rows])
+
+
+def converted(runs, columns=LOSS, out="table.csv", config="sizes.csv", **more):
+    done = convert_runs(runs, out, columns, SET, config=config, **more)
+    frame = read_table(out)
+    Path(out).unlink()
+    return frame, done.remarks
+
+
+def refused(runs, columns=LOSS, config="sizes.csv", **more) -> str:
+    """Return the message of a conversion that fails, after which nothing new is there."""
+    before = set(Path().iterdir())
+    with pytest.raises(InputError) as caught:
+        convert_runs(runs, "table.csv", columns, SET, config=config, **more)
+    assert set(Path().iterdir()) == before
+    return str(caught.value)
+
+
+# What the page shows
+
+
+def test_every_example_of_the_page_does_what_it_says(here, capsys):
+    for name, text in re.findall(r"`([\w-]+\.\w+)`:\n\n```\w+\n(.*?)```", EXAMPLES, re.DOTALL):
+        Path(name).write_text(text, encoding="utf-8")
+    pytest.importorskip("tensorboard")
+    for run in ("dense-256", "moe8-256"):
+        losses = [(step, "val/loss", 3.5 - step / 1e4) for step in (1000, 2000)]
+        write_events(Path("logs", run), losses, {"num_experts": RUNS[run][0], "d_model": 256, "num_blocks": 8} | HEADS)
+    examples = re.findall(r"^    routelaws (convert .*)\n\nprints `(.*?)`", EXAMPLES, re.MULTILINE)
+    assert len(examples) == EXAMPLES.count("    routelaws ") == 6
+    for line, printed in examples:
+        assert main(line.split()) == 0
+        assert capsys.readouterr().out == f"{printed}\n"
+
+
+# Weights & Biases
+
+
+def test_a_panel_becomes_rows(here):
+    frame, remarks = converted(panel("panel.csv"))
+    assert frame["hyper_id"].tolist() == [0, 0, 1, 1, 2, 2] and frame["step"].tolist() == [1000, 2000] * 3
+    assert frame["loss_validation"].tolist() == [3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
+    assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1] and frame["d_model"].tolist() == [256] * 4 + [512] * 2
+    assert frame["router_type"].tolist() == ["Dense", "Dense", "Top-K", "Top-K", "Dense", "Dense"]
+    assert "hyper_id: the names of 3 runs, numbered in the order of the rows" in remarks
+    assert not any("__MIN" in remark for remark in remarks)
+
+
+def test_panels_of_the_same_runs_are_put_together(here):
+    fine = {run: {step: 9.0 for step in range(500, 2001, 500)} for run in RUNS}
+    paths = [panel("train.csv", "train/loss", fine), panel("val.csv")]
+    frame, remarks = converted(paths, LOSS | {"loss_train": "train/loss"})
+    assert len(frame) == 12 and frame["loss_validation"].notna().sum() == 6 and set(frame["loss_train"]) == {9.0}
+    frame, remarks = converted(paths)
+    assert len(frame) == 6 and "left out: 6 of 12 rows of the log, which have no loss" in remarks
+    assert "source" not in frame
+
+
+def test_a_run_that_diverged_keeps_its_last_row(here):
+    """An earlier evaluation would make it a model that trained for less."""
+    losses = {run: {1000: 3.5, 2000: 3.25} for run in RUNS} | {"moe8-256": {1000: 3.4, 2000: "NaN"}}
+    write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), *[(r, e, 256, 8, 8) for r, e in
+          (("dense-256", 1), ("moe8-256", 8), ("dense-512", 8))]])  # fmt: skip
+    frame, _ = converted(panel("panel.csv", losses=losses))
+    assert len(frame) == 6 and math.isnan(frame["loss_validation"][3])
+    (entry,) = select_rows(frame)
+    assert entry.left_out == [{"hyper_id": 1, "reason": "loss_validation is blank at the run's last evaluation"}]
+
+
+def test_a_panel_of_means_is_said(here):
+    rows = [["Step", "small - val/loss", "small - val/loss__MIN", "small - val/loss__MAX"], [10, 3.0, 2.5, 3.5]]
+    write("sizes.csv", [("Name", "num_experts", "d_model", "num_blocks", "num_heads"), ("small", 1, 256, 8, 8)])
+    _, remarks = converted(write("panel.csv", rows))
+    assert remarks[0].startswith("panel.csv: __MIN and __MAX differ from the value of small: it is a mean over runs")
+
+
+def test_a_panel_over_tokens(here):
+    frame, _ = converted(panel("panel.csv", axis="seen"), LOSS | {"tokens": "seen"})
+    assert frame["tokens"].tolist() == [1000, 2000] * 3 and frame["step"].tolist() == [1000, 2000] * 3
+
+
+def test_names_of_runs_with_a_dash_between_spaces(here):
+    write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), ("a - b", 1, 256, 8, 8)])
+    frame, _ = converted(panel("panel.csv", losses={"a - b": {5: 3.0}}))
+    assert frame["loss_validation"].tolist() == [3.0]
+
+
+def test_a_table_of_runs_whose_cells_hold_dictionaries(here):
+    header = ["", "summary", "config", "name"]
+    rows = [
+        [0, "{'val/loss': 3.5, 'lr': nan, '_step': 9}", "{'model': {'d': 256}, 'E': 1}", "small"],
+        [1, "{'val/loss': 3.25, '_step': 9}", "{'model': {'d': 256}, 'E': 8, 'note': 'nan'}", "wide"],
+    ]
+    columns = {"hyper_id": "name", "step": "summary._step", "loss_validation": "summary.val/loss"}
+    columns |= {"num_experts": "config.E", "d_model": "config.model.d"}
+    constants = SET | {"num_blocks": "8", "num_heads": "8"}
+    convert_runs(write("api.csv", [header, *rows]), "table.csv", columns, constants)
+    frame = read_table("table.csv")
+    assert frame["loss_validation"].tolist() == [3.5, 3.25] and frame["num_experts"].tolist() == [1, 8]
+    Path("table.csv").unlink()
+    rows[1][2] = "{'E': open('x')}"
+    message = refused(write("api.csv", [header, *rows]), columns)
+    assert "api.csv: row 2, column config: \"{'E': open('x')}\"; needed: a dictionary" in message
+
+
+def test_the_history_of_runs_by_the_api(here):
+    rows = [
+        {"run": run, "_step": step, "_timestamp": 1.7e9, "_runtime": 1, **losses}
+        for run, cut in (("dense-256", 0.0), ("moe8-256", 0.25))
+        for step, losses in ((1, {"val/loss": 3.5 - cut}), (2, {"lr": 0.1}), (3, {"val/loss": math.nan}), (4, {}))
+    ]
+    Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    frame, remarks = converted("all.jsonl")
+    assert frame["step"].tolist() == [1, 3] * 2 and frame["loss_validation"].isna().tolist() == [False, True] * 2
+    assert "left out: 4 of 8 rows of the log, which have no loss" in remarks
+    for run in ("dense-256", "moe8-256"):
+        own = [{name: row[name] for name in row if name != "run"} for row in rows if row["run"] == run]
+        Path(f"{run}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    pandas.testing.assert_frame_equal(converted(["dense-256.jsonl", "moe8-256.jsonl"])[0], frame)
+
+
+def test_runs_that_did_not_end_are_named(here):
+    rows = [("Name", "State", "E", "d", "val"), ("a", "finished", 1, 256, 3.5), ("b", "crashed", 8, 256, 3.25)]
+    columns = {"hyper_id": "Name", "num_experts": "E", "d_model": "d", "loss_validation": "val"}
+    done = convert_runs(write("runs.csv", rows), "t.csv", columns, SET | {"num_blocks": "8", "num_heads": "8"})
+    assert done.remarks[0] == "State: not finished: b (crashed); each is a row like the others"
+
+
+# TensorBoard's CSV
+
+
+def scalars(path, rows=((1000, 3.5), (2000, 3.25))) -> str:
+    return write(path, [("Wall time", "Step", "Value"), *((1.7e9, step, value) for step, value in rows)])
+
+
+def test_metrics_from_tensorboard(here):
+    paths = [scalars("run-dense-256-tag-val.csv"), scalars("run-moe8-256-tag-val.csv", [(2000, 3.0)])]
+    paths += [scalars("run-moe8-256-tag-lr.csv", [(1, 0.1)])]
+    frame, remarks = converted(paths, {"loss_validation": "val"})
+    assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.0] and frame["num_experts"].tolist() == [1, 1, 8]
+    assert "sizes.csv: not in run-dense-256-tag-val.csv, run-moe8-256-tag-val.csv, run-moe8-256-tag-lr.csv: " in (
+        "\n".join(remarks)
+    )
+    frame, _ = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
+    assert frame["num_experts"].tolist() == [1, 1, 8, 8]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.sampled_from(list(RUNS)), st.dictionaries(st.integers(0, 10**7), st.floats(0.5, 12),
+       min_size=1, max_size=5), min_size=1))  # fmt: skip
+def test_a_panel_and_metrics_of_the_same_log_give_one_table(tmp_path_factory, losses):
+    folder = tmp_path_factory.mktemp("log")
+    paths = [scalars(folder / f"run-{run}-tag-val.csv", sorted(rows.items())) for run, rows in losses.items()]
+    constants, tables = {"router_type": "Hash", "num_experts": "4", "dense_parameter_count": "1e6"}, []
+    for runs in (panel(folder / "panel.csv", "val", losses), paths):
+        convert_runs(runs, folder / "table.csv", {"loss_validation": "val"}, constants)
+        tables.append((folder / "table.csv").read_text())
+        (folder / "table.csv").unlink()
+    assert tables[0] == tables[1]
+
+
+# Event files
+
+
+HEADS = {"num_heads": 8}
+
+
+def write_events(folder: Path, scalars, hparams=None, tensors=False, wall_time=1e9) -> Path:
+    """Write an event file with TensorBoard's own writer: [(step, tag, value)]."""
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.plugins.hparams import plugin_data_pb2
+    from tensorboard.plugins.scalar.metadata import create_summary_metadata
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    before = set(folder.glob("*"))
+    writer, value_of = EventFileWriter(str(folder)), summary_pb2.Summary.Value
+    if hparams:
+        data = plugin_data_pb2.HParamsPluginData(version=0)
+        for name, value in hparams.items():
+            kind = "string_value" if isinstance(value, str) else "number_value"
+            setattr(data.session_start_info.hparams[name], kind, value)
+        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
+        metadata = summary_pb2.SummaryMetadata(plugin_data=plugin)
+        values = [value_of(tag="_hparams_/session_start_info", metadata=metadata)]
+        writer.add_event(event_pb2.Event(summary=summary_pb2.Summary(value=values)))
+    for step, tag, number in scalars:
+        if tensors:
+            value = value_of(tag=tag, tensor=make_tensor_proto(np.float32(number)))
+            value.metadata.CopyFrom(create_summary_metadata("", ""))
+        else:
+            value = value_of(tag=tag, simple_value=number)
+        writer.add_event(event_pb2.Event(wall_time=wall_time, step=step, summary=summary_pb2.Summary(value=[value])))
+    writer.close()
+    (file,) = {path for path in folder.iterdir() if path.is_file()} - before
+    return file
+
+
+@pytest.mark.parametrize("tensors", [False, True], ids=["PyTorch", "TensorFlow 2"])
+def test_event_files(here, tensors):
+    pytest.importorskip("tensorboard")
+    for i, run in enumerate(RUNS):
+        later = [(1000, "val/loss", 3.2 + i), (2000, "val/loss", 3.3 + i)]
+        write_events(Path("logs/all", run), later, None, tensors, wall_time=2e9)
+        file = write_events(Path("logs/all", run), [(1000, "val/loss", 3.1 + i), (1500, "lr", 0.1)], None, tensors)
+    frame, remarks = converted("logs/all")
+    assert frame["step"].tolist() == [1000, 2000] * 3  # what was written last of a step is taken
+    assert frame["loss_validation"].tolist() == [3.2, 3.3, 5.2, 5.3, 4.2, 4.3]  # as short as float32 allows
+    assert frame["num_experts"].tolist() == [1, 1, 1, 1, 8, 8]
+    assert "left out: 3 of 9 rows of the log, which have no loss" in remarks
+    assert converted("logs/all/moe8-256")[0]["num_experts"].tolist() == [8, 8]  # one run, called by its folder
+    assert converted(file)[0]["loss_validation"].tolist() == [5.1]  # one file, by that of its folder
+    write_events(Path("logs/all/moe8-256/more"), [(1000, "lr", 0.1)])  # a run without a loss need not be known
+    assert len(converted("logs/all")[0]) == 6
+
+
+def test_hyperparameters_of_event_files_are_columns(here):
+    pytest.importorskip("tensorboard")
+    shape = {"num_blocks": 8, "d_model": 256} | HEADS
+    write_events(Path("logs/small"), [(5, "val/loss", 3.5)], shape | {"num_experts": 1, "text": "c4"})
+    write_events(Path("logs/wide"), [(5, "val/loss", 3.25)])
+    write_events(Path("logs/wide/1767323045.12"), [(0, "hparam/x", 1.0)], shape | {"num_experts": 8, "text": "pile"})
+    frame, _ = converted("logs", config=None, keep=("text",))
+    assert frame["num_experts"].tolist() == [1, 8] and frame["text"].tolist() == ["c4", "pile"]
+    assert frame["dense_parameter_count"].nunique() == 1
+
+
+def test_an_event_file_that_ends_too_early_is_read_as_far_as_it_goes(here):
+    pytest.importorskip("tensorboard")
+    file = write_events(Path("logs/dense-256"), [(step, "val/loss", 3.5) for step in (1, 2, 3)])
+    file.write_bytes(file.read_bytes()[:-5])
+    assert converted("logs")[0]["step"].tolist() == [1, 2]
+
+
+def test_event_files_that_cannot_be_taken(here, monkeypatch):
+    pytest.importorskip("tensorboard")
+    Path("logs").mkdir()
+    assert refused("logs") == "logs: is a folder without results.csv, so it holds no run and no sweep that is finished"
+    write_events(Path("logs/a"), [])
+    assert refused("logs") == "logs: no scalar in 1 event file; needed: some"
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    assert refused("logs") == ("logs: event files need the package tensorboard: pip install 'routelaws[tensorboard]'")
+
+
+# What is wrong is named
+
+
+def test_what_is_wrong_in_a_log_is_named_where_it_stands(here):
+    losses = {"dense-256": {1000: 3.5, 2000: "oops"}, "moe8-256": {1000: 3.5}}
+    message = refused(panel("panel.csv", losses=losses))
+    assert message.splitlines()[0] == "panel.csv: 3 problems; nothing was read"
+    assert message.splitlines()[1] == "  row 2, column dense-256 - val/loss: 'oops'; needed: a number"
+    losses["dense-256"][2000] = -1.0
+    assert refused(panel("panel.csv", losses=losses)) == (
+        "panel.csv with sizes.csv: run dense-256, step 2000, column loss_validation: '-1.0'; needed: a loss above 0"
+    )
+    assert refused(scalars("run-a-tag-val.csv", [("x", 3.5)])) == (
+        "run-a-tag-val.csv: row 1, column Step: 'x'; needed: a number"
+    )
+    assert "row 1, column Step: ''; needed: a number that is finite" in refused(scalars("s.csv", [("", 3.5)]))
+
+
+def test_pieces_that_contradict_each_other(here):
+    one, other = panel("one.csv", losses={"a": {5: 3.5}}), panel("other.csv", losses={"a": {5: 3.25}})
+    assert refused([one, other]) == (
+        "other.csv: val/loss of run a at step 5 is 3.25, but 3.5 in one.csv; needed: one value"
+    )
+    assert refused([one, panel("tokens.csv", losses={"a": {5: 3.5}}, axis="tokens")]) == (
+        "tokens.csv: its rows go by tokens, those of one.csv by step; needed: one"
+    )
+    assert refused([one, one]) == "one.csv: is given twice"
+
+
+def test_what_a_log_lacks_is_asked_for(here):
+    path = panel("panel.csv")
+    assert refused(path, {}, None) == (
+        "panel.csv: which of these is a loss? --columns loss_validation=...; there: val/loss"
+    )
+    assert refused(path, config=None) == (
+        "panel.csv: columns num_experts, dense_parameter_count are missing; needed: hyper_id, step, router_type, "
+        "num_experts, dense_parameter_count; see --columns, --set and --config"
+    )
+
+
+def test_the_table_of_runs_that_is_joined(here):
+    path, header = panel("panel.csv"), ("num_experts", "run", "dense_parameter_count", "val/loss")
+    rows = [(e, run, 1e6 * (i + 1), 0) for i, (run, (e, _)) in enumerate(RUNS.items())]
+    frame, remarks = converted(path, config=write("c.csv", [header, *rows, (8, "other", 1e6, 0)]))
+    assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1]
+    assert "not taken from c.csv, since panel.csv has such a column: val/loss" in remarks
+    assert "c.csv: not in panel.csv: other" in remarks
+    assert refused(path, config=write("c.csv", [header, *rows[:1]])) == (
+        "c.csv: has no row for moe8-256, dense-512; needed: one for each run of panel.csv"
+    )
+    assert refused(path, config=write("c.csv", [header, *rows, rows[0]])) == (
+        "c.csv: run dense-256 stands in 2 rows; needed: one row for each run"
+    )
+    own = write("own.csv", [("name", "step", "loss_c4"), ("dense-256", 5, 3.5), ("moe8-256", 5, 3.25)])
+    frame, _ = converted(own, {"hyper_id": "name"})  # a table of one's own is joined by the names that it has
+    assert frame["num_experts"].tolist() == [1, 8]
+    assert refused(own, {}) == "own.csv: has no column hyper_id, by which the rows of sizes.csv are joined"
+
+
+# Several tables
+
+
+def table(path, first, router, losses=(3.5, 3.25, 3.0), **more) -> str:
+    names = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation", *more]
+    rows = [(first + 10 * i, 100, router, 4, 1e6, loss, *more.values()) for i, loss in enumerate(losses)]
+    return write(path, [names, *rows])
+
+
+def test_several_tables_become_what_fit_reads_of_them(here):
+    paths = [table("a.csv", 7, "Hash", seed=1), table("b.csv", 7, "Top-K"), table("c.csv", 0, "Hash", losses=[2.0])]
+    done = convert_runs(paths, "table.csv")
+    joined, expected = read_table("table.csv"), read_tables(paths)
+    pandas.testing.assert_frame_equal(joined[list(expected)], expected, check_exact=True)
+    assert joined["source"].tolist() == ["a.csv"] * 3 + ["b.csv"] * 3 + ["c.csv"]
+    assert (done.rows, done.runs) == (7, 7) and done.remarks == expected.attrs["remarks"]
+
+
+def test_each_of_several_tables_is_converted_by_itself(here):
+    one = write("one.csv", [("name", "val", "note"), ("x", 3.5, "p"), ("y", 3.25, "q")])
+    other = table("other.csv", 3, "Hash")
+    columns, constants = {"hyper_id": "name", "loss_validation": "val"}, {"num_experts": "4"}
+    constants |= {"router_type": "Top-K", "dense_parameter_count": "1e6"}
+    done = convert_runs([one, other, panel("panel.csv", "val")], "table.csv", columns, constants, keep=("note",))
+    frame = read_table("table.csv")
+    assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.5, 3.25, 3.0, 3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
+    assert frame["hyper_id"].tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7]
+    assert frame["note"].tolist()[:3] == ["p", "q", ""] and set(frame["router_type"][:2]) == {"Top-K"}
+    assert "one.csv: hyper_id: the names of 2 runs, numbered in the order of the rows" in done.remarks
+    assert "panel.csv: hyper_id 0 to 2 is numbered 5 to 7" in done.remarks
+    Path("table.csv").unlink()
+    assert refused([one, other], {"hyper_id": "nam"}, None) == (
+        "--columns hyper_id=nam: one.csv, other.csv has no column nam; there: name, val, note, hyper_id, step, "
+        "router_type, num_experts, dense_parameter_count, loss_validation"
+    )
+
+
+def test_a_table_of_runs_is_joined_to_the_tables_that_have_them(here):
+    paths = [panel("panel.csv"), table("own.csv", 3, "Hash")]
+    frame, _ = converted(paths)
+    assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1, 4, 4, 4] and set(frame["d_model"][:6]) == {256, 512}
+    other = write("other.csv", [("run", "d_model"), ("x", 256)])
+    assert refused(paths, config=other) == "other.csv: names no run of panel.csv, own.csv"
+
+
+def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
+    paths = [table("a.csv", 0, "Hash"), table("b.csv", 0, "Hash", losses=[3.5, -1.0])]
+    assert refused(paths, {}, None) == "b.csv: row 2, column loss_validation: '-1.0'; needed: a loss above 0"
+    assert (
+        refused([], {}, None) == "nothing to convert is given; needed: a table, an export, or a folder of event files"
+    )

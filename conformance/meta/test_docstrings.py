@@ -1,0 +1,186 @@
+"""The docstrings of the fast twin stand alone in `help()`, and say what those of the reference say.
+
+A public name of both twins has one description: the same summary, arguments, fields and returns, word for word. The
+fast twin leaves the examples out, has its own "Raises" (inside jit nothing can be raised because of a value), describes
+the arguments that it adds, and ends with "Differs from the reference" where something does.
+"""
+
+import ast
+import re
+import textwrap
+
+import pytest
+
+from routelaws.conformance.meta.test_mirror import MIRRORED, ROOMS, parse, public_names
+
+DIFFERS = "Differs from the reference"
+HEADINGS = ("Args", "Attributes", "Returns", "Raises", "Source", "Discontinuity", "Example", DIFFERS)
+
+OWN_WORDS = {
+    ("configuration.py", "ModelConfig", "Attributes"),  # the texts of flags
+    ("notation.py", "check_finite", ""),  # it returns the dtype that came
+    ("notation.py", "one_hot", ""),  # float32
+    ("routers/top_k.py", "switch_router", ""),  # not written out
+    ("transformer.py", "init", "Args"),  # a JAX key
+    ("transformer.py", "init", "Returns"),  # float32
+    ("transformer.py", "draw_noise", "Args"),
+}
+"""(file, name, section) in which the twins have to use other words; "" is the summary."""
+
+LAWS = tuple(
+    f"laws/{name}.py"
+    for name in ("dense", "fitting", "held_out", "log_linear", "resampling", "routed", "uncertainty", "utilisation")
+)
+"""The files of laws that are held to this; others may still lead to the reference."""
+
+DESCRIBED = [
+    path for path in MIRRORED if not path.endswith("__init__.py") and (path in LAWS or not path.startswith("laws/"))
+]
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return {heading: text with single spaces} of a docstring; "" is what stands before the first heading."""
+    found, heading = {"": []}, ""
+    for line in text.splitlines():
+        match = re.match(rf"({'|'.join(HEADINGS)}):(.*)", line)
+        if match:
+            heading, line = match.groups()
+        found.setdefault(heading, []).append(line)
+    return {heading: " ".join(" ".join(lines).split()) for heading, lines in found.items()}
+
+
+def entries(text: str, heading: str) -> dict[str, str]:
+    """Return {name: description} of the section of a docstring that lists arguments or fields."""
+    body = re.search(rf"^{heading}:\n((?:    .*\n?|\n)*)", text, re.MULTILINE)
+    lines = textwrap.dedent(body[1]).strip() if body else ""
+    pairs = re.findall(r"^(\w[\w, ]*): (.*(?:\n .*)*)", lines, re.MULTILINE)
+    return {names: " ".join(words.split()) for names, words in pairs}
+
+
+def fields(path: str, node: ast.ClassDef) -> dict[str, str]:
+    """Return {field: description} of a class of the reference, from the comment or the text beside each field."""
+    lines = (ROOMS["reference"] / path).read_text(encoding="utf-8").splitlines()
+    found = {}
+    for item, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(item, ast.AnnAssign):
+            words = [lines[item.lineno - 1].partition("  # ")[2]]
+            for line in lines[item.lineno :]:
+                if not line.strip().startswith("# "):
+                    break
+                words.append(line.strip()[2:])
+            if isinstance(after, ast.Expr):
+                words = [after.value.value]
+            found[item.target.id] = " ".join(" ".join(words).split())
+    return found
+
+
+def described(path: str, room: str) -> dict[str, tuple[ast.AST, str]]:
+    """Return {name: (node, docstring)} of the public functions, classes, methods and constants of a file."""
+    tree = parse(room, path)
+    found = {}
+    for name, node in public_names(tree).items():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[name] = (node, ast.get_docstring(node) or "")
+            for item in node.body:
+                if isinstance(node, ast.ClassDef) and isinstance(item, ast.FunctionDef) and item.name[0] != "_":
+                    found[f"{name}.{item.name}"] = (item, ast.get_docstring(item) or "")
+        else:
+            after = tree.body[tree.body.index(node) + 1 :][:1]
+            text = after[0].value.value if after and isinstance(after[0], ast.Expr) else ""
+            found[name] = (node, text if isinstance(text, str) else "")
+    return found
+
+
+def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> list[str]:
+    """Return what the description in the fast twin lacks or says otherwise."""
+    (node, ours), (twin, theirs) = reference, accelerated
+    mine, other = sections(ours), sections(theirs)
+    problems = [f"{name}: leads to the reference instead of a description"] if "See reference" in theirs else []
+    for heading, text in mine.items():
+        if heading in ("Example", "Args", "Raises") or (path, name, heading) in OWN_WORDS:
+            continue
+        if other.get(heading) != text:
+            problems.append(f"{name}: {heading or 'summary'}: needed: {text!r}, found: {other.get(heading)!r}")
+    if isinstance(node, ast.ClassDef):
+        listed = entries(theirs, "Attributes")
+        for field, words in fields(path, node).items():
+            own = (path, name, "Attributes") in OWN_WORDS
+            if not listed.get(field) or (listed[field] != words and not own):
+                problems.append(f"{name}: {field}: needed: {words!r}, found: {listed.get(field)!r}")
+    listed = entries(theirs, "Args")
+    for argument, words in entries(ours, "Args").items():
+        if (path, name, "Args") not in OWN_WORDS and listed.get(argument) != words:
+            problems.append(f"{name}: {argument}: needed: {words!r}, found: {listed.get(argument)!r}")
+    if listed and isinstance(twin, ast.FunctionDef):
+        named = {argument for names in listed for argument in names.split(", ")}
+        given = {a.arg for a in (*twin.args.posonlyargs, *twin.args.args, *twin.args.kwonlyargs)}
+        problems += [f"{name}: argument {argument} is not described" for argument in sorted(given - named)]
+        problems += [f"{name}: has no argument {argument}" for argument in sorted(named - given)]
+    if "Raises" in mine and not {"Raises", DIFFERS} & set(other):
+        problems.append(f"{name}: says nothing of what it raises")
+    if isinstance(twin, ast.FunctionDef) and "jax.Array" in ast.unparse(twin.args):
+        for promise in re.findall(r"\bnot finite\b|no token is real|no real token", other.get("Raises", "")):
+            problems.append(f"{name}: promises to raise what jit cannot: {promise}")
+    return problems
+
+
+def test_there_is_something_to_compare():
+    assert {"transformer.py", "experts.py", "routers/sinkhorn.py"} | set(LAWS) <= set(DESCRIBED)
+
+
+@pytest.mark.parametrize("path", DESCRIBED)
+def test_the_fast_twin_describes_what_the_reference_does(path):
+    ours, theirs = described(path, "reference"), described(path, "accelerated")
+    problems = [line for name in ours for line in differences(path, name, ours[name], theirs[name])]
+    first, module = (ast.get_docstring(parse(room, path)) for room in ("reference", "accelerated"))
+    if path != "notation.py" and module.partition("\n\n")[0] != first.partition("\n\n")[0]:
+        problems.append("the first paragraph of the file is another one")
+    if f"routelaws.reference.{path[:-3].replace('/', '.')}" not in module:
+        problems.append("the file does not name its twin")
+    assert not problems, "\n".join([path, *problems])
+
+
+def test_other_words_are_needed_where_they_are_allowed():
+    for path, name, heading in OWN_WORDS:
+        ours, theirs = (sections(described(path, room)[name][1]).get(heading) for room in ("reference", "accelerated"))
+        assert (ours is None) == (heading == "Attributes")  # the reference has its fields' descriptions beside them
+        assert ours != theirs, f"{path}: {name}: {heading}"
+
+
+def test_the_letters_are_the_same():
+    ours, theirs = (ast.get_docstring(parse(room, "notation.py")) for room in ("reference", "accelerated"))
+    letters = ours[ours.index("Letters") : ours.index("Ties:")]
+    assert "T  tokens in a group" in letters and letters in theirs
+
+
+BEFORE = '''def f(x: jax.Array, k: int = 1):
+    """Return [T].
+
+    Args:
+        x: [T, E].
+        k: how many,
+            at least 1.
+
+    Raises:
+        ValueError: k is 0, or x is not finite.
+    """
+'''
+DRIFTED = {
+    "another summary": ("Return [T].", "Return [E]."),
+    "another shape": ("x: [T, E].", "x: [T]."),
+    "an argument that is not described": ("x: jax.Array", "x: jax.Array, y: jax.Array"),
+    "an argument that is not there": ("        x: [T, E].\n", "        x: [T, E].\n        z: more.\n"),
+    "a promise that jit cannot keep": ("k is 0", "k is 0, or x is not finite"),
+    "no word of errors": ("    Raises:\n        ValueError: k is 0.\n", ""),
+}
+
+
+@pytest.mark.parametrize("what", DRIFTED)
+def test_drift_of_a_description_is_seen(what):
+    def pair(text):
+        node = ast.parse(text).body[0]
+        return node, ast.get_docstring(node)
+
+    true = BEFORE.replace(", or x is not finite", "")
+    assert not differences("f.py", "f", pair(BEFORE), pair(true))
+    assert differences("f.py", "f", pair(BEFORE), pair(true.replace(*DRIFTED[what])))
