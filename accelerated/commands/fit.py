@@ -9,8 +9,9 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.law_fits import AXES, LawFit, Range, fit_law, is_known
+from ..findings.law_fits import SIZE, LawFit, fit_law, is_known
 from ..laws.catalogue import LAWS
+from ..laws.intervals import Range
 from ..report.cautions import NO_FLOOR, misfit_lines, warnings
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
@@ -27,6 +28,10 @@ WORDS = (
     " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: a statement about"
     " sizes or experts outside the table."
 )
+
+
+AT_SIZES = {"slope": "slopes", "b": "slopes", "d": "levels"}
+"""What JSON calls the numbers that a law has at each size."""
 
 
 class FitReport(NamedTuple):
@@ -68,7 +73,7 @@ def fit_report(
     if law not in LAWS:
         raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
     fits, frame = [], read_tables(paths)
-    for selection in select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts")):
+    for selection in select_rows(frame, rows, loss_column, axes=LAWS[law].axes):
         losses = selection.frame[loss_column]
         if len(losses) > 1 and losses.nunique() == 1:
             raise InputError(
@@ -95,7 +100,8 @@ def fit_table(
     Returns:
         {"law", "loss_column", "remarks": [text], "fits": [{"router", "rows", "left_out": [{"hyper_id", "reason"}],
         "coefficients": {name: number}, "rmsle", "criterion", "objective", "status", "determined", "derived":
-        {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}]},
+        {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}],
+        "levels": [{"N", ...}]},
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
         "law", "times"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss less
@@ -150,9 +156,10 @@ def print_fit(report: FitReport, console=None) -> None:
         console.print(f"warning ({', '.join(routers)}): {warning}", markup=False)
     if any(item.words for entry in report.fits for item in entry.ranges):
         console.print(WORDS, markup=False)
-    if report.law == "routed-bounded":
+    if law.slopes is not None and law.columns[0] == SIZE:
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
-    console.print(NO_FLOOR, markup=False)
+    if not law.has_floor:
+        console.print(NO_FLOOR, markup=False)
 
 
 def warnings_of(entry: LawFit) -> list[str]:
@@ -220,9 +227,8 @@ def _intervals(entry: LawFit) -> dict | None:
     if not entry.ranges:
         return None
     found = {item.name: _range_dict(item) for item in entry.ranges if item.at is None}
-    slopes = entry.slopes or [item for item in entry.ranges if item.at is not None]
-    if slopes:
-        found["slopes"] = [{"N": item.at} | _range_dict(item) for item in slopes]
+    for item in [*entry.slopes, *(item for item in entry.ranges if item.at is not None)]:
+        found.setdefault(AT_SIZES.get(item.name, item.name), []).append({"N": item.at} | _range_dict(item))
     return found
 
 
@@ -233,17 +239,7 @@ def _range_dict(item: Range) -> dict:
 
 def _cutoff(entry: LawFit) -> tuple[str, float] | None:
     """Return the name and value of the size at which routing stops helping, for laws that have one."""
-    from ..laws import log_linear, routed
-
-    coefficients = entry.fit.coefficients
-    if entry.law.name == "routed-bounded":
-        return "N_cutoff", routed.cutoff(coefficients)
-    if entry.law.name == "bilinear":
-        return "N_cutoff", log_linear.cutoff(coefficients)
-    if entry.law.name == "routed-utilisation":
-        like = routed.RoutedCoefficients(0.0, coefficients.b, coefficients.c, 0.0, 1.0, math.inf)
-        return "F_cutoff", routed.cutoff(like)
-    return None
+    return None if entry.law.cutoff is None else entry.law.cutoff(entry.fit)
 
 
 def _coefficients_table(entry: LawFit):
@@ -260,7 +256,7 @@ def _coefficients_table(entry: LawFit):
     ranges = {item.name: item for item in entry.ranges if item.at is None}
     for item in entry.ranges:
         if item.at is not None:
-            table.add_row(f"b at N = {item.at:,.0f}", _shown(item.value), _ends(item))
+            table.add_row(f"{item.name} at N = {item.at:,.0f}", _shown(item.value), _ends(item))
     for name, value in entry.fit.coefficients._asdict().items():
         if np.ndim(value) == 0:
             item = ranges.get(name)

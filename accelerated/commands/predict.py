@@ -9,10 +9,8 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.law_fits import AXES, LEVEL, LawFit, fit_law, predict_law
+from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS
-from ..laws.resampling import jackknife
-from ..laws.uncertainty import Quantity, profile_intervals
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
@@ -24,7 +22,7 @@ INPUTS = {
     "teraflops": ("--teraflops", "F, TeraFLOPs of a forward pass of 2,048 tokens", 0.0),
     "utilisation": ("--utilisation", "B, parameters per forward FLOP of one token", 0.0),
 }  # fmt: skip
-"""The flag, the meaning and the least value of each column of a law."""
+"""The flag, the meaning and the least value of each column of a law; see `_input` for others."""
 
 
 class Prediction(NamedTuple):
@@ -66,7 +64,7 @@ def predict_report(
 
     Args:
         paths: a table or several, see `read_tables`.
-        at: the point: a key of INPUTS to its value; None where not given.
+        at: the point: the name of a column of the law to its value; None where not given.
         law: a key of LAWS.
         loss_column: which loss.
         rows: which rows, see `select_rows`.
@@ -84,7 +82,7 @@ def predict_report(
         raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
     point = _point(law, at)
     frame = read_tables(paths)
-    selections = select_rows(frame, rows, loss_column, axes=AXES.get(law, "experts"))
+    selections = select_rows(frame, rows, loss_column, axes=LAWS[law].axes)
     if router is not None:
         there = [selection.router for selection in selections]
         selections = [s for s in selections if s.router.lower() == router.lower()]
@@ -99,15 +97,20 @@ def predict_report(
     return PredictReport(law, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
 
 
+def _input(name: str) -> tuple[str, str, float]:
+    """Return what INPUTS holds; of a column that only a registered law has, what follows from its name."""
+    return INPUTS.get(name, (f"--at {name}=", name, 0.0))
+
+
 def _point(law: str, at: dict[str, float | None]) -> dict[str, float]:
     """Return the columns of the law; InputError where one is missing, out of range, or of another law."""
     wanted = LAWS[law].columns
-    for name, (flag, meaning, least) in INPUTS.items():
-        value = at.get(name)
+    for name in dict.fromkeys([*INPUTS, *at, *wanted]):
+        (flag, meaning, least), value = _input(name), at.get(name)
         if value is None and name in wanted:
             raise InputError(f"{flag} is missing: the law {law} needs {meaning}")
         if value is not None and name not in wanted:
-            flags = ", ".join(INPUTS[column][0] for column in wanted)
+            flags = ", ".join(_input(column)[0] for column in wanted)
             raise InputError(f"{flag} {value:g}: the law {law} does not take it; needed: {flags}")
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
             allowed = f"at least {least:g}" if least else "above 0"
@@ -119,17 +122,11 @@ def _predict(fitted: LawFit, point: dict[str, float], level: float) -> Predictio
     at = tuple(point.values())
     if fitted.least_squares is not None:
         return _predict_without_intervals(fitted, point)
-    loss, law, run = predict_law(fitted, at, level)
-    dense = by_size = None
-    if fitted.law.name == "routed-bounded" and np.unique(fitted.columns[0]).size >= 3:
-        asked = [Quantity("prediction", *at)]
-        [found] = jackknife(*fitted.columns, fitted.loss, fitted.columns[0], asked, level).intervals
-        by_size = (found.low, found.high)
-    if fitted.law.name == "routed-bounded" and point["num_experts"] > 1:
-        quantity = Quantity("effective_parameters", N=point["dense_parameters"], E=point["num_experts"])
-        [found] = profile_intervals(*fitted.columns, fitted.loss, [quantity], level)
-        dense = (found.value, found.low, found.high)
-    return Prediction(fitted.selection.router, fitted, loss, law, run, by_size, dense, _warnings(fitted, point))
+    said, law, known = predict_law(fitted, at, level), fitted.law, (fitted.fit, fitted.columns, fitted.loss)
+    by_size = None if law.by_size is None else law.by_size(*known, at, level)
+    worth = None if law.dense_equivalent is None else law.dense_equivalent(*known, at, level)
+    dense = None if worth is None else (worth.value, worth.low, worth.high)
+    return Prediction(fitted.selection.router, fitted, *said, by_size, dense, _warnings(fitted, point))
 
 
 def _predict_without_intervals(fitted: LawFit, point: dict[str, float]) -> Prediction:
@@ -145,7 +142,7 @@ def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
     warnings = []
     for (name, value), column in zip(point.items(), fitted.columns, strict=True):
         low, high = float(column.min()), float(column.max())
-        letter = INPUTS[name][1].partition(",")[0]
+        letter = _input(name)[1].partition(",")[0]
         if value > high:
             times = f"{value / high:.3g} times the largest of the data ({high:g})"
             warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
@@ -240,7 +237,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
 
     console = console or Console()
     level = f"{100 * report.level:g} %"
-    where = ", ".join(f"{INPUTS[name][1].partition(',')[0]} = {value:,.6g}" for name, value in report.at.items())
+    where = ", ".join(f"{_input(name)[1].partition(',')[0]} = {value:,.6g}" for name, value in report.at.items())
     console.print(f"law {report.law}, {report.loss_column}, at {where}", markup=False)
     for remark in report.remarks:
         console.print(remark, markup=False)
@@ -251,7 +248,8 @@ def print_prediction(report: PredictReport, console=None) -> None:
         if p.dense:
             value, low, high = (f"{size:.3g}" for size in p.dense)
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
-    console.print(NO_FLOOR, markup=False)
+    if not LAWS[report.law].has_floor:
+        console.print(NO_FLOOR, markup=False)
     for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
         routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
         console.print(f"warning ({routers}): {warning}", markup=False)
@@ -289,6 +287,7 @@ def predict(
     experts: float | None = None,
     teraflops: float | None = None,
     utilisation: float | None = None,
+    at: tuple[str, ...] = (),
     router: str | None = None,
     loss: str = "loss_validation",
     rows: str | None = None,
@@ -306,6 +305,7 @@ def predict(
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
+        at: Other columns of a law that was registered, each as NAME=VALUE.
         router: One router_type alone; all of the table if not given.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
@@ -318,10 +318,23 @@ def predict(
     """
     if not tables:
         tables = (released_table(),)
-        rows = "clark" if rows is None and law != "routed-utilisation" else rows
-    at = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    report = predict_report(tables, at, law, loss, rows, router, level, huber)
+        one_grid = law not in LAWS or LAWS[law].axes != "compute"
+        rows = "clark" if rows is None and one_grid else rows
+    point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+    report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_prediction(report)
+
+
+def _named_values(texts: tuple[str, ...]) -> dict[str, float]:
+    """Return {name: value} of texts such as tokens=1e9."""
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9") from None
+    return found

@@ -14,6 +14,9 @@ from .rows import Table, columns_of, law_rows
 FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
 """The laws in (N, E), from the one that says least about other sizes to the paper's final one."""
 
+FINAL = FORMS[-1]
+"""The paper's final form."""
+
 
 def compare(table: Table) -> list[dict]:
     """Return the held-out errors of each form for each router, on the rows of the law.

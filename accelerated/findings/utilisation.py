@@ -11,7 +11,7 @@ import numpy as np
 
 from ..laws.catalogue import LAWS
 from ..laws.held_out import leave_one_out
-from ..laws.uncertainty import Quantity, profile_intervals, student_quantile, verdict
+from ..laws.uncertainty import student_quantile
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
 from ..tables.table import DENSE
 from .estimates import LEVEL, percent
@@ -19,8 +19,7 @@ from .law_fits import is_determined, is_known
 from .rows import Run, usual_frequency
 
 MAIN, PLAIN = "main grid", "dense"
-PROFILED = {"b": "b", "c": "c", "E_start": "B_start", "E_max": "B_max"}
-"""Coefficients of the law in N and E that those of this law are, up to a unit."""
+LAW = LAWS["routed-utilisation"]
 
 
 def utilisation_laws(runs: list[Run]) -> list[dict]:
@@ -70,7 +69,7 @@ def _fitted(runs: list[Run], usual: float | None) -> dict:
         return {"missing": str(error), "kinds": [], "points": []}
     fitted = predict_utilisation(fit.curve, flops, utilisation)
     kinds = [kind_of(run, usual) for run in runs]
-    held_out = leave_one_out(LAWS["routed-utilisation"], (flops, utilisation), loss)
+    held_out = leave_one_out(LAW, (flops, utilisation), loss)
     return {
         "missing": None,
         "status": fit.status,
@@ -84,24 +83,17 @@ def _fitted(runs: list[Run], usual: float | None) -> dict:
 
 
 def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray) -> dict:
-    """Return each coefficient with its interval, and whether the runs determine it.
-
-    The law is the one of N and E in (F, 1 + (B - B_min)/unit), with the same b and c, and E_start and E_max in units.
-    """
-    unit, extra = fit.curve.unit, (utilisation - fit.curve.B_min) / fit.curve.unit
-    ends = [Quantity("slope", N=float(value)) for value in np.quantile(flops, [0.0, 0.5, 1.0])]
-    asked = [Quantity(name) for name in PROFILED]
-    found = profile_intervals(flops, 1.0 + extra, loss, [*asked, *ends], LEVEL)
-    law = is_determined(found[len(asked) :])
+    """Return each coefficient with its interval, and whether the runs determine it."""
+    law = is_determined(LAW.slopes(fit, (flops, utilisation), loss, LEVEL))
     reach = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
     entries = {
         name: {"value": value, "low": value - float(half), "high": value + float(half), "determined": law}
         for (name, value), half in zip(fit.coefficients._asdict().items(), reach, strict=True)
     }
-    for interval, (name, own) in zip(found, PROFILED.items(), strict=False):
-        times = unit if name.startswith("E_") else 1.0
-        known = is_known(name, interval.value, verdict(interval))
-        entries[own] |= {"low": interval.low * times, "high": interval.high * times, "determined": known}
+    for item in LAW.intervals(fit, (flops, utilisation), loss, LEVEL):
+        if item.name in entries:
+            known = is_known(item.name, item.value, item.words)
+            entries[item.name] |= {"low": item.low, "high": item.high, "determined": known}
     return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
 
 

@@ -6,10 +6,27 @@ A name that stands in one file alone is found here too: `from routelaws.accelera
 from .._lazy import lazy
 
 _NAMES = {
+    "bounded_intervals": (
+        "routed_by_size",
+        "routed_dense_equivalent",
+        "routed_design",
+        "routed_intervals",
+        "routed_prediction",
+        "routed_slopes",
+        "scaled_columns",
+        "utilisation_cutoff",
+        "utilisation_design",
+        "utilisation_intervals",
+        "utilisation_prediction",
+        "utilisation_slopes",
+    ),
     "catalogue": (
+        "Fit",
         "LAWS",
         "Law",
         "Parameter",
+        "fitted",
+        "register",
     ),
     "dense": (
         "DenseCoefficients",
@@ -31,6 +48,25 @@ _NAMES = {
         "compare_forms",
         "leave_one_group_out",
         "leave_one_out",
+    ),
+    "intervals": (
+        "Predicted",
+        "Range",
+        "jackknife_ends",
+        "jackknife_intervals",
+        "jackknife_prediction",
+        "range_of",
+    ),
+    "linear_intervals": (
+        "bilinear_design",
+        "bilinear_intervals",
+        "dense_design",
+        "dense_intervals",
+        "linear_prediction",
+        "per_size_design",
+        "per_size_intervals",
+        "separable_design",
+        "separable_intervals",
     ),
     "log_linear": (
         "BilinearCoefficients",

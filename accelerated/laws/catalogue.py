@@ -1,12 +1,16 @@
 """See `routelaws.reference.laws.catalogue`: the same laws, with the compiled fits."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import _left_out, dense, fitting, log_linear, utilisation
+from . import _left_out, bounded_intervals, dense, fitting, linear_intervals, log_linear, routed, utilisation
+from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
+
+Axes = Literal["experts", "compute", "dense"]
 
 
 class Parameter(NamedTuple):
@@ -17,6 +21,18 @@ class Parameter(NamedTuple):
     meaning: str
 
 
+class Fit(NamedTuple):
+    """See reference."""
+
+    coefficients: NamedTuple
+    objective: float
+    rmsle: float
+    status: str
+    covariance: np.ndarray
+    rows: int
+    criterion: str
+
+
 class Law(NamedTuple):
     """See reference."""
 
@@ -24,10 +40,53 @@ class Law(NamedTuple):
     formula: str
     parameters: tuple[Parameter, ...]
     columns: tuple[str, ...]
-    linear: tuple[str, ...]
     fit: Callable
     predict: Callable
+    linear: tuple[str, ...] = ()
     given: Callable = lambda *columns: {}
+    axes: Axes = "experts"
+    takes_huber: bool = False
+    has_floor: bool = False
+    count: Callable | None = None
+    design: Callable | None = None
+    own_intervals: Callable | None = None
+    own_prediction: Callable | None = None
+    slopes: Callable | None = None
+    cutoff: Callable | None = None
+    by_size: Callable | None = None
+    dense_equivalent: Callable | None = None
+
+    def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+        """See reference."""
+        own = self.own_intervals or partial(jackknife_intervals, self)
+        return own(fit, columns, loss, level)
+
+    def predict_interval(
+        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    ) -> Predicted:
+        """See reference."""
+        own = self.own_prediction or partial(jackknife_prediction, self)
+        return own(fit, columns, loss, at, level)
+
+    def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
+        """See reference."""
+        return len(self.parameters) if self.count is None else self.count(*columns)
+
+
+def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
+    """See reference."""
+    squares = float(np.mean(np.log10(predicted / loss) ** 2))
+    unknown = np.full((len(coefficients), len(coefficients)), np.nan)
+    criterion = "mean squared difference of log10 losses"
+    return Fit(coefficients, squares, math.sqrt(squares), status, unknown, int(np.size(loss)), criterion)
+
+
+def register(law: Law) -> Law:
+    """See reference."""
+    if LAWS.get(law.name, law) is not law:
+        raise ValueError(f"a law named {law.name!r} is there already; needed: another name")
+    LAWS[law.name] = law
+    return law
 
 
 _ROUTED = ("dense_parameters", "num_experts")
@@ -44,9 +103,13 @@ _DENSE = Law(
         Parameter("N_c", "parameters", "size at which the loss would be 1 nat"),
     ),
     columns=("dense_parameters",),
-    linear=("alpha", "alpha log10 N_c"),
     fit=dense.fit_dense,
     predict=lambda fit, dense_parameters: dense.predict_line(fit.line, dense_parameters),
+    linear=("alpha", "alpha log10 N_c"),
+    axes="dense",
+    design=linear_intervals.dense_design,
+    own_intervals=linear_intervals.dense_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.dense_design),
 )
 
 _PER_SIZE = Law(
@@ -58,9 +121,13 @@ _PER_SIZE = Law(
         Parameter("d", "log10 nats", "log10 L of a dense model, at each size"),
     ),
     columns=_ROUTED,
-    linear=("b", "d"),
     fit=log_linear.fit_per_size,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("b", "d"),
+    count=lambda dense_parameters, num_experts: 2 * np.unique(dense_parameters).size,
+    design=linear_intervals.per_size_design,
+    own_intervals=linear_intervals.per_size_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.per_size_design),
 )
 
 _SEPARABLE = Law(
@@ -72,9 +139,12 @@ _SEPARABLE = Law(
         _LEVEL,
     ),
     columns=_ROUTED,
-    linear=("a", "b", "d"),
     fit=log_linear.fit_separable,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("a", "b", "d"),
+    design=linear_intervals.separable_design,
+    own_intervals=linear_intervals.separable_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.separable_design),
 )
 
 _BILINEAR = Law(
@@ -82,9 +152,13 @@ _BILINEAR = Law(
     formula="log10 L = a log10 N + b log10 E + c log10 N log10 E + d",
     parameters=(_SLOPE_IN_SIZE, _SLOPE_IN_EXPERTS, _INTERACTION, _LEVEL),
     columns=_ROUTED,
-    linear=("a", "b", "c", "d"),
     fit=log_linear.fit_bilinear,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("a", "b", "c", "d"),
+    design=linear_intervals.bilinear_design,
+    own_intervals=linear_intervals.bilinear_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.bilinear_design),
+    cutoff=lambda fit: ("N_cutoff", log_linear.cutoff(fit.coefficients)),
 )
 
 _BOUNDED = Law(
@@ -100,9 +174,17 @@ _BOUNDED = Law(
         Parameter("E_max", "experts", "limit of the effective experts Ê; may be infinite"),
     ),
     columns=_ROUTED,
-    linear=("a", "b", "c", "d"),
     fit=fitting.fit_routed,
     predict=lambda fit, *columns: fitting.predict_curve(fit.curve, *columns),
+    linear=("a", "b", "c", "d"),
+    takes_huber=True,
+    design=bounded_intervals.routed_design,
+    own_intervals=bounded_intervals.routed_intervals,
+    own_prediction=bounded_intervals.routed_prediction,
+    slopes=bounded_intervals.routed_slopes,
+    cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
+    by_size=bounded_intervals.routed_by_size,
+    dense_equivalent=bounded_intervals.routed_dense_equivalent,
 )
 
 _UTILISATION = Law(
@@ -119,10 +201,17 @@ _UTILISATION = Law(
         Parameter("B_min", "parameters per FLOP", "the least B; given, not fitted"),
     ),
     columns=("teraflops", "utilisation"),
-    linear=("a", "b", "c", "d"),
     fit=utilisation.fit_utilisation,
     predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    linear=("a", "b", "c", "d"),
     given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
+    axes="compute",
+    takes_huber=True,
+    design=bounded_intervals.utilisation_design,
+    own_intervals=bounded_intervals.utilisation_intervals,
+    own_prediction=bounded_intervals.utilisation_prediction,
+    slopes=bounded_intervals.utilisation_slopes,
+    cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}

@@ -170,22 +170,28 @@ def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
 
 
 def _cutoff_ends(rows: Rows, solved: Solved) -> tuple[float, float, float]:
-    """Return log10 of the best N_cutoff and of its ends at one shape: infinite with an interaction of 0 or below.
+    """Return log10 of the best N_cutoff and of its ends at one shape, where log10 N is counted from its mean."""
+    return tuple(rows.log_size.mean() + end for end in cutoff_ends(solved, (0, 0, 1, 0), (0, 0, 0, 1)))
 
+
+def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float, float, float]:
+    """Return the best n at which gain·β + n interaction·β rises to 0, and its ends.
+
+    All are infinite with an interaction of 0 or below.
     Where an interaction of 0 is allowed, the ratios allowed are those below the lower root of step 2 and those above
     the higher one. Towards an interaction of 0 from above the ratio -gain/interaction runs to ∞ if the gain is below 0,
     and then the sizes above the higher root are the cut-offs; if it is above 0 it runs to -∞, a cut-off at no size.
     """
-    one_sign, best, low, high = _ratio(solved, (0, 0, -1, 0), (0, 0, 0, 1))
-    gain, interaction = solved.solution[2:]
-    if one_sign and interaction < 0:
+    y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
+    one_sign, best, low, high = _ratio(solved, -y, x)
+    if one_sign and x @ solved.solution < 0:
         return math.inf, math.inf, math.inf
     if not one_sign:
-        covariance = solved.root @ solved.root.T
-        flat = gain - interaction * covariance[2, 3] / covariance[3, 3]  # the best gain with an interaction of 0
+        u, u_x = y @ solved.root, x @ solved.root
+        # the best gain with an interaction of 0
+        flat = y @ solved.solution - (x @ solved.solution) * (u @ u_x) / (u_x @ u_x)
         low, high = (high if flat < 0 else -math.inf), math.inf
-    mean = rows.log_size.mean()
-    return (mean + best if interaction > 0 else math.inf), mean + low, mean + high
+    return (best if x @ solved.solution > 0 else math.inf), low, high
 
 
 def _ratio(solved: Solved, y: tuple, x: tuple) -> tuple[bool, float, float, float]:

@@ -1,28 +1,42 @@
 """Every law as one small record, so that code can go over laws without knowing any of them.
 
 A law maps data columns to a loss. Its record says what the columns are, what each parameter means and in which unit,
-and for which parameters log10 L is linear once the others are held: where that is all of them the fit is ordinary least
-squares with one answer, and where it is not, the rest is searched (variable projection, `fitting.py`).
+how it is fitted, and how sure a fit is. What differs between laws is a field of the record and nothing else: no code
+beyond this folder asks for the name of a law.
 
     law = LAWS["bilinear"]
-    fit = law.fit(dense_parameters, num_experts, loss)     the columns in the order of law.columns, then the loss
-    law.predict(fit, dense_parameters, num_experts)        the loss, from the fit and the same columns
+    fit = law.fit(dense_parameters, num_experts, loss)       the columns in the order of law.columns, then the loss
+    law.predict(fit, dense_parameters, num_experts)          the loss, from the fit and the same columns
+    law.intervals(fit, columns, loss)                        coefficients and derived numbers, with intervals
+    law.predict_interval(fit, columns, loss, at)             the loss at a point, of the law and of one more run
 
-The fit of each law here has the fields coefficients, objective, rmsle, status, covariance, rows and criterion; of a
-law of your own, `fit` and `predict` are all that is asked. `predict` works
-whatever the status is; it gives NaN where a law has nothing to say (a size without a line, for per-size).
+`fit` returns a record with the fields of `Fit`; those of this folder have a few more. `predict` works whatever the
+status is; it gives NaN where a law has nothing to say (a size without a line, for per-size).
 
-A law of your own is one record more. Here is one in which nothing matters; what goes over laws takes it as the others:
+A law of your own is one record more, in ten lines: what it is called, its formula, parameters and columns, and how to
+fit it and to predict with it. `register` puts it among the others, and `leave_one_out`, the fits of a results table and
+whatever else goes over laws take it as any other. Intervals are by leaving one size out at a time unless it brings its
+own (`own_intervals`, `own_prediction`). Here a power law in the tokens of training, D:
 
-    >>> class Mean(NamedTuple):
-    ...     d: float
-    >>> nothing = Law(
-    ...     name="constant", formula="log10 L = d", parameters=(Parameter("d", "log10 nats", "mean of log10 L"),),
-    ...     columns=("dense_parameters",), linear=("d",), fit=lambda size, loss: Mean(np.log10(loss).mean()),
-    ...     predict=lambda fit, size: np.full(np.shape(size), 10**fit.d))
-    >>> from routelaws.reference.laws.held_out import leave_one_out
-    >>> leave_one_out(nothing, [np.array([1e7, 1e8, 1e9])], 10 ** np.array([0.3, 0.2, 0.1])).errors.round(6).tolist()
-    [-0.15, 0.0, 0.15]
+    >>> class Line(NamedTuple):
+    ...     beta: float
+    ...     level: float
+    >>> def line(tokens, loss):
+    ...     slope, level = np.polyfit(np.log10(tokens), np.log10(loss), 1)
+    ...     return fitted(Line(-slope, level), 10 ** (level + slope * np.log10(tokens)), loss)
+    >>> own = register(Law(
+    ...     name="data", formula="log10 L = level - beta log10 D", columns=("tokens",), axes="dense",
+    ...     parameters=(Parameter("beta", "1", "fall of log10 L per tenfold D"),
+    ...                 Parameter("level", "log10 nats", "log10 L at D = 1")),
+    ...     fit=line, predict=lambda fit, D: 10 ** (fit.coefficients.level - fit.coefficients.beta * np.log10(D))))
+    >>> tokens, loss = 10.0 ** np.array([8, 9, 10]), 10 ** np.array([0.61, 0.48, 0.41])
+    >>> fit = LAWS["data"].fit(tokens, loss)
+    >>> beta, level = own.intervals(fit, [tokens], loss, 0.5)
+    >>> print(round(beta.low, 3), round(beta.value, 3), round(beta.high, 3))
+    0.072 0.1 0.128
+    >>> print(round(own.predict_interval(fit, [tokens], loss, [1e9]).value, 3), round(10**0.5, 3))
+    3.162 3.162
+    >>> del LAWS["data"]
 
 The dense law takes dense rows only; the others count a dense model as E = 1, or with the B that it has.
 
@@ -36,12 +50,17 @@ The dense law takes dense rows only; the others count a dense model as E = 1, or
     routed-utilisation teraflops, utilisation        a, b, c, d
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import dense, fitting, log_linear, utilisation
+from . import bounded_intervals, dense, fitting, linear_intervals, log_linear, routed, utilisation
+from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
+
+Axes = Literal["experts", "compute", "dense"]
 
 
 class Parameter(NamedTuple):
@@ -52,6 +71,18 @@ class Parameter(NamedTuple):
     meaning: str
 
 
+class Fit(NamedTuple):
+    """What is asked of the fit of a law; the fits of this folder have these fields and more."""
+
+    coefficients: NamedTuple  # by the names of `Law.parameters`
+    objective: float  # the least value of what `criterion` names
+    rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
+    status: str  # whether the coefficients are an optimum inside their domain, in words
+    covariance: np.ndarray  # [p, p] of the coefficients; NaN where it is not known
+    rows: int  # rows used
+    criterion: str  # what was minimised, in words
+
+
 class Law(NamedTuple):
     """One law of the loss."""
 
@@ -59,10 +90,88 @@ class Law(NamedTuple):
     formula: str
     parameters: tuple[Parameter, ...]
     columns: tuple[str, ...]  # what `fit` and `predict` take, in this order
-    linear: tuple[str, ...]  # the parameters in which log10 L is linear, or the products that it is linear in
-    fit: Callable  # (*columns, loss) -> a record of the fit
+    fit: (
+        Callable  # (*columns, loss) -> a record with the fields of `Fit`; ValueError where the rows do not determine it
+    )
     predict: Callable  # (fit, *columns) -> loss, nats per token
+    linear: tuple[str, ...] = ()  # the parameters in which log10 L is linear, or the products that it is linear in
     given: Callable = lambda *columns: {}  # keyword arguments of `fit` that a table gives, kept where rows are left out
+    axes: Axes = (
+        "experts"  # which runs of a table it is of: a grid of N and E, all that have F and B, or the dense ones
+    )
+    takes_huber: bool = False  # whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
+    has_floor: bool = False  # whether the law has an irreducible loss
+    count: Callable | None = None  # (*columns) -> number of coefficients, where it is not that of the parameters
+    design: Callable | None = None  # (fit, *columns) -> [n, p]: log10 L is linear in these, given what was searched
+    own_intervals: Callable | None = None  # (fit, columns, loss, level) -> [Range]; None: the jackknife
+    own_prediction: Callable | None = None  # (fit, columns, loss, at, level) -> Predicted; None: the jackknife
+    slopes: Callable | None = None  # (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
+    cutoff: Callable | None = None  # fit -> (name, value): where more experts stop helping
+    by_size: Callable | None = None  # (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
+    dense_equivalent: Callable | None = (
+        None  # (fit, columns, loss, at, level) -> Range or None: the dense N of one loss
+    )
+
+    def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+        """Return the coefficients of a fit, and numbers derived from them, with their intervals.
+
+        Args:
+            fit: of `self.fit(*columns, loss)`, by the criterion that the law has by default.
+            columns: [n] each, in the order of `self.columns`.
+            loss: [n], nats per token.
+            level: confidence level, between 0 and 1.
+
+        Raises:
+            ValueError: `level` is out of its range, or the rows do not determine the law.
+        """
+        own = self.own_intervals or partial(jackknife_intervals, self)
+        return own(fit, columns, loss, level)
+
+    def predict_interval(
+        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    ) -> Predicted:
+        """Return the loss at one point, the interval of the law there, and that of one more run.
+
+        Args:
+            fit, columns, loss, level: as `intervals`.
+            at: the columns of the law at the point, a number each.
+
+        Raises:
+            ValueError: as `intervals`, or the law says nothing at the point.
+        """
+        own = self.own_prediction or partial(jackknife_prediction, self)
+        return own(fit, columns, loss, at, level)
+
+    def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
+        """Return how many coefficients the law has on these rows."""
+        return len(self.parameters) if self.count is None else self.count(*columns)
+
+
+def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
+    """Return the fit of a law of one's own by least squares of log10 L; its covariance is not known.
+
+    Args:
+        coefficients: the best ones, a record by the names of the law's parameters.
+        predicted: [n], the losses of the law with these.
+        loss: [n], measured.
+        status: see `Fit`.
+    """
+    squares = float(np.mean(np.log10(predicted / loss) ** 2))
+    unknown = np.full((len(coefficients), len(coefficients)), np.nan)
+    criterion = "mean squared difference of log10 losses"
+    return Fit(coefficients, squares, math.sqrt(squares), status, unknown, int(np.size(loss)), criterion)
+
+
+def register(law: Law) -> Law:
+    """Put a law into LAWS, so that whatever goes over laws, or takes the name of one, knows it; return the law.
+
+    Raises:
+        ValueError: another law has its name.
+    """
+    if LAWS.get(law.name, law) is not law:
+        raise ValueError(f"a law named {law.name!r} is there already; needed: another name")
+    LAWS[law.name] = law
+    return law
 
 
 _ROUTED = ("dense_parameters", "num_experts")
@@ -79,9 +188,13 @@ _DENSE = Law(
         Parameter("N_c", "parameters", "size at which the loss would be 1 nat"),
     ),
     columns=("dense_parameters",),
-    linear=("alpha", "alpha log10 N_c"),
     fit=dense.fit_dense,
     predict=lambda fit, dense_parameters: dense.predict_line(fit.line, dense_parameters),
+    linear=("alpha", "alpha log10 N_c"),
+    axes="dense",
+    design=linear_intervals.dense_design,
+    own_intervals=linear_intervals.dense_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.dense_design),
 )
 
 _PER_SIZE = Law(
@@ -93,9 +206,13 @@ _PER_SIZE = Law(
         Parameter("d", "log10 nats", "log10 L of a dense model, at each size"),
     ),
     columns=_ROUTED,
-    linear=("b", "d"),
     fit=log_linear.fit_per_size,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("b", "d"),
+    count=lambda dense_parameters, num_experts: 2 * np.unique(dense_parameters).size,
+    design=linear_intervals.per_size_design,
+    own_intervals=linear_intervals.per_size_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.per_size_design),
 )
 
 _SEPARABLE = Law(
@@ -107,9 +224,12 @@ _SEPARABLE = Law(
         _LEVEL,
     ),
     columns=_ROUTED,
-    linear=("a", "b", "d"),
     fit=log_linear.fit_separable,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("a", "b", "d"),
+    design=linear_intervals.separable_design,
+    own_intervals=linear_intervals.separable_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.separable_design),
 )
 
 _BILINEAR = Law(
@@ -117,9 +237,13 @@ _BILINEAR = Law(
     formula="log10 L = a log10 N + b log10 E + c log10 N log10 E + d",
     parameters=(_SLOPE_IN_SIZE, _SLOPE_IN_EXPERTS, _INTERACTION, _LEVEL),
     columns=_ROUTED,
-    linear=("a", "b", "c", "d"),
     fit=log_linear.fit_bilinear,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
+    linear=("a", "b", "c", "d"),
+    design=linear_intervals.bilinear_design,
+    own_intervals=linear_intervals.bilinear_intervals,
+    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.bilinear_design),
+    cutoff=lambda fit: ("N_cutoff", log_linear.cutoff(fit.coefficients)),
 )
 
 _BOUNDED = Law(
@@ -135,9 +259,17 @@ _BOUNDED = Law(
         Parameter("E_max", "experts", "limit of the effective experts Ê; may be infinite"),
     ),
     columns=_ROUTED,
-    linear=("a", "b", "c", "d"),
     fit=fitting.fit_routed,
     predict=lambda fit, *columns: fitting.predict_curve(fit.curve, *columns),
+    linear=("a", "b", "c", "d"),
+    takes_huber=True,
+    design=bounded_intervals.routed_design,
+    own_intervals=bounded_intervals.routed_intervals,
+    own_prediction=bounded_intervals.routed_prediction,
+    slopes=bounded_intervals.routed_slopes,
+    cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
+    by_size=bounded_intervals.routed_by_size,
+    dense_equivalent=bounded_intervals.routed_dense_equivalent,
 )
 
 _UTILISATION = Law(
@@ -154,10 +286,17 @@ _UTILISATION = Law(
         Parameter("B_min", "parameters per FLOP", "the least B; given, not fitted"),
     ),
     columns=("teraflops", "utilisation"),
-    linear=("a", "b", "c", "d"),
     fit=utilisation.fit_utilisation,
     predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    linear=("a", "b", "c", "d"),
     given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
+    axes="compute",
+    takes_huber=True,
+    design=bounded_intervals.utilisation_design,
+    own_intervals=bounded_intervals.utilisation_intervals,
+    own_prediction=bounded_intervals.utilisation_prediction,
+    slopes=bounded_intervals.utilisation_slopes,
+    cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}

@@ -2,6 +2,7 @@
 
 import math
 
+from ...findings.forms import FINAL
 from ...findings.words import (
     count,
     counts_span,
@@ -370,7 +371,7 @@ def forms(results: dict, drawn: list[str]) -> str:
         " is left out, the form is fitted to the rest and predicts what was left out. The forms, each a step"
         " further:\n\n"
         + "\n".join(
-            f"- **{name}**: {formula.partition(', 1/')[0]}" + (", with Ê as above" if name == "routed-bounded" else "")
+            f"- **{name}**: {formula.partition(', 1/')[0]}" + (", with Ê as above" if name == FINAL else "")
             for name, formula in formulas
         )
     )
@@ -404,5 +405,5 @@ def forms(results: dict, drawn: list[str]) -> str:
 
 
 def _bounded_best(results: dict) -> bool:
-    entries = [entry for entry in results["forms"] if entry["law"] == "routed-bounded"]
+    entries = [entry for entry in results["forms"] if entry["law"] == FINAL]
     return all(e["missing"] is None and e["leave_one_size_out"]["verdict"] == "best" for e in entries)

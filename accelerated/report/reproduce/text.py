@@ -5,6 +5,7 @@ Every number is taken from the results; every judgement is made from them, so th
 
 import math
 
+from ...findings.forms import FINAL
 from ...findings.words import (
     count,
     counts_span,
@@ -203,7 +204,7 @@ def _misfit(results: dict) -> tuple[str, str] | None:
     out = [
         entry["leave_one_size_out"]["rmsle_percent"]
         for entry in results["forms"]
-        if entry["law"] == "routed-bounded" and entry["leave_one_size_out"]
+        if entry["law"] == FINAL and entry["leave_one_size_out"]
     ]
     known = [value for value in out if value is not None]
     if known:

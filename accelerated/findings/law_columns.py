@@ -1,0 +1,76 @@
+"""The columns of a law, read from a results table: which column of the table each is, or how it follows from several.
+
+A law names its columns by what they mean (`Law.columns`), a table by what was written down. A column of a law that has
+no line in COLUMNS is the column of the table of the same name.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..laws.catalogue import Law
+from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
+from ..tables.table import RouterRows
+
+
+def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Return the columns of a law and the loss, [n] each.
+
+    Raises:
+        ValueError: the table lacks a column, or a row of it; or as `compute_columns`, for the law in (F, B).
+    """
+    frame = selection.frame
+    return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
+
+
+def _read(frame, name: str, law: Law) -> np.ndarray:
+    """Return a column of a law, [n]."""
+    source = COLUMNS.get(name, name)
+    if isinstance(source, Callable):
+        return source(frame)
+    if source not in frame:
+        raise ValueError(f"column {source} is not in the table; the law {law.name} needs it")
+    values = _numbers(frame, source)
+    blank = int(np.isnan(values).sum())
+    if blank:
+        raise ValueError(f"column {source} is blank in {blank} of {len(values)} rows; the law {law.name} needs it")
+    return values
+
+
+def _numbers(frame, name: str) -> np.ndarray:
+    try:
+        return frame[name].to_numpy(dtype=np.float64)
+    except ValueError:
+        raise ValueError(f"column {name} has entries that are no numbers") from None
+
+
+def _compute(frame):
+    """Return F and B of the rows."""
+    return compute_columns(
+        *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), _tokens_per_step(frame)
+    )
+
+
+def _tokens_per_step(frame) -> np.ndarray:
+    """Return [n]: row by row, since a table of released and of own runs says it for its own runs alone."""
+    if not {"batch_size", "sequence_length"} <= set(frame.columns):
+        return np.full(len(frame), float(TABLE_TOKENS_PER_STEP))
+    tokens = frame["batch_size"] * frame["sequence_length"]
+    return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
+
+
+def _granularity(frame) -> np.ndarray:
+    """Return G, 1 where the table does not say."""
+    if "granularity" not in frame:
+        return np.ones(len(frame))
+    return frame["granularity"].fillna(1).to_numpy(dtype=np.float64)
+
+
+COLUMNS: dict[str, str | Callable] = {
+    "dense_parameters": "dense_parameter_count",
+    "total_parameters": "total_parameter_count",
+    "granularity": _granularity,
+    "teraflops": lambda frame: _compute(frame).teraflops,
+    "utilisation": lambda frame: _compute(frame).utilisation,
+}
+"""For a column of a law the name of a column of the table, or a function of the table that gives [n] numbers."""

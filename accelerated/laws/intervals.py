@@ -1,0 +1,87 @@
+"""See `routelaws.reference.laws.intervals`."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .uncertainty import Interval, student_quantile, verdict
+
+
+class Range(NamedTuple):
+    """See reference."""
+
+    name: str
+    at: float | None
+    value: float
+    low: float
+    high: float
+    words: str
+
+
+class Predicted(NamedTuple):
+    """See reference."""
+
+    value: float
+    law: tuple[float, float]
+    run: tuple[float, float]
+
+
+def range_of(interval: Interval) -> Range:
+    """See reference."""
+    at = None if math.isnan(interval.quantity.N) else interval.quantity.N
+    return Range(interval.quantity.name, at, interval.value, interval.low, interval.high, verdict(interval))
+
+
+def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+    """See reference."""
+    folds = _folds(law, columns, loss)
+    ranges = []
+    for name, value in fit.coefficients._asdict().items():
+        if np.ndim(value) == 0:
+            values = [math.nan if fold is None else getattr(fold.coefficients, name) for fold in folds]
+            ranges.append(Range(name, None, float(value), *jackknife_ends(float(value), np.array(values), level), ""))
+    return ranges
+
+
+def jackknife_prediction(
+    law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """See reference."""
+    point = [np.array([value], dtype=np.float64) for value in at]
+
+    def log_loss(found) -> float:
+        return math.nan if found is None else float(np.log10(law.predict(found, *point))[0])
+
+    value = log_loss(fit)
+    low, high = jackknife_ends(value, np.array([log_loss(fold) for fold in _folds(law, columns, loss)]), level)
+    freedom = loss.size - len(law.parameters)
+    squares = float(np.sum(np.log10(law.predict(fit, *columns) / loss) ** 2))
+    scatter = squares / freedom if freedom > 0 else math.nan
+    groups = np.unique(columns[0]).size
+    reach = math.hypot(high - value, student_quantile(level, max(groups - 1, 1)) * math.sqrt(scatter))
+    with np.errstate(over="ignore", under="ignore"):
+        loss_at, *ends = (float(end) for end in 10.0 ** np.array([value, low, high, value - reach, value + reach]))
+    return Predicted(loss_at, tuple(ends[:2]), tuple(ends[2:]))
+
+
+def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float, float]:
+    """See reference."""
+    quantile = student_quantile(level, max(folds.size - 1, 1))
+    if folds.size < 2 or not np.isfinite(value + folds.sum()):
+        return math.nan, math.nan
+    reach = quantile * math.sqrt((folds.size - 1) * float(np.var(folds)))
+    return value - reach, value + reach
+
+
+def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
+    """Return the fit without each value of the first column; None where the rest does not determine the law."""
+    given, folds = law.given(*columns), []
+    for value in np.unique(columns[0]):
+        kept = columns[0] != value
+        try:
+            folds.append(law.fit(*(column[kept] for column in columns), loss[kept], **given))
+        except ValueError:
+            folds.append(None)
+    return folds

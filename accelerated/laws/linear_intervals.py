@@ -1,0 +1,149 @@
+"""See `routelaws.reference.laws.linear_intervals`.
+
+What differs here: the intervals of coefficients come from the covariance of the fit, N_c and N_cutoff from the tangents
+of Fieller's theorem with sizes counted from their mean, and leverages from the QR factors of columns of length 1.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .dense import DenseFit
+from .intervals import Predicted, Range
+from .log_linear import LogLinearFit, cutoff
+from .uncertainty import student_quantile
+
+
+def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
+    """See reference."""
+    log_size = np.log10(dense_parameters)
+    return np.stack([-log_size, np.ones_like(log_size)], axis=1)
+
+
+def per_size_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """See reference."""
+    here = (np.asarray(dense_parameters)[:, None] == fit.coefficients.sizes).astype(np.float64)
+    return np.stack([here * np.log10(num_experts)[:, None], here], axis=2).reshape(len(here), -1)
+
+
+def separable_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """See reference."""
+    return bilinear_design(fit, dense_parameters, num_experts)[:, [0, 1, 3]]
+
+
+def bilinear_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """See reference."""
+    n, e = np.log10(dense_parameters), np.log10(num_experts)
+    return np.stack([n, e, n * e, np.ones_like(n)], axis=1)
+
+
+def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+    """See reference."""
+    quantile = student_quantile(level, fit.rows - 2)
+    alpha, N_c = fit.coefficients
+    log_size, log_loss = np.log10(columns[0]), np.log10(loss)
+    offset, height = log_size - log_size.mean(), float(log_loss.mean())
+    spread = float(offset @ offset)
+    variance = quantile**2 * fit.objective * fit.rows / (fit.rows - 2)
+    steep, low, high = _tangents(height, fit.line.slope, variance / fit.rows, 0.0, variance / spread)
+    low, high = (low, high) if steep else (-math.inf, math.inf)
+    return [
+        *_of_covariance(["alpha"], [alpha], fit.covariance, quantile),
+        Range("N_c", None, float(N_c), _power(low + log_size.mean()), _power(high + log_size.mean()), ""),
+    ]
+
+
+def per_size_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """See reference."""
+    sizes, *lines = fit.coefficients
+    quantile = student_quantile(level, fit.rows - 2 * sizes.size)
+    errors = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
+    return [
+        Range(name, float(size), float(value), float(value - quantile * error), float(value + quantile * error), "")
+        for place, (name, values) in enumerate(zip(("b", "d"), lines, strict=True))
+        for size, value, error in zip(sizes, values, errors[:, place], strict=True)
+    ]
+
+
+def separable_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """See reference."""
+    quantile = student_quantile(level, fit.rows - len(fit.coefficients))
+    return _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
+
+
+def bilinear_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """See reference."""
+    quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
+    _, b, c, _ = fit.coefficients
+    shift = np.array([[1.0, mean], [0.0, 1.0]])  # from (b, c) to the slope at the mean size, and c
+    slopes = quantile**2 * shift @ fit.covariance[1:3, 1:3] @ shift.T
+    slope = b + c * mean
+    steep, low, high = _tangents(slope, c, slopes[0, 0], slopes[0, 1], slopes[1, 1])
+    if steep and c < 0:
+        low = high = math.inf
+    elif not steep:
+        # With an interaction of 0 the best slope is that of the regression of the slope on c.
+        low, high = (high if slope < c * slopes[0, 1] / slopes[1, 1] else -math.inf), math.inf
+    found = _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
+    return [*found, Range("N_cutoff", None, cutoff(fit.coefficients), _power(low + mean), _power(high + mean), "")]
+
+
+def linear_prediction(
+    design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """See reference."""
+    lines, point = design(fit, *columns), design(fit, *(np.array([value], dtype=np.float64) for value in at))[0]
+    if not point.any():
+        sizes = ", ".join(f"{size:.0f}" for size in fit.coefficients.sizes)
+        raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
+    used = lines.any(axis=1)
+    lines, log_loss = lines[used], np.log10(loss[used])
+    length = np.linalg.norm(lines, axis=0)
+    unit, upper = np.linalg.qr(lines / length)
+    across = np.linalg.solve(upper.T, point / length)  # the leverage of the point is its square
+    scores = unit.T @ log_loss
+    residual = log_loss - unit @ scores
+    freedom = log_loss.size - lines.shape[1]
+    quantile, variance = student_quantile(level, freedom), float(residual @ residual) / freedom
+    value, leverage = float(across @ scores), float(across @ across)
+    reaches = [quantile * math.sqrt(variance * (leverage + more)) for more in (0.0, 1.0)]
+    return Predicted(10.0**value, *((10.0 ** (value - reach), 10.0 ** (value + reach)) for reach in reaches))
+
+
+def _of_covariance(
+    names: Sequence[str], values: Sequence[float], covariance: np.ndarray, quantile: float
+) -> list[Range]:
+    """Return each value ± quantile standard errors."""
+    reaches = quantile * np.sqrt(np.diag(covariance))
+    return [
+        Range(name, None, float(value), float(value - reach), float(value + reach), "")
+        for name, value, reach in zip(names, values, reaches, strict=False)
+    ]
+
+
+def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[bool, float, float]:
+    """Return the ends of the u with (y + x u)² <= y_y + 2 u x_y + u² x_x, and whether they lie between the ends.
+
+    If x² > x_x they do. Else they lie outside, or everywhere; then the ends are ∞ and -∞.
+    """
+    square, half, rest = x * x - x_x, x * y - x_y, y * y - y_y
+    inner = half * half - square * rest
+    if square > 0:
+        inner = max(inner, 0.0)
+    elif not inner >= 0 or square == 0:
+        return False, math.inf, -math.inf
+    low, high = sorted((-half + sign * math.sqrt(inner)) / square for sign in (-1, 1))
+    return square > 0, low, high
+
+
+def _power(exponent: float) -> float:
+    """Return 10 to a power; inf beyond float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float64(10.0) ** exponent)

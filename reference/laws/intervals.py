@@ -1,0 +1,157 @@
+"""A number with its interval, for every law: the two records, and a fall-back for laws without intervals of their own.
+
+What a law says is a coefficient, a number derived from coefficients (the size at which more experts stop helping), or a
+loss. Each comes with the values that the rows do not reject (`Range`), and a loss with two intervals (`Predicted`): of
+the law itself at that point, and of one more run there, which scatters about the law as the rows do.
+
+    linear laws      Student's t, exact if errors are normal                  `linear_intervals.py`
+    bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`
+    any other law    leave one size out at a time, and fit: the jackknife     here
+
+The jackknife takes nothing of a law but that it can be fitted and can predict. With v of the whole table and vᵢ without
+the rows of group i, m groups in all, the interval is v ± q √((m - 1)/m · Σ (vᵢ - mean)²), q Student's quantile with
+m - 1 degrees of freedom (Tukey 1958; `resampling.py` says how far to trust it). Our choice: the groups are the values
+of the law's first column, losses are taken in log10, and coefficients as they are.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .uncertainty import Interval, student_quantile, verdict
+
+
+class Range(NamedTuple):
+    """A number with its interval."""
+
+    name: str  # of the coefficient or the derived number; or "slope"
+    at: float | None  # where it is taken, for one of several: the size N of a slope or a line; None otherwise
+    value: float  # by the fit
+    low: float  # may be -inf; NaN where it is not known, as `high`
+    high: float  # may be inf
+    words: str  # see `uncertainty.verdict`; "" where the interval is exact
+
+
+class Predicted(NamedTuple):
+    """The loss of a law at one point, nats per token."""
+
+    value: float
+    law: tuple[float, float]  # the losses of all laws that the rows do not reject, (low, high)
+    run: tuple[float, float]  # interval of the loss of one more run, (low, high)
+
+
+def range_of(interval: Interval) -> Range:
+    """Return an interval by profile likelihood as a Range, with its verdict in words.
+
+    Example:
+        >>> from routelaws.reference.laws.uncertainty import Quantity
+        >>> range_of(Interval(Quantity("slope", N=1e9), -0.03, -0.04, -0.02, 0.95, False))
+        Range(name='slope', at=1000000000.0, value=-0.03, low=-0.04, high=-0.02, words='soft')
+    """
+    at = None if math.isnan(interval.quantity.N) else interval.quantity.N
+    return Range(interval.quantity.name, at, interval.value, interval.low, interval.high, verdict(interval))
+
+
+def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+    """Return the interval of each coefficient of any law by leaving out one value of its first column at a time.
+
+    Args:
+        law: a record with `fit`, `predict` and `given`, as `catalogue.Law`.
+        fit: of `law.fit`, with `coefficients`, a record; those of one number have an interval.
+        columns: of the law, [n] each.
+        loss: [n], nats per token.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        One Range for each coefficient. Both ends are NaN with fewer than two groups, or where the law cannot be fitted
+        without one of them.
+
+    Raises:
+        ValueError: `level` is out of its range.
+    """
+    folds = _folds(law, columns, loss)
+    ranges = []
+    for name, value in fit.coefficients._asdict().items():
+        if np.ndim(value) == 0:
+            values = [math.nan if fold is None else getattr(fold.coefficients, name) for fold in folds]
+            ranges.append(Range(name, None, float(value), *jackknife_ends(float(value), np.array(values), level), ""))
+    return ranges
+
+
+def jackknife_prediction(
+    law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the loss of any law at one point, with intervals by leaving out one value of its first column at a time.
+
+    For one more run the variance of the rows about the law, with n - p degrees of freedom for p parameters, is added
+    to that of the jackknife (our choice).
+
+    Args:
+        law, fit, columns, loss, level: as `jackknife_intervals`.
+        at: the columns of the law at the point.
+
+    Returns:
+        A Predicted; ends are NaN where `jackknife_intervals` has none, or with too few rows for a variance.
+
+    Raises:
+        ValueError: as `law.predict`, or `level` is out of its range.
+    """
+    point = [np.array([value], dtype=np.float64) for value in at]
+
+    def log_loss(found) -> float:
+        return math.nan if found is None else float(np.log10(law.predict(found, *point))[0])
+
+    value = log_loss(fit)
+    low, high = jackknife_ends(value, np.array([log_loss(fold) for fold in _folds(law, columns, loss)]), level)
+    freedom = loss.size - len(law.parameters)
+    squares = float(np.sum(np.log10(law.predict(fit, *columns) / loss) ** 2))
+    scatter = squares / freedom if freedom > 0 else math.nan
+    groups = np.unique(columns[0]).size
+    reach = math.hypot(high - value, student_quantile(level, max(groups - 1, 1)) * math.sqrt(scatter))
+    with np.errstate(over="ignore", under="ignore"):
+        loss_at, *ends = (float(end) for end in 10.0 ** np.array([value, low, high, value - reach, value + reach]))
+    return Predicted(loss_at, tuple(ends[:2]), tuple(ends[2:]))
+
+
+def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float, float]:
+    """Return value ± q times the standard error of the jackknife.
+
+    Args:
+        value: of the whole table.
+        folds: [m], without each group.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        Both ends; NaN with fewer than two groups, or where a value is not finite.
+
+    Raises:
+        ValueError: `level` is out of its range.
+
+    Example:
+        Two groups: the standard error is half the difference, and q is 1 at 50 % and one degree of freedom.
+
+        >>> print([round(end, 6) for end in jackknife_ends(2.0, np.array([1.0, 4.0]), 0.5)])
+        [0.5, 3.5]
+    """
+    quantile = student_quantile(level, max(folds.size - 1, 1))
+    if folds.size < 2 or not (math.isfinite(value) and np.all(np.isfinite(folds))):
+        return math.nan, math.nan
+    reach = quantile * math.sqrt((folds.size - 1) / folds.size * float(np.sum((folds - folds.mean()) ** 2)))
+    return value - reach, value + reach
+
+
+def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
+    """Return the fit without each value of the first column; None where the rest does not determine the law."""
+    given, folds = law.given(*columns), []
+    for value in np.unique(columns[0]):
+        kept = columns[0] != value
+        try:
+            folds.append(law.fit(*(column[kept] for column in columns), loss[kept], **given))
+        except ValueError:
+            folds.append(None)
+    return folds
+
+
+# What this file does not do: intervals that use the form of a law (`linear_intervals.py`, `bounded_intervals.py`).

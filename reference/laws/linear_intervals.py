@@ -1,0 +1,203 @@
+"""Intervals of the linear laws: dense, per-size, separable and bilinear.
+
+Each is log10 L = X β with columns X that the data fix (`dense_design` and the like, [n, p]), fitted by least squares.
+If errors are independent, normal and of one variance, textbook statistics is exact. With β̂ the solution, RSS its
+residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom:
+
+1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point
+   is 10 to the power of x·β, x its line of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. One more run there has 1
+   added to it, for its own error.
+2. A ratio of two, r = (y·β)/(x·β), has the interval of all values that are not rejected by 1: those with
+
+       ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
+
+   which is an inequality of second degree in r. It has no end on either side where x·β = 0 is not rejected.
+
+   N_c of the dense law, where the loss is 1 nat: its log10 is (α log10 N_c)/α. N_cutoff of the bilinear law, where
+   b + c log10 N = 0: its log10 is -b/c.
+
+That is the problem which a bounded law has at one shape, so that the functions of `_allowed.py` answer it, with
+room = q² s². The residual sum of a per-size fit is shared by all of its lines.
+
+Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ._allowed import Solved, _linear_ends, _ratio, cutoff_ends
+from .dense import DenseFit
+from .intervals import Predicted, Range
+from .log_linear import LogLinearFit, cutoff
+from .uncertainty import student_quantile
+
+
+def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
+    """Return [n, 2], the columns of α and of α log10 N_c."""
+    log_size = np.log10(dense_parameters)
+    return np.stack([-log_size, np.ones_like(log_size)], axis=1)
+
+
+def per_size_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return [n, 2m], for each of the m sizes with a line the columns of its b and of its d; 0 at other sizes."""
+    columns = []
+    for size in fit.coefficients.sizes:
+        here = (dense_parameters == size).astype(np.float64)
+        columns += [here * np.log10(num_experts), here]
+    return np.stack(columns, axis=1)
+
+
+def separable_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return [n, 3], the columns of a, b and d."""
+    n, e = np.log10(dense_parameters), np.log10(num_experts)
+    return np.stack([n, e, np.ones_like(n)], axis=1)
+
+
+def bilinear_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return [n, 4], the columns of a, b, c and d."""
+    n, e = np.log10(dense_parameters), np.log10(num_experts)
+    return np.stack([n, e, n * e, np.ones_like(n)], axis=1)
+
+
+def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+    """Return α and N_c with their intervals.
+
+    Args:
+        fit: of `fit_dense`.
+        columns: (dense_parameters,), [n], the rows of the fit.
+        loss: [n], nats per token.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        Two Ranges. N_c: all sizes at which a loss of 1 nat is not rejected; from 0 to inf where a line that does not
+        fall is not rejected.
+
+    Raises:
+        ValueError: `level` is out of its range.
+
+    Example:
+        Three decades and errors of ± 0.01 about log10 L = 0.5 - 0.1 (log10 N - 8): s² = 6 · 0.01² / 1, the variance of
+        the slope is s²/2, and q is 1 at 50 %. α = 0.1 ± √(0.0003).
+
+        >>> from routelaws.reference.laws.dense import fit_dense
+        >>> size, loss = np.array([1e7, 1e8, 1e9]), 10 ** np.array([0.61, 0.48, 0.41])
+        >>> alpha, N_c = dense_intervals(fit_dense(size, loss), [size], loss, 0.5)
+        >>> print([round(number, 6) for number in (alpha.low, alpha.value, alpha.high, 0.1 - 0.0003**0.5)])
+        [0.082679, 0.1, 0.117321, 0.082679]
+    """
+    solved = _solve(dense_design(fit, *columns), loss, level)
+    one_sign, _, low, high = _ratio(solved, (0, 1), (1, 0))
+    ends = (low, high) if one_sign else (-math.inf, math.inf)
+    return [
+        _coefficient("alpha", None, fit.coefficients.alpha, solved, 0),
+        Range("N_c", None, float(fit.coefficients.N_c), *_powers(ends), ""),
+    ]
+
+
+def per_size_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return b of each line and then d of each, with their intervals; `at` is the size.
+
+    Arguments as `dense_intervals`, for a fit of `fit_per_size`.
+    """
+    used = np.isin(columns[0], fit.coefficients.sizes)
+    solved = _solve(per_size_design(fit, *(column[used] for column in columns)), loss[used], level)
+    sizes, *lines = fit.coefficients
+    return [
+        _coefficient(name, float(size), value, solved, 2 * i + j)
+        for j, (name, values) in enumerate(zip(("b", "d"), lines, strict=True))
+        for i, (size, value) in enumerate(zip(sizes, values, strict=True))
+    ]
+
+
+def separable_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return a, b and d with their intervals. Arguments as `dense_intervals`, for a fit of `fit_separable`."""
+    solved = _solve(separable_design(fit, *columns), loss, level)
+    named = fit.coefficients._asdict().items()
+    return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)]
+
+
+def bilinear_intervals(
+    fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
+
+    The interval of N_cutoff is as that of `uncertainty.profile_intervals`: `high` is inf where c <= 0 is not rejected,
+    and `low` is the least size at which b + c log10 N = 0 with c > 0 is not rejected.
+    """
+    solved = _solve(bilinear_design(fit, *columns), loss, level)
+    named = fit.coefficients._asdict().items()
+    _, low, high = cutoff_ends(solved, (0, 1, 0, 0), (0, 0, 1, 0))
+    return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)] + [
+        Range("N_cutoff", None, cutoff(fit.coefficients), *_powers((low, high)), "")
+    ]
+
+
+def linear_prediction(
+    design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the loss of a linear law at one point, the interval of the law there, and that of one more run.
+
+    Args:
+        design: (fit, *columns) -> [n, p], one of the four above.
+        fit, columns, loss, level: as `dense_intervals`, for that law.
+        at: the columns of the law at the point.
+
+    Returns:
+        A Predicted.
+
+    Raises:
+        ValueError: `level` is out of its range, or the law says nothing at the point (per-size lines at a size without
+            one).
+
+    Example:
+        The rows of `dense_intervals`: at their mean size the leverage is 1/3, and s² is 0.0006.
+
+        >>> from routelaws.reference.laws.dense import fit_dense
+        >>> size, loss = np.array([1e7, 1e8, 1e9]), 10 ** np.array([0.61, 0.48, 0.41])
+        >>> found = linear_prediction(dense_design, fit_dense(size, loss), [size], loss, [1e8], 0.5)
+        >>> print(np.log10([found.value, found.law[1], found.run[1]]).round(6), round(0.5 + 0.0008**0.5, 6))
+        [0.5      0.514142 0.528284] 0.528284
+    """
+    lines, point = design(fit, *columns), design(fit, *(np.array([value], dtype=np.float64) for value in at))[0]
+    if not point.any():
+        sizes = ", ".join(f"{size:.0f}" for size in fit.coefficients.sizes)
+        raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
+    used = lines.any(axis=1)  # a per-size fit leaves out the rows of sizes without a line
+    solved = _solve(lines[used], loss[used], level)
+    value, low, high = 10.0 ** _linear_ends(solved, point)
+    _, run_low, run_high = 10.0 ** _linear_ends(solved, point, noise=1.0)
+    return Predicted(float(value), (float(low), float(high)), (float(run_low), float(run_high)))
+
+
+def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
+    """Return the least-squares problem of log10 L on the columns of `design`, [n, p], with room = q² s².
+
+    (XᵀX)⁻¹ = X⁺X⁺ᵀ, X⁺ the pseudo-inverse [p, n], which takes the place of a root of it.
+    """
+    root, log_loss = np.linalg.pinv(design), np.log10(loss)
+    solution = root @ log_loss
+    solution = solution + root @ (log_loss - design @ solution)  # takes away the rounding of the first step
+    squares = float(np.sum((log_loss - design @ solution) ** 2))
+    freedom = log_loss.size - design.shape[1]
+    return Solved(squares, student_quantile(level, freedom) ** 2 * squares / freedom, solution, root)
+
+
+def _coefficient(name: str, at: float | None, value: float, solved: Solved, place: int) -> Range:
+    """Return the coefficient that is entry `place` of β, with the value of the fit."""
+    _, low, high = _linear_ends(solved, np.eye(solved.solution.size)[place])
+    return Range(name, at, float(value), float(low), float(high), "")
+
+
+def _powers(ends: Sequence[float]) -> list[float]:
+    """Return 10 to the power of both ends; inf beyond float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        return [float(np.float64(10.0) ** end) for end in ends]
+
+
+# What this file does not do: the laws themselves (`dense.py`, `log_linear.py`); bounded laws (`bounded_intervals.py`).
