@@ -65,6 +65,16 @@ BOUNDS["laws.held_out.closed"] = Bound(3e-13, "log10, of 1 + the largest error; 
 BOUNDS["laws.held_out.searched"] = Bound(1e-8, "log10, of 1 + the largest error; two searches, valleys are flat")
 BOUNDS["laws.held_out.paired"] = Bound(1e-12, "of the squared errors; sums of up to 60 of them")
 BOUNDS["laws.resampling.value"] = Bound(2e-5, "of the spread over resamples; two optima, as laws.uncertainty.value")
+BOUNDS["laws.intervals.end"] = Bound(1e-10, "of half an interval: rounding over a scatter of 1e-4; measured 2.1e-11")
+BOUNDS["laws.intervals.rejected"] = Bound(
+    3e-11, "relative; Student's t at an end, rounding over scatter; measured 5e-12"
+)
+BOUNDS["laws.intervals.exact"] = Bound(1e-12, "absolute or log10; noise-free rows, N_cutoff most; measured 2.2e-13")
+BOUNDS["laws.intervals.design"] = Bound(1e-14, "absolute; logarithms up to 9 and a product of two")
+BOUNDS["laws.intervals.value"] = Bound(1e-11, "relative; the same optimum, found twice; measured 1e-13")
+BOUNDS["laws.intervals.span"] = Bound(1e-13, "log10; a residual of four columns; measured 1.1e-15")
+BOUNDS["laws.intervals.jackknife"] = Bound(1e-1, "of half an interval")
+BOUNDS["laws.intervals.hand"] = Bound(1e-9, "absolute; a quantile good to 1e-10 of itself; measured 1.9e-10")
 BOUNDS["laws.coverage.quiet"] = Bound(3e-3, "of half an interval; second order in errors of 1e-6; measured 8.6e-4")
 BOUNDS["laws.coverage.covariance"] = Bound(2e-12, "relative; normal equations, here and there; measured 5.5e-13")
 

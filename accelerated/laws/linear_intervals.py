@@ -42,6 +42,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
     """See reference."""
     quantile = student_quantile(level, fit.rows - 2)
     alpha, N_c = fit.coefficients
+    if np.isnan(alpha):
+        return [Range(name, None, np.nan, np.nan, np.nan, "") for name in ("alpha", "N_c")]
     log_size, log_loss = np.log10(columns[0]), np.log10(loss)
     offset, height = log_size - log_size.mean(), float(log_loss.mean())
     spread = float(offset @ offset)
@@ -114,7 +116,7 @@ def linear_prediction(
     quantile, variance = student_quantile(level, freedom), float(residual @ residual) / freedom
     value, leverage = float(across @ scores), float(across @ across)
     reaches = [quantile * math.sqrt(variance * (leverage + more)) for more in (0.0, 1.0)]
-    return Predicted(10.0**value, *((10.0 ** (value - reach), 10.0 ** (value + reach)) for reach in reaches))
+    return Predicted(_power(value), *((_power(value - reach), _power(value + reach)) for reach in reaches))
 
 
 def _of_covariance(
@@ -133,8 +135,9 @@ def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[b
 
     If x² > x_x they do. Else they lie outside, or everywhere; then the ends are ∞ and -∞.
     """
-    square, half, rest = x * x - x_x, x * y - x_y, y * y - y_y
-    inner = half * half - square * rest
+    square, half = x * x - x_x, x * y - x_y
+    # half² less the product of `square` and y² - y_y, multiplied out so that nothing cancels where the room is small
+    inner = x * x * y_y - 2.0 * x * y * x_y + y * y * x_x - (x_x * y_y - x_y * x_y)
     if square > 0:
         inner = max(inner, 0.0)
     elif not inner >= 0 or square == 0:

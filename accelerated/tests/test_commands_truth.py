@@ -226,7 +226,8 @@ def wanted_ranges(name: str, found: Student) -> dict:
     """Return value, low and high of what a linear law's fit says, by name and size."""
     unit = np.eye(found.solution.size)
     if name == "per-size":
-        return {("b", 1e7): found.interval(unit[0]), ("b", 1e9): found.interval(unit[2])}
+        keys = [("b", 1e7), ("d", 1e7), ("b", 1e9), ("d", 1e9)]
+        return {key: found.interval(line) for key, line in zip(keys, unit, strict=True)}
     names = {"dense": ["alpha"], "separable": ["a", "b", "d"], "bilinear": ["a", "b", "c", "d"]}[name]
     return {(each, None): found.interval(line) for each, line in zip(names, unit, strict=False)}
 
@@ -238,9 +239,9 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
     log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
     path = save(make_frame(cells, log_loss), tmp_path)
     found = fit_table(path, name)["fits"][0]["intervals"]
-    slopes = {slope["N"]: slope for slope in found.pop("slopes", [])}
+    lines = {(name, line["N"]): line for name, key in (("b", "slopes"), ("d", "levels")) for line in found.pop(key, [])}
     for (each, size), wanted in wanted_ranges(name, Student(design, log_loss, 0.95)).items():
-        item = found[each] if size is None else slopes[size]
+        item = found[each] if size is None else lines[each, size]
         assert near(ends(item), wanted, 1e-6), each
     point = {"dense_parameters": at[0], "num_experts": None if name == "dense" else at[1]}
     [said] = as_dict(predict_report(path, point, name, level=0.8))["predictions"]
@@ -292,6 +293,8 @@ def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, with
     truths = {key: value for key, (value, *_) in wanted_ranges(name, Student(design, exact, 0.8)).items()}
     if name == "dense":
         truths["N_c", None] = 10.0 ** (truth[1] / truth[0])
+    if name == "bilinear":
+        truths["N_cutoff", None] = 10.0 ** (-truth[1] / truth[2])
     counts = dict.fromkeys([*truths, "law", "run"], 0)
     for _ in range(tables):
         frame["loss_validation"] = 10 ** (exact + random.normal(0, 1e-3, len(cells)))

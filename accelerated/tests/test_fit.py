@@ -188,11 +188,14 @@ def test_the_linear_laws(tmp_path, law):
     assert (fit["leave_one_size_out_rmsle"] is None) == (law in ("dense", "per-size"))
     if law == "per-size":
         assert [len(fit["coefficients"][name]) for name in ("sizes", "b", "d")] == [3, 3, 3]
-        assert [slope["N"] for slope in fit["intervals"]["slopes"]] == [1e7, 1e8, 1e9]
+        for name, key in (("b", "slopes"), ("d", "levels")):
+            assert [line["N"] for line in fit["intervals"][key]] == [1e7, 1e8, 1e9]
+            assert [line["value"] for line in fit["intervals"][key]] == fit["coefficients"][name]
     else:
-        assert list(fit["intervals"]) == list(fit["coefficients"])
+        values = fit["coefficients"] | fit.get("derived", {})
+        assert list(fit["intervals"]) == list(values)
         for name, found in fit["intervals"].items():
-            assert found["low"] < found["value"] == fit["coefficients"][name] < found["high"]
+            assert found["low"] < found["value"] == values[name] < found["high"]
     json.dumps(report, allow_nan=False)
     assert law in shown(fit_report(make_table(tmp_path, noise=2e-3), law))
 

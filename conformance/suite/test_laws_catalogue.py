@@ -118,9 +118,9 @@ def test_a_law_of_one_s_own_is_a_record(backend):
             "log10 L = level + log10(N_top / N) / 10",
             (parameter,),
             ("dense_parameters",),
-            ("level",),
             fit,
             lambda fit, size: 10 ** (fit[0] + 0.1 * np.log10(fit[1] / size)),
+            ("level",),
             lambda size: {"top": float(size.max())},
         )
         plain = law._replace(fit=lambda size, loss: (0.3, 1e10), given=law._field_defaults["given"])

@@ -130,42 +130,20 @@ REFERENCE = {
 }
 
 
-def linear_fits(backend, name: str) -> tuple:
-    """Return the fit of a linear law in both twins, each as a function of the losses that gives what was fitted."""
-    size, experts, _ = LINEAR[name]
-    file, function = ("dense" if name == "dense" else "log_linear"), f"fit_{name.replace('-', '_')}"
-
-    def solved(fit):
-        def solve(loss):
-            """Return solution and variances [p], in the order of `linear_design`."""
-            found = fit(size, loss) if name == "dense" else fit(size, experts, loss)
-            if name == "per-size":
-                return np.stack(found.coefficients[1:], axis=1).ravel(), np.diagonal(found.covariance, 0, 1, 2).ravel()
-            return np.array(found.coefficients), np.diag(found.covariance)
-
-        return solve
-
-    return solved(getattr(getattr(backend.laws, file), function)), solved(REFERENCE[name])
-
-
 @pytest.mark.parametrize("name", LINEAR)
-def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(backend, name):
-    """In 600 tables: Student's interval of each coefficient, and the standard errors are the textbook's."""
+def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
+    """Their intervals, and how often these hold the truth, are in `test_laws_linear_intervals.py`."""
     size, experts, truth = LINEAR[name]
-    design, random, tables = linear_design(name, size, experts), np.random.default_rng(7), 600
-    rows, unknowns = design.shape
-    quantile = plain_laws.stats.t.ppf((1 + LEVEL) / 2, rows - unknowns)
-    kept = slice(0, 1) if name == "dense" else slice(None)  # N_c is no linear function; see the next test
-    for solve in linear_fits(backend, name):
-        counts = np.zeros(unknowns)
-        for i in range(tables):
-            log_loss = design @ truth + random.normal(0, 1e-3, rows)
-            found, variances = solve(10**log_loss)
-            counts[kept] += (np.abs(found - truth) <= quantile * np.sqrt(variances))[kept]
-            if i == 0:
-                wanted = np.diag(Student(design, log_loss, LEVEL).covariance)[kept]
-                check("laws.coverage.covariance", float(np.abs(variances[kept] / wanted - 1).max()), message=name)
-        held(dict(enumerate(counts[kept])), tables, LEVEL, forgetful(LEVEL, rows, unknowns))
+    design = linear_design(name, size, experts)
+    log_loss = design @ truth + np.random.default_rng(7).normal(0, 1e-3, len(design))
+    columns = [size] if name == "dense" else [size, experts]
+    wanted = np.diag(Student(design, log_loss, LEVEL).covariance)
+    file, function = ("dense" if name == "dense" else "log_linear"), f"fit_{name.replace('-', '_')}"
+    for fit in (getattr(getattr(backend.laws, file), function), REFERENCE[name]):
+        covariance = fit(*columns, 10**log_loss).covariance
+        found = np.diagonal(covariance, 0, 1, 2).ravel() if name == "per-size" else np.diag(covariance)
+        kept = slice(0, 1) if name == "dense" else slice(None)  # N_c is no linear function; see the next test
+        check("laws.coverage.covariance", float(np.abs(found / wanted - 1)[kept].max()), message=name)
 
 
 def test_the_interval_of_N_c_where_errors_are_small(backend):

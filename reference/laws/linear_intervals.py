@@ -71,8 +71,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges. N_c: all sizes at which a loss of 1 nat is not rejected; from 0 to inf where a line that does not
-        fall is not rejected.
+        Two Ranges, all NaN where the fit is no power law. N_c: all sizes at which a loss of 1 nat is not rejected; from
+        0 to inf where a line that does not fall is not rejected.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -88,6 +88,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         [0.082679, 0.1, 0.117321, 0.082679]
     """
     solved = _solve(dense_design(fit, *columns), loss, level)
+    if math.isnan(fit.coefficients.alpha):
+        return [Range(name, None, math.nan, math.nan, math.nan, "") for name in fit.coefficients._fields]
     one_sign, _, low, high = _ratio(solved, (0, 1), (1, 0))
     ends = (low, high) if one_sign else (-math.inf, math.inf)
     return [
@@ -170,9 +172,9 @@ def linear_prediction(
         raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
     used = lines.any(axis=1)  # a per-size fit leaves out the rows of sizes without a line
     solved = _solve(lines[used], loss[used], level)
-    value, low, high = 10.0 ** _linear_ends(solved, point)
-    _, run_low, run_high = 10.0 ** _linear_ends(solved, point, noise=1.0)
-    return Predicted(float(value), (float(low), float(high)), (float(run_low), float(run_high)))
+    value, *law = _powers(_linear_ends(solved, point))
+    _, *run = _powers(_linear_ends(solved, point, noise=1.0))
+    return Predicted(value, tuple(law), tuple(run))
 
 
 def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
@@ -195,7 +197,7 @@ def _coefficient(name: str, at: float | None, value: float, solved: Solved, plac
 
 
 def _powers(ends: Sequence[float]) -> list[float]:
-    """Return 10 to the power of both ends; inf beyond float64."""
+    """Return 10 to the power of each number; inf beyond float64."""
     with np.errstate(over="ignore", under="ignore"):
         return [float(np.float64(10.0) ** end) for end in ends]
 

@@ -25,6 +25,7 @@ sign of the interaction; else on both sides.
 Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -231,6 +232,7 @@ def gain_interval(
     return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
 
 
+@functools.cache  # the same few are asked for again and again
 def student_quantile(level: float, degrees: int) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 

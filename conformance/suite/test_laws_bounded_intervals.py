@@ -1,0 +1,150 @@
+"""Intervals of the bounded laws through their records: in (F, B) in the units of that law, where errors are so small
+that every law is linear; and against the profile intervals that they are made of."""
+
+import math
+
+import numpy as np
+import pytest
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.plain.laws import Bounded, forgetful, held, quiet_interval
+from routelaws.conformance.suite.test_laws_coverage import CELLS, COMPUTE, LAW, LEVEL, PLACE, QUIET, USES, close, noisy
+from routelaws.reference.laws import bounded_intervals, catalogue
+
+PLACES = {"routed-bounded": PLACE, "routed-utilisation": (200.0, 900.0)}
+TRUTHS = {"routed-bounded": (LAW, CELLS), "routed-utilisation": (COMPUTE, USES)}
+CUTOFFS = {"routed-bounded": "N_cutoff", "routed-utilisation": "F_cutoff"}
+NAMED = {
+    "routed-bounded": [*Bounded._fields, "N_cutoff"],
+    "routed-utilisation": ["b", "c", "B_start", "B_max", "F_cutoff"],
+}
+
+
+def quiet(name: str, quantity, log_loss: np.ndarray, more: float = 0.0) -> tuple:
+    """Return the interval of a quantity, a function of the law, in rows of `noisy`."""
+    truth, cells = TRUTHS[name]
+    rest = truth[6:]  # B_min, which is given
+    return quiet_interval(
+        lambda t: [type(truth)(*t, *rest).log_loss(*cell) for cell in cells],
+        lambda t: quantity(type(truth)(*t, *rest)),
+        np.array(truth[:6]),
+        log_loss,
+        LEVEL,
+        more,
+    )
+
+
+def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> None:
+    truth, cells = TRUTHS[name]
+    first, second, log_loss = noisy(truth, cells, QUIET, 3)
+    columns, loss = (first, second), 10**log_loss
+    fit = law.fit(*columns, loss)
+    if "intervals" in parts:
+        ranges = law.intervals(fit, columns, loss, LEVEL)
+        assert [item.name for item in ranges] == NAMED[name] and all(item.at is None and item.words for item in ranges)
+        for item in ranges:
+            value = getattr(fit.coefficients, item.name, None)
+            if item.name == CUTOFFS[name]:
+                wanted = quiet(name, lambda t: -t.b / t.c, log_loss)
+                close(np.log10(item[2:5]), wanted, item.name)
+                assert law.cutoff(fit)[0] == item.name
+                value = law.cutoff(fit)[1]
+            else:
+                close(item[2:5], quiet(name, lambda t, field=item.name: getattr(t, field), log_loss), item.name)
+            check("laws.intervals.value", abs(value / item.value - 1), message=item.name)
+    if "slopes" in parts:
+        for item in law.slopes(fit, columns, loss, LEVEL):
+            wanted = quiet(name, lambda t, at=item.at: t.b + t.c * math.log10(at), log_loss)
+            close(item[2:5], wanted, f"slope at {item.at}")
+    if "prediction" in parts:
+        found = law.predict_interval(fit, columns, loss, PLACES[name], LEVEL)
+        for ends, more in ((found.law, 0.0), (found.run, 1.0)):
+            wanted = quiet(name, lambda t: t.log_loss(*PLACES[name]), log_loss, more)
+            close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_intervals_of_quiet_rows(backend, name):
+    """Student's with n - 6 degrees of freedom, for all that `Law.intervals` and `Law.predict_interval` say."""
+    check_law(backend.laws.catalogue.LAWS[name], name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRUTHS)
+def test_intervals_of_quiet_rows_by_the_reference(name):
+    check_law(catalogue.LAWS[name], name)
+
+
+def test_what_a_size_is_worth_and_by_size(backend):
+    """The two numbers that only the law in (N, E) has; none at E = 1, and none by size with two sizes."""
+    first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
+    law, loss = backend.laws.catalogue.LAWS["routed-bounded"], 10**log_loss
+    fit = law.fit(first, second, loss)
+    found = law.dense_equivalent(fit, (first, second), loss, PLACE, LEVEL)
+    wanted = quiet("routed-bounded", lambda t: math.log10(t.worth(*PLACE)), log_loss)
+    close(np.log10(found[2:5]), wanted, "worth")
+    assert law.dense_equivalent(fit, (first, second), loss, (1e9, 1.0), LEVEL) is None
+    assert law.by_size(fit, (first, second), loss, PLACE, LEVEL) is None  # CELLS has two sizes
+    cells = [(size, experts) for size in (2e7, 8e7, 3e8) for experts in (1.0, 4.0, 16.0, 64.0, 256.0)]
+    first, second, log_loss = noisy(LAW, cells, 1e-3, 3)
+    fit = law.fit(first, second, 10**log_loss)
+    low, high = law.by_size(fit, (first, second), 10**log_loss, (1e8, 64.0), LEVEL)
+    asked = [backend.laws.uncertainty.Quantity("prediction", 1e8, 64.0)]
+    [plain] = backend.laws.resampling.jackknife(first, second, 10**log_loss, first, asked, LEVEL).intervals
+    assert (low, high) == (plain.low, plain.high) and low < LAW.loss(1e8, 64.0) < high
+
+
+def test_columns_in_units(backend):
+    """E' = 1 + (B - B_min)/u, and B below B_min is refused."""
+    for module in (backend.laws, None):
+        intervals = bounded_intervals if module is None else module.bounded_intervals
+        fit = (
+            (catalogue if module is None else module.catalogue)
+            .LAWS["routed-utilisation"]
+            .fit(*noisy(COMPUTE, USES, QUIET, 3)[:2], 10 ** noisy(COMPUTE, USES, QUIET, 3)[2])
+        )
+        flops, experts = intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([48.0]))
+        assert flops == 3.0
+        check("laws.intervals.design", abs(float(experts[0]) - 3.0))
+        with pytest.raises(ValueError, match="utilisation is 39; needed: at least the least B of the rows, 40"):
+            intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([39.0]))
+
+
+def test_designs_are_those_that_the_laws_are_linear_in(backend):
+    """At the fitted shape the log10 predictions lie in the span of the columns."""
+    for name, (truth, cells) in TRUTHS.items():
+        first, second, log_loss = noisy(truth, cells, 1e-3, 3)
+        for law in (backend.laws.catalogue.LAWS[name], catalogue.LAWS[name]):
+            fit = law.fit(first, second, 10**log_loss)
+            design, said = law.design(fit, first, second), np.log10(law.predict(fit, first, second))
+            assert design.shape == (len(cells), 4)
+            left = said - design @ np.linalg.lstsq(design, said, rcond=None)[0]
+            check("laws.intervals.span", float(np.abs(left).max()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRUTHS)
+def test_intervals_hold_the_truth_as_often_as_they_say(backend, name):
+    """Everything that the record says, in 300 tables of ten rows."""
+    truth, cells = TRUTHS[name]
+    law, random, tables, counts = backend.laws.catalogue.LAWS[name], np.random.default_rng(9), 300, {}
+    truths = truth._asdict() | {CUTOFFS[name]: truth.cutoff()}
+    for seed in range(tables):
+        *columns, log_loss = noisy(truth, cells, 1e-5, seed)
+        fit, loss = law.fit(*columns, 10**log_loss), 10**log_loss
+        said = [
+            (item.name, item.low, truths[item.name], item.high) for item in law.intervals(fit, columns, loss, LEVEL)
+        ]
+        said += [
+            (f"slope {item.at:g}", item.low, truth.b + truth.c * math.log10(item.at), item.high)
+            for item in law.slopes(fit, columns, loss, LEVEL)
+        ]
+        found, exact = law.predict_interval(fit, columns, loss, PLACES[name], LEVEL), truth.loss(*PLACES[name])
+        said.append(("law", found.law[0], exact, found.law[1]))
+        said.append(("run", found.run[0], exact * 10 ** random.normal(0, 1e-5), found.run[1]))
+        for key, low, value, high in said:
+            counts[key] = counts.get(key, 0) + (low <= value <= high)
+    held(counts, tables, LEVEL, forgetful(LEVEL, len(cells), 6))
+
+
+# What this file does not test: the search for an end (`test_laws_uncertainty.py`).

@@ -1,0 +1,209 @@
+"""Intervals of the linear laws: the twins against each other, against Student's t in its plainest form, and by what
+Fieller's interval is: the numbers that a test at the level does not reject."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.plain.laws import Student, forgetful, held
+from routelaws.conformance.suite.strategies_laws import grids
+from routelaws.conformance.suite.test_laws_coverage import LINEAR, linear_design
+from routelaws.reference import laws as reference_laws
+from routelaws.reference.laws import catalogue, linear_intervals
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+NAMES = ("dense", "per-size", "separable", "bilinear")
+LEVELS = st.sampled_from([0.5, 0.8, 0.95, 0.999])
+LAW = RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478)
+CROSSINGS = {"dense": ("N_c", [0, 1], [1, 0], 1.0), "bilinear": ("N_cutoff", [0, 1, 0, 0], [0, 0, 1, 0], -1.0)}
+"""Of a law: its ratio, and y, x and the sign in log10 of it = sign y·β / x·β, for the columns of `design_of`."""
+
+
+@st.composite
+def tables(draw) -> tuple:
+    """Columns and losses, from far less scatter than the law's own bend to so much that no slope is left."""
+    size, experts = draw(grids())
+    noise = draw(st.sampled_from([1e-4, 3e-3, 3e-2, 0.3]))
+    scatter = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(0, noise, size.size)
+    return size, experts, predict_loss(size, experts, LAW) * 10**scatter
+
+
+def design_of(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return [n, p], what multiplies each coefficient; of per-size lines b of every size, and then d of every size."""
+    x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
+    if name == "per-size":
+        here = size[:, None] == sizes
+        return np.concatenate([here * e[:, None], here * one[:, None]], axis=1)
+    return np.stack({"dense": [-x, one], "separable": [x, e, one], "bilinear": [x, e, x * e, one]}[name], axis=1)
+
+
+def numbers(ranges) -> np.ndarray:
+    """Return value, low and high of each range, [m, 3]; of N_c and N_cutoff their log10."""
+    found = np.array([item[2:5] for item in ranges], dtype=np.float64)
+    logs = np.array([item.name.startswith("N_") for item in ranges])
+    with np.errstate(divide="ignore"):
+        found[logs] = np.log10(found[logs])
+    return found
+
+
+def near(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    """Compare value, low and high, [m, 3], in units of half the interval; of an open one, of the number itself."""
+    assert np.array_equal(np.isfinite(found), np.isfinite(wanted)), what
+    for i, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        known = np.isfinite(theirs)
+        assert np.array_equal(ours[~known], theirs[~known], equal_nan=True), what
+        if known.any():
+            scale = (theirs[2] - theirs[1]) / 2 if known.all() else 1 + float(np.abs(theirs[known]).max())
+            check("laws.intervals.end", float(np.abs(ours[known] - theirs[known]).max()), scale, message=f"{what} {i}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(table=tables(), level=LEVELS, place=st.integers(0, 100))
+def test_intervals_are_students_in_both_twins(backend, name, table, level, place):
+    """Every coefficient, and the loss at a point, of the law and of one more run; for planes beyond the data."""
+    size, experts, loss = table
+    at = [float(size[place % size.size]) if name == "per-size" else 3e9, 1.0 + place][: 1 if name == "dense" else 2]
+    sizes = np.unique(size)
+    student = Student(design_of(name, size, experts, sizes), np.log10(loss), level)
+    weights = design_of(name, np.array([at[0]]), np.array([at[-1]]), sizes)[0]
+    wanted = np.array([student.interval(weights), student.interval(weights, more=1.0)])
+    coefficients = np.array([student.interval(line) for line in np.eye(weights.size)])
+    for laws in (backend.laws.catalogue.LAWS, catalogue.LAWS):
+        law = laws[name]
+        columns = [size, experts][: len(at)]
+        fit = law.fit(*columns, loss)
+        ranges = [item for item in law.intervals(fit, columns, loss, level) if not item.name.startswith("N_")]
+        kept = len(ranges)  # of the dense law alpha alone
+        if name == "dense" and fit.status != "interior":
+            coefficients[:] = math.nan
+        near(numbers(ranges), coefficients[:kept], f"{name} coefficients")
+        assert all(item.words == "" for item in ranges)
+        assert [item.at for item in ranges] == ([*sizes, *sizes] if name == "per-size" else [None] * kept)
+        found = law.predict_interval(fit, columns, loss, at, level)
+        near(np.log10([[found.value, *found.law], [found.value, *found.run]]), wanted, f"{name} at {at}")
+
+
+@pytest.mark.parametrize("name", CROSSINGS)
+@given(table=tables(), level=LEVELS)
+def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, level):
+    """The twins agree, and at every end that is there Student's t of y - r x is the quantile."""
+    size, experts, loss = table
+    what, y, x, sign = CROSSINGS[name]
+    student = Student(design_of(name, size, experts, np.unique(size)), np.log10(loss), level)
+    y, x = np.array(y), np.array(x)
+
+    def share(weights) -> float:
+        """Return Student's t of weights·β, as a share of the quantile."""
+        value, low, _ = student.interval(weights)
+        return abs(value) / (value - low)
+
+    found = []
+    for laws in (backend.laws.catalogue.LAWS, catalogue.LAWS):
+        law = laws[name]
+        columns = [size, experts][: len(law.columns)]
+        fit = law.fit(*columns, loss)
+        [item] = [item for item in law.intervals(fit, columns, loss, level) if item.name == what]
+        found.append(item)
+        if name == "dense" and fit.status != "interior":
+            assert np.isnan(item[2:5]).all()
+            continue
+        assert item.low <= item.value <= item.high
+        assert item.value == (fit.coefficients.N_c if name == "dense" else law.cutoff(fit)[1])
+        slope = float(x @ student.solution)
+        for end in (item.low, item.high):
+            if 0 < end < math.inf:
+                check("laws.intervals.rejected", abs(share(y - sign * math.log10(end) * x) - 1), message=f"{item}")
+        if share(x) < 1:
+            assert item.high == math.inf and (name == "bilinear" or item.low == 0), f"{item}"
+        elif slope < 0 and name == "bilinear":
+            assert item.low == math.inf
+    near(*(numbers([item]) for item in found), what)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(backend, name):
+    """In 600 tables by the fast twin and 100 by the reference: each coefficient, N_c or N_cutoff, the law and a run."""
+    size, experts, truth = LINEAR[name]
+    design, random, level = linear_design(name, size, experts), np.random.default_rng(7), 0.8
+    rows, unknowns = design.shape
+    at, columns = [2e8, 20.0], [size, experts]
+    if name == "per-size":
+        at[0] = 1e7
+    point = linear_design(name, np.array([at[0], 1e7, 1e9]), np.array([at[1], 1.0, 1.0]))[0]
+    names = {"dense": ["alpha"], "per-size": [("b", 1e7), ("d", 1e7), ("b", 1e9), ("d", 1e9)]}
+    truths = dict(zip(names.get(name, ["a", "b", "c", "d"] if unknowns == 4 else ["a", "b", "d"]), truth, strict=False))
+    if name in CROSSINGS:
+        what, y, x, sign = CROSSINGS[name]
+        truths[what] = 10.0 ** (sign * np.dot(y, truth) / np.dot(x, truth))
+    for laws, count in ((backend.laws.catalogue.LAWS, 600), (catalogue.LAWS, 100)):
+        law, counts = laws[name], dict.fromkeys([*truths, "law", "run"], 0)
+        own = columns[: len(law.columns)]
+        for _ in range(count):
+            loss = 10 ** (design @ truth + random.normal(0, 1e-3, rows))
+            fit = law.fit(*own, loss)
+            for item in law.intervals(fit, own, loss, level):
+                key = item.name if item.at is None else (item.name, item.at)
+                counts[key] += item.low <= truths[key] <= item.high
+            found = law.predict_interval(fit, own, loss, at[: len(own)], level)
+            counts["law"] += found.law[0] <= 10 ** (point @ truth) <= found.law[1]
+            counts["run"] += found.run[0] <= 10 ** (point @ truth + random.normal(0, 1e-3)) <= found.run[1]
+        held(counts, count, level, forgetful(level, rows, unknowns) if count == 600 else None)
+
+
+def test_lines_leave_out_sizes_without_one(backend):
+    """A size with one E has no line: its rows widen nothing, and there is nothing to say there."""
+    size, experts = np.repeat([1e7, 1e8, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 3)
+    loss = predict_loss(size, experts, LAW) * 10 ** np.random.default_rng(3).normal(0, 3e-3, size.size)
+    experts[4:8] = 1.0
+    loss[4:8] *= [1.0, 1.5, 2.0, 2.5]
+    kept = size != 1e8
+    for module in (backend.laws, reference_laws):
+        law = module.catalogue.LAWS["per-size"]
+        found = []
+        for rows in (slice(None), kept):
+            columns, own = [size[rows], experts[rows]], loss[rows]
+            fit = law.fit(*columns, own)
+            found.append((law.intervals(fit, columns, own), law.predict_interval(fit, columns, own, [1e9, 8.0])))
+            with pytest.raises(ValueError, match="no line at N = 1e\\+08; there: 10000000, 1000000000"):
+                law.predict_interval(fit, columns, own, [1e8, 8.0])
+        near(numbers(found[0][0]), numbers(found[1][0]), "lines")
+        assert [item.at for item in found[0][0]] == [1e7, 1e9, 1e7, 1e9]
+        near(*(np.log10([[p.value, *p.law], [p.value, *p.run]]) for _, p in found), "prediction")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_the_law_itself_leave_no_doubt(backend, name):
+    size, experts, truth = LINEAR[name]
+    loss = 10 ** (linear_design(name, size, experts) @ truth)
+    for laws in (backend.laws.catalogue.LAWS, catalogue.LAWS):
+        law = laws[name]
+        columns = [size, experts][: len(law.columns)]
+        fit = law.fit(*columns, loss)
+        for item in law.intervals(fit, columns, loss):
+            assert item.low <= item.value <= item.high, item
+            check("laws.intervals.exact", math.log10(item.high / item.low) if item.value > 1 else item.high - item.low)
+        found = law.predict_interval(fit, columns, loss, [1e7, 5.0][: len(columns)])
+        check("laws.intervals.exact", found.run[1] - found.run[0])
+
+
+def test_designs_are_those_that_the_laws_are_linear_in(backend):
+    """The prediction of a fit is a linear function of its columns, with the coefficients as weights."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0]))
+    loss = predict_loss(size, experts, LAW)
+    for module in (backend.laws.linear_intervals, linear_intervals):
+        for name in NAMES:
+            columns = [size, experts][: len(catalogue.LAWS[name].columns)]
+            fit = catalogue.LAWS[name].fit(*columns, loss)
+            wanted = design_of(name, size, experts, np.unique(size))
+            if name == "per-size":
+                wanted = wanted.reshape(-1, 2, 3).swapaxes(1, 2).reshape(-1, 6)  # size by size, b and then d
+            found = getattr(module, f"{name.replace('-', '_')}_design")(fit, *columns)
+            assert found.shape == wanted.shape
+            check("laws.intervals.design", float(np.abs(found - wanted).max()))
+
+
+# What this file does not test: that commands print these (`accelerated/tests/test_commands_truth.py`).
