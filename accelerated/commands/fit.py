@@ -15,6 +15,7 @@ from ..laws.intervals import Range
 from ..report.cautions import NO_FLOOR, misfit_lines, warnings
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
+from .laws import law_of
 
 NOT_DETERMINED = (
     "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
@@ -62,7 +63,7 @@ def fit_report(
 
     Args:
         paths: a table or several, see `read_tables`.
-        law: a key of LAWS; `dense` is fitted once, to the dense runs.
+        law: as `laws.law_of`; `dense` is fitted once, to the dense runs.
         loss_column: which loss.
         rows: which rows, see `select_rows`.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
@@ -70,10 +71,9 @@ def fit_report(
     Raises:
         InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber.
     """
-    if law not in LAWS:
-        raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
+    asked = law_of(law)
     fits, frame = [], read_tables(paths)
-    for selection in select_rows(frame, rows, loss_column, axes=LAWS[law].axes):
+    for selection in select_rows(frame, rows, loss_column, axes=asked.axes):
         losses = selection.frame[loss_column]
         if len(losses) > 1 and losses.nunique() == 1:
             raise InputError(
@@ -81,11 +81,11 @@ def fit_report(
                 " rows; needed: losses that differ"
             )
         try:
-            fits.append(fit_law(selection, law, loss_column, huber))
+            fits.append(fit_law(selection, asked.name, loss_column, huber))
         except ValueError as error:
             left_out = f" ({len(selection.left_out)} runs left out)" if selection.left_out else ""
             raise InputError(f"{named(paths)}: router {selection.router}: {error}{left_out}") from None
-    return FitReport(law, loss_column, fits, frame.attrs.get("remarks", []))
+    return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []))
 
 
 def fit_table(
@@ -327,7 +327,8 @@ def fit(
             one, and their runs numbered anew. One row stands for each evaluation of a run, with the columns hyper_id,
             step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
             and a loss in nats per token. `routelaws convert` makes one of your own log.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; or FILE.py:NAME, a law of your
+            own that the file registers.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;

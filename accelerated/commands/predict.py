@@ -10,12 +10,13 @@ import tyro
 
 from ..errors import InputError
 from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
-from ..laws.catalogue import LAWS
+from ..laws.catalogue import LAWS, Law
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
 from .fit import plain, warnings_of
+from .laws import law_of
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -65,7 +66,7 @@ def predict_report(
     Args:
         paths: a table or several, see `read_tables`.
         at: the point: the name of a column of the law to its value; None where not given.
-        law: a key of LAWS.
+        law: as `laws.law_of`.
         loss_column: which loss.
         rows: which rows, see `select_rows`.
         router: one router alone (its router_type); all of the table if None.
@@ -76,13 +77,12 @@ def predict_report(
     Raises:
         InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows.
     """
-    if law not in LAWS:
-        raise InputError(f"law {law!r} is not known; allowed: {', '.join(LAWS)}")
+    asked = law_of(law)
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
-    point = _point(law, at)
+    point = _point(asked, at)
     frame = read_tables(paths)
-    selections = select_rows(frame, rows, loss_column, axes=LAWS[law].axes)
+    selections = select_rows(frame, rows, loss_column, axes=asked.axes)
     if router is not None:
         there = [selection.router for selection in selections]
         selections = [s for s in selections if s.router.lower() == router.lower()]
@@ -91,10 +91,10 @@ def predict_report(
     predictions = []
     for selection in selections:
         try:
-            predictions.append(_predict(fit_law(selection, law, loss_column, huber, level), point, level))
+            predictions.append(_predict(fit_law(selection, asked.name, loss_column, huber, level), point, level))
         except ValueError as error:
             raise InputError(f"{named(paths)}: router {selection.router}: {error}") from None
-    return PredictReport(law, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
+    return PredictReport(asked.name, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
 
 
 def _input(name: str) -> tuple[str, str, float]:
@@ -102,16 +102,16 @@ def _input(name: str) -> tuple[str, str, float]:
     return INPUTS.get(name, (f"--at {name}=", name, 0.0))
 
 
-def _point(law: str, at: dict[str, float | None]) -> dict[str, float]:
+def _point(law: Law, at: dict[str, float | None]) -> dict[str, float]:
     """Return the columns of the law; InputError where one is missing, out of range, or of another law."""
-    wanted = LAWS[law].columns
+    wanted = law.columns
     for name in dict.fromkeys([*INPUTS, *at, *wanted]):
         (flag, meaning, least), value = _input(name), at.get(name)
         if value is None and name in wanted:
-            raise InputError(f"{flag} is missing: the law {law} needs {meaning}")
+            raise InputError(f"{flag} is missing: the law {law.name} needs {meaning}")
         if value is not None and name not in wanted:
             flags = ", ".join(_input(column)[0] for column in wanted)
-            raise InputError(f"{flag} {value:g}: the law {law} does not take it; needed: {flags}")
+            raise InputError(f"{flag} {value:g}: the law {law.name} does not take it; needed: {flags}")
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
             allowed = f"at least {least:g}" if least else "above 0"
             raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
@@ -300,7 +300,8 @@ def predict(
     Args:
         tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
             paper's authors released, and of it the rows clark.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; or FILE.py:NAME, a law of your
+            own that the file registers.
         n: N, dense parameters.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
@@ -318,8 +319,7 @@ def predict(
     """
     if not tables:
         tables = (released_table(),)
-        one_grid = law not in LAWS or LAWS[law].axes != "compute"
-        rows = "clark" if rows is None and one_grid else rows
+        rows = "clark" if rows is None and law_of(law).axes != "compute" else rows
     point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
     report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber)
     if json:

@@ -151,6 +151,8 @@ def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.n
     """Return the errors of the rows `out` under the fit to all others; NaN where those do not determine the law."""
     rest = np.ones(loss.size, dtype=bool)
     rest[out] = False
+    if not rest.any():
+        return np.full(out.size, np.nan)
     try:
         fold = fit(*(column[rest] for column in columns), loss[rest])
     except ValueError:

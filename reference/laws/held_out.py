@@ -103,6 +103,8 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     names = np.unique(groups)
     for name in names:
         out = groups == name
+        if out.all():  # nothing is left to fit
+            continue
         try:
             fold = fit(*(column[~out] for column in columns), loss[~out])
         except ValueError:  # the rest does not determine the law

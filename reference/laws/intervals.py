@@ -148,7 +148,7 @@ def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
     for value in np.unique(columns[0]):
         kept = columns[0] != value
         try:
-            folds.append(law.fit(*(column[kept] for column in columns), loss[kept], **given))
+            folds.append(law.fit(*(column[kept] for column in columns), loss[kept], **given) if kept.any() else None)
         except ValueError:
             folds.append(None)
     return folds

@@ -1,0 +1,37 @@
+"""The law that a command is asked for: by its name, or from a file of the user's own that registers it."""
+
+import functools
+import runpy
+from pathlib import Path
+
+from ..errors import InputError
+from ..laws.catalogue import LAWS, Law
+
+
+def law_of(text: str) -> Law:
+    """Return a law.
+
+    Args:
+        text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
+            file is run once, as Python code.
+
+    Raises:
+        InputError: no such law, or the file cannot be run.
+    """
+    path, _, name = text.rpartition(":")
+    if path:
+        _run(Path(path).resolve())
+    if name not in LAWS:
+        where = f" after {path} was run" if path else ""
+        raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
+    return LAWS[name]
+
+
+@functools.cache  # a law can be registered once
+def _run(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
+    try:
+        runpy.run_path(str(path))
+    except Exception as error:  # whatever a file of the user's own does
+        raise InputError(f"{path}: {type(error).__name__}: {error}") from None

@@ -1,0 +1,183 @@
+"""A law of the user's own: registered in ten lines, then fitted to a table and predicted with as any other."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from scipy import stats
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, print_fit
+from routelaws.accelerated.commands.laws import law_of
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws import catalogue
+from routelaws.reference.laws import catalogue as reference
+
+TEN_LINES = """
+from typing import NamedTuple
+import numpy as np
+from routelaws.accelerated.laws import Law, Parameter, fitted, register
+class Line(NamedTuple):
+    beta: float
+    level: float
+def line(tokens, loss):
+    slope, level = np.polyfit(np.log10(tokens), np.log10(loss), 1)
+    return fitted(Line(-slope, level), 10 ** (level + slope * np.log10(tokens)), loss)
+register(Law(
+    name="data", formula="log10 L = level - beta log10 D", columns=("tokens",), axes="dense",
+    parameters=(Parameter("beta", "1", "fall of log10 L per tenfold D"), Parameter("level", "log10 nats", "at D = 1")),
+    fit=line, predict=lambda fit, D: 10 ** (fit.coefficients.level - fit.coefficients.beta * np.log10(D))))
+"""
+TOKENS = np.array([1e8, 1e9, 1e10, 1e11])
+LOSSES = 10 ** np.array([0.61, 0.48, 0.41, 0.29])
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Return the path of a file that registers the law `data`; it is taken out of the catalogue again afterwards."""
+    (tmp_path / "own.py").write_text(TEN_LINES)
+    yield f"{tmp_path / 'own.py'}:data"
+    catalogue.LAWS.pop("data", None)
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Return the path of a table of dense runs of one size, and a routed one, which the law is not of."""
+    frame = pandas.DataFrame(
+        {
+            "hyper_id": range(5),
+            "step": 1000,
+            "router_type": ["Dense"] * 4 + ["Top-K"],
+            "num_experts": [1] * 4 + [8],
+            "dense_parameter_count": 1e8,
+            "tokens": [*TOKENS, 1e9],
+            "loss_validation": [*LOSSES, 1.5],
+        }
+    )
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    return tmp_path / "table.csv"
+
+
+def jackknifed(function, level: float) -> tuple[float, float]:
+    """Return the interval of a function of the line, from leaving one row out at a time."""
+    lines = [np.polyfit(np.log10(TOKENS), np.log10(LOSSES), 1)]
+    lines += [np.polyfit(np.log10(np.delete(TOKENS, i)), np.log10(np.delete(LOSSES, i)), 1) for i in range(4)]
+    whole, *parts = (float(function(*found)) for found in lines)
+    reach = stats.t.ppf((1 + level) / 2, 3) * math.sqrt(3 * np.var(parts))
+    return whole - reach, whole + reach
+
+
+def test_a_law_in_ten_lines_is_fitted_and_predicts(own, table, capsys):
+    slope, level = np.polyfit(np.log10(TOKENS), np.log10(LOSSES), 1)
+    assert main(["fit", str(table), "--law", own, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    [fit] = said["fits"]
+    assert (said["law"], fit["router"], fit["rows"], fit["determined"]) == ("data", "Dense", 4, True)
+    assert fit["coefficients"] == pytest.approx({"beta": -slope, "level": level}, rel=1e-12)
+    low, high = jackknifed(lambda slope, level: -slope, 0.95)
+    found = fit["intervals"]["beta"]
+    assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-9)
+    errors = [
+        np.polyval(np.polyfit(np.log10(np.delete(TOKENS, i)), np.log10(np.delete(LOSSES, i)), 1), np.log10(TOKENS[i]))
+        - np.log10(LOSSES[i])
+        for i in range(4)
+    ]
+    assert fit["leave_one_out_rmsle"] == pytest.approx(math.sqrt(np.mean(np.square(errors))), rel=1e-9)
+
+    arguments = ["predict", str(table), "--law", "data", "--at", "tokens=3e11", "--level", "0.8"]
+    assert main([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["at"] == {"tokens": 3e11}
+    [found] = said["predictions"]
+    at = math.log10(3e11)
+    assert found["loss"] == pytest.approx(10 ** (level + slope * at), rel=1e-12)
+    wanted = jackknifed(lambda slope, level: level + slope * at, 0.8)
+    assert np.log10(found["law_interval"]) == pytest.approx(wanted, rel=1e-9)
+    assert found["run_interval"][0] < found["law_interval"][0] and found["run_interval"][1] > found["law_interval"][1]
+    assert found["warnings"][0].startswith("tokens = 3e+11 is 3 times the largest of the data")
+    assert main(arguments) == 0
+    assert "tokens = 3" in capsys.readouterr().out
+
+
+def test_a_registered_law_is_printed(own, table):
+    from rich.console import Console
+
+    law_of(own)
+    console = Console(file=io.StringIO(), width=100)
+    print_fit(report := fit_report(table, "data"), console)
+    text = console.file.getvalue()
+    assert "law data: log10 L = level - beta log10 D" in text and "beta" in text and "not determined" not in text
+    json.dumps(as_dict(report), allow_nan=False)
+
+
+def test_the_example_of_the_docstring_is_this_one():
+    """The lines that a reader is shown are those that are tested here, but for the imports."""
+    example = [line[8:].strip() for line in reference.__doc__.splitlines() if line.strip().startswith((">>>", "..."))]
+    for line in TEN_LINES.strip().splitlines()[3:]:
+        assert any(line.strip()[:40] in shown for shown in example), line
+
+
+@pytest.mark.parametrize("twin", [catalogue, reference])
+def test_a_name_is_given_once(twin):
+    dense = twin.LAWS["dense"]
+    assert twin.register(dense) is dense  # the same law again changes nothing
+    with pytest.raises(ValueError, match="a law named 'dense' is there already"):
+        twin.register(dense._replace(formula="L = 1"))
+    assert twin.LAWS["dense"] is dense
+    own = twin.register(dense._replace(name="another"))
+    assert twin.LAWS.pop("another") is own
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing.py:data", "no such file; needed: a Python file that registers a law"),
+        ("{own}x", "law 'datax' is not known after"),
+        ("clash.py:dense", "clash.py: ValueError: a law named 'dense' is there already"),
+        ("broken.py:data", "broken.py: SyntaxError"),
+    ],
+)
+def test_a_file_that_gives_no_law_is_named(own, tmp_path, text, said):
+    (tmp_path / "clash.py").write_text(TEN_LINES.replace('"data"', '"dense"'))
+    (tmp_path / "broken.py").write_text("def line(:\n")
+    path = text.format(own=own) if "{" in text else str(tmp_path / text)
+    with pytest.raises(InputError) as error:
+        law_of(path)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_column_that_is_missing_or_blank_is_named(own, table):
+    frame = pandas.read_csv(table)
+    for changed, said in (
+        (frame.drop(columns="tokens"), "column tokens is not in the table; the law data needs it"),
+        (frame.assign(tokens=[1e8, None, None, 1e9, 1e9]), "column tokens is blank in 2 of 4 rows"),
+    ):
+        changed.to_csv(table, index=False)
+        with pytest.raises(InputError, match=said):
+            fit_table(table, own)
+
+
+def test_a_fit_without_the_fields_that_are_asked_for_is_named(own, table):
+    law = law_of(own)
+    catalogue.LAWS["data"] = law._replace(fit=lambda tokens, loss: 1.0)
+    with pytest.raises(InputError, match="the fit of the law data has no coefficients; needed: coefficients, obj"):
+        fit_table(table, "data")
+
+
+@pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=many"])
+def test_a_column_has_a_number(own, table, text, capsys):
+    assert main(["predict", str(table), "--law", own, "--at", text]) == 2
+    assert f"--at {text}: needed: the name of a column and a number, as tokens=1e9" in capsys.readouterr().err
+
+
+def test_another_law_does_not_take_the_column(own, table, capsys):
+    assert main(["predict", str(table), "--law", "dense", "--at", "tokens=1e9"]) == 2
+    assert "--n is missing" in capsys.readouterr().err
+    assert main(["predict", str(table), "--law", "dense", "--n", "1e8", "--at", "tokens=1e9"]) == 2
+    assert "tokens= 1e+09: the law dense does not take it; needed: --n" in capsys.readouterr().err
+    assert main(["predict", str(table), "--law", own]) == 2
+    assert "--at tokens= is missing: the law data needs tokens" in capsys.readouterr().err
