@@ -41,8 +41,11 @@ def test_the_twins_have_the_same_laws(backend):
     assert tuple(ours) == tuple(reference.LAWS) == NAMES
     for name, law in ours.items():
         assert tuple(map(tuple, law.parameters)) == tuple(map(tuple, reference.LAWS[name].parameters))
-        for field in ("name", "formula", "columns", "linear"):
-            assert getattr(law, field) == getattr(reference.LAWS[name], field), f"{name}: {field}"
+        for field, theirs in reference.LAWS[name]._asdict().items():
+            if callable(theirs):
+                assert callable(getattr(law, field)), f"{name}: {field}"
+            elif field != "parameters":
+                assert getattr(law, field) == theirs, f"{name}: {field}"
         assert law.name == name and law.columns == COLUMNS[name]
     assert backend.laws.utilisation.FLOOR == importlib.import_module("routelaws.reference.laws.utilisation").FLOOR
 
@@ -93,6 +96,45 @@ def test_per_size_is_silent_where_it_has_no_line(backend):
         law = laws["per-size"]
         fit = law.fit(*columns_of(law), loss_of(1))
         assert np.isnan(law.predict(fit, np.array([SIZES[0], 1e12]), np.array([2.0, 2.0]))).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(seed=st.integers(0, 2**32 - 1), level=st.sampled_from([0.5, 0.8, 0.95]))
+def test_every_law_says_how_sure_it_is(backend, name, seed, level):
+    """Each interval holds its value and lies in that of a higher level; the law's lies in that of one more run."""
+    law, loss = backend.laws.catalogue.LAWS[name], loss_of(seed)
+    columns = columns_of(law)
+    fit, at = law.fit(*columns, loss), [float(column[-2]) for column in columns]
+    ranges, wide = law.intervals(fit, columns, loss, level), law.intervals(fit, columns, loss, 0.99)
+    found, wider = (law.predict_interval(fit, columns, loss, at, each) for each in (level, 0.99))
+    for inner, outer in zip(ranges, wide, strict=True):
+        assert (inner.name, inner.at, inner.value) == (outer.name, outer.at, outer.value)
+        assert not inner.low > inner.value and not inner.high < inner.value, f"{inner}"
+        held_in(outer[3:5], inner[3:5], f"{inner} {outer}")
+    if law.cutoff is not None:
+        said, value = law.cutoff(fit)
+        [own] = [item for item in ranges if item.name == said]
+        if math.isfinite(value):
+            check("laws.uncertainty.value", abs(math.log10(own.value / value)))
+        else:
+            assert not own.value < value  # in the linear limit there may be a ratio without b and c
+    predicted = float(law.predict(fit, *(np.array([value]) for value in at))[0])
+    check("laws.fitting.prediction", abs(math.log10(found.value / predicted)))
+    for law_ends, run_ends in ((found.law, found.run), (wider.law, wider.run)):
+        held_in(run_ends, law_ends, f"{name} {found}")
+    held_in(wider.law, found.law, f"{name} {found} {wider}")
+    held_in(found.law, (found.value, found.value), f"{name} {found}")
+    assert law.coefficient_count(columns) == (6 if name == "per-size" else len(law.parameters))
+
+
+def held_in(outer, inner, what: str) -> None:
+    """Fail unless an interval lies in another, up to the accuracy of a search for ends; NaN says nothing."""
+    size = max([abs(end) for end in inner if math.isfinite(end)], default=1.0)
+    for sign, one, other in ((1, inner[0], outer[0]), (-1, inner[1], outer[1])):
+        if math.isfinite(one) and math.isfinite(other):
+            check("laws.intervals.inside", max(sign * (other - one), 0.0), size, message=what)
+        else:
+            assert not sign * other > sign * one, what
 
 
 def test_every_parameter_is_explained():
