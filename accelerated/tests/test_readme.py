@@ -54,6 +54,13 @@ def test_the_law_example_gives_intervals_that_hold_its_value():
     assert len(lines) == 2 and all(float(low) < float(value) < float(high) for value, low, high in lines)
 
 
+def test_the_example_of_all_laws_gives_each_coefficient_with_its_interval():
+    first, second = re.findall(r"```python\n(.*?)```", PAGES["docs/laws.md"], re.DOTALL)[:2]
+    lines = re.findall(r"(\w+): (\S+), (\S+) to (\S+)", said(first + second).split("\n", 2)[2])
+    assert [name for name, *_ in lines] == ["a", "b", "c", "d", "N_cutoff"]
+    assert all(float(low) <= float(value) <= float(high) for _, value, low, high in lines)
+
+
 def test_every_column_is_explained_and_no_other():
     rows = re.findall(r"^\| (`[^|]*`) \|", PAGES["docs/columns.md"], re.MULTILINE)
     explained = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
