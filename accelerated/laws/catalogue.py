@@ -10,7 +10,7 @@ import numpy as np
 from . import _left_out, bounded_intervals, dense, fitting, linear_intervals, log_linear, routed, utilisation
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
-Axes = Literal["experts", "compute", "dense"]
+Axes = Literal["experts", "compute", "dense", "every"]
 
 
 class Parameter(NamedTuple):

@@ -16,7 +16,7 @@ NO_FLOOR = (
     "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
     " does, and so it predicts too little there."
 )
-"""True of every law here, since all of them are sums of logarithms; our words."""
+"""True of every law that is a sum of logarithms (those without `Law.has_floor`); our words."""
 
 
 def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit, rmsle: float) -> list[str]:

@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
-Axes = Literal["experts", "compute", "dense"]
+Axes = Literal["experts", "compute", "dense", "every"]
 
 
 class RouterRows(NamedTuple):
@@ -129,6 +129,8 @@ def select_rows(
 
     * "compute", for a law in FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is kept; a run
       without flops_per_step or total_parameter_count is left out.
+    * "every", for a law that has what runs differ in among its columns: every k, routing_frequency and granularity is
+      kept.
     * "dense", for a law of dense models: one entry, Dense, that holds those alone.
 
     Args:
@@ -319,9 +321,10 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     if axes == "compute":
         for name in ("flops_per_step", "total_parameter_count"):
             drop(last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")
-        rows = "all"
     elif "flop_increase" in last:
         drop(dense & (last["flop_increase"].fillna(1) != 1), "dense with flop_increase above 1: wider than its N says")
+    if axes in ("compute", "every"):
+        rows = "all"
     if rows is None and "k" in last:
         drop(last["k"].fillna(1) != 1, "k is not 1")
     if rows is None and "routing_frequency" in last:

@@ -415,6 +415,15 @@ def test_of_a_tie_the_larger_frequency_and_the_smaller_granularity_are_kept(colu
     assert len(selection.left_out) == 2
 
 
+def test_a_law_of_every_run_keeps_what_others_drop():
+    """Its columns tell runs of another k, routing frequency or granularity apart; wide dense models they do not."""
+    frame = ties().assign(flop_increase=1.0)
+    frame.loc[1, ["k", "routing_frequency", "granularity"]] = 4, 0.25, 2.0
+    frame.loc[0, "flop_increase"] = 2.0
+    kept = {axes: set(select_rows(frame, axes=axes)[0].frame["hyper_id"]) for axes in ("experts", "every")}
+    assert kept["every"] == set(frame["hyper_id"][1:]) and kept["experts"] == set(frame["hyper_id"][2:])
+
+
 @pytest.mark.parametrize("objectives", [("masked", "causal"), ("causal", "masked")])
 def test_of_a_tie_the_causal_objective_is_kept(objectives):
     frame = ties().iloc[1:]

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas
@@ -15,6 +16,7 @@ from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, p
 from routelaws.accelerated.commands.laws import law_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import catalogue
+from routelaws.accelerated.tables import table as results_table
 from routelaws.reference.laws import catalogue as reference
 
 TEN_LINES = """
@@ -119,6 +121,12 @@ def test_the_example_of_the_docstring_is_this_one():
     example = [line[8:].strip() for line in reference.__doc__.splitlines() if line.strip().startswith((">>>", "..."))]
     for line in TEN_LINES.strip().splitlines()[3:]:
         assert any(line.strip()[:40] in shown for shown in example), line
+
+
+def test_a_law_is_of_runs_that_can_be_chosen():
+    assert get_args(catalogue.Axes) == get_args(reference.Axes) == get_args(results_table.Axes)
+    for law in catalogue.LAWS.values():
+        assert law.axes in get_args(catalogue.Axes)
 
 
 @pytest.mark.parametrize("twin", [catalogue, reference])

@@ -60,7 +60,7 @@ import numpy as np
 from . import bounded_intervals, dense, fitting, linear_intervals, log_linear, routed, utilisation
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
-Axes = Literal["experts", "compute", "dense"]
+Axes = Literal["experts", "compute", "dense", "every"]
 
 
 class Parameter(NamedTuple):
@@ -96,9 +96,7 @@ class Law(NamedTuple):
     predict: Callable  # (fit, *columns) -> loss, nats per token
     linear: tuple[str, ...] = ()  # the parameters in which log10 L is linear, or the products that it is linear in
     given: Callable = lambda *columns: {}  # keyword arguments of `fit` that a table gives, kept where rows are left out
-    axes: Axes = (
-        "experts"  # which runs of a table it is of: a grid of N and E, all that have F and B, or the dense ones
-    )
+    axes: Axes = "experts"  # the runs of a table: those of one grid in N and E, with F and B, dense, or every one
     takes_huber: bool = False  # whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
     has_floor: bool = False  # whether the law has an irreducible loss
     count: Callable | None = None  # (*columns) -> number of coefficients, where it is not that of the parameters
