@@ -94,6 +94,7 @@ def test_what_a_size_is_worth_and_by_size(backend):
     assert (low, high) == (plain.low, plain.high) and low < LAW.loss(1e8, 64.0) < high
 
 
+@pytest.mark.twin
 def test_columns_in_units(backend):
     """E' = 1 + (B - B_min)/u, and B below B_min is refused."""
     for module in (backend.laws, None):

@@ -114,6 +114,11 @@ def test_ends_by_hand(backend):
         check("laws.intervals.hand", abs(high + low - 4.0))
         for value, folds in ((2.0, [1.0]), (math.nan, [1.0, 2.0]), (2.0, [1.0, math.inf])):
             assert np.isnan(laws.intervals.jackknife_ends(value, np.array(folds), 0.95)).all()
+
+
+@pytest.mark.twin
+def test_a_level_that_is_none_is_named(backend):
+    for laws in (backend.laws, reference_laws):
         with pytest.raises(ValueError, match="level is 1.5"):
             laws.intervals.jackknife_ends(2.0, np.array([1.0, 2.0, 3.0]), 1.5)
 

@@ -168,11 +168,20 @@ def test_lines_leave_out_sizes_without_one(backend):
             columns, own = [size[rows], experts[rows]], loss[rows]
             fit = law.fit(*columns, own)
             found.append((law.intervals(fit, columns, own), law.predict_interval(fit, columns, own, [1e9, 8.0])))
-            with pytest.raises(ValueError, match="no line at N = 1e\\+08; there: 10000000, 1000000000"):
-                law.predict_interval(fit, columns, own, [1e8, 8.0])
         near(numbers(found[0][0]), numbers(found[1][0]), "lines")
         assert [item.at for item in found[0][0]] == [1e7, 1e9, 1e7, 1e9]
         near(*(np.log10([[p.value, *p.law], [p.value, *p.run]]) for _, p in found), "prediction")
+
+
+@pytest.mark.twin
+def test_a_size_without_a_line_is_named(backend):
+    size, experts = np.repeat([1e7, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 2)
+    loss = predict_loss(size, experts, LAW)
+    for module in (backend.laws, reference_laws):
+        law = module.catalogue.LAWS["per-size"]
+        fit = law.fit(size, experts, loss)
+        with pytest.raises(ValueError, match="no line at N = 1e\\+08; there: 10000000, 1000000000"):
+            law.predict_interval(fit, (size, experts), loss, [1e8, 8.0])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -90,9 +90,7 @@ class Law(NamedTuple):
     formula: str
     parameters: tuple[Parameter, ...]
     columns: tuple[str, ...]  # what `fit` and `predict` take, in this order
-    fit: (
-        Callable  # (*columns, loss) -> a record with the fields of `Fit`; ValueError where the rows do not determine it
-    )
+    fit: Callable  # (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
     predict: Callable  # (fit, *columns) -> loss, nats per token
     linear: tuple[str, ...] = ()  # the parameters in which log10 L is linear, or the products that it is linear in
     given: Callable = lambda *columns: {}  # keyword arguments of `fit` that a table gives, kept where rows are left out
@@ -106,9 +104,7 @@ class Law(NamedTuple):
     slopes: Callable | None = None  # (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
     cutoff: Callable | None = None  # fit -> (name, value): where more experts stop helping
     by_size: Callable | None = None  # (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
-    dense_equivalent: Callable | None = (
-        None  # (fit, columns, loss, at, level) -> Range or None: the dense N of one loss
-    )
+    dense_equivalent: Callable | None = None  # (fit, columns, loss, at, level) -> Range or None: what a point is worth
 
     def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
         """Return the coefficients of a fit, and numbers derived from them, with their intervals.
