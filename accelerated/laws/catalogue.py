@@ -1,4 +1,9 @@
-"""See `routelaws.reference.laws.catalogue`: the same laws, with the compiled fits."""
+"""Every law as one small record, so that code can go over laws without knowing any of them.
+
+Step by step, with sources and examples: `routelaws.reference.laws.catalogue`.
+
+What differs here: the fits are compiled.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +19,13 @@ Axes = Literal["experts", "compute", "dense", "every"]
 
 
 class Parameter(NamedTuple):
-    """See reference."""
+    """One parameter of a law.
+
+    Attributes:
+        name: as in the coefficients of the fit
+        unit: "1" for a pure number
+        meaning: in words
+    """
 
     name: str
     unit: str
@@ -22,7 +33,17 @@ class Parameter(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """See reference."""
+    """What is asked of the fit of a law; the fits of this folder have these fields and more.
+
+    Attributes:
+        coefficients: by the names of `Law.parameters`
+        objective: the least value of what `criterion` names
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: whether the coefficients are an optimum inside their domain, in words
+        covariance: [p, p] of the coefficients; NaN where it is not known
+        rows: rows used
+        criterion: what was minimised, in words
+    """
 
     coefficients: NamedTuple
     objective: float
@@ -34,7 +55,29 @@ class Fit(NamedTuple):
 
 
 class Law(NamedTuple):
-    """See reference."""
+    """One law of the loss.
+
+    Attributes:
+        name: by which commands and LAWS know it
+        formula: in words and letters
+        parameters: in the order of the coefficients of a fit
+        columns: what `fit` and `predict` take, in this order
+        fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
+        predict: (fit, *columns) -> loss, nats per token
+        linear: the parameters in which log10 L is linear, or the products that it is linear in
+        given: keyword arguments of `fit` that a table gives, kept where rows are left out
+        axes: the runs of a table: those of one grid in N and E, with F and B, dense, or every one
+        takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
+        has_floor: whether the law has an irreducible loss
+        count: (*columns) -> number of coefficients, where it is not that of the parameters
+        design: (fit, *columns) -> [n, p]: log10 L is linear in these, given what was searched
+        own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
+        own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
+        slopes: (fit, columns, loss, level) -> [Range]: what shows whether rows determine the law
+        cutoff: fit -> (name, value): where more experts stop helping
+        by_size: (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
+        dense_equivalent: (fit, columns, loss, at, level) -> Range or None: what a point is worth
+    """
 
     name: str
     formula: str
@@ -57,24 +100,49 @@ class Law(NamedTuple):
     dense_equivalent: Callable | None = None
 
     def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-        """See reference."""
+        """Return the coefficients of a fit, and numbers derived from them, with their intervals.
+
+        Args:
+            fit: of `self.fit(*columns, loss)`, by the criterion that the law has by default.
+            columns: [n] each, in the order of `self.columns`.
+            loss: [n], nats per token.
+            level: confidence level, between 0 and 1.
+
+        Raises:
+            ValueError: `level` is out of its range, or the rows do not determine the law.
+        """
         own = self.own_intervals or partial(jackknife_intervals, self)
         return own(fit, columns, loss, level)
 
     def predict_interval(
         self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
     ) -> Predicted:
-        """See reference."""
+        """Return the loss at one point, the interval of the law there, and that of one more run.
+
+        Args:
+            fit, columns, loss, level: as `intervals`.
+            at: the columns of the law at the point, a number each.
+
+        Raises:
+            ValueError: as `intervals`, or the law says nothing at the point.
+        """
         own = self.own_prediction or partial(jackknife_prediction, self)
         return own(fit, columns, loss, at, level)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
-        """See reference."""
+        """Return how many coefficients the law has on these rows."""
         return len(self.parameters) if self.count is None else self.count(*columns)
 
 
 def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
-    """See reference."""
+    """Return the fit of a law of one's own by least squares of log10 L; its covariance is not known.
+
+    Args:
+        coefficients: the best ones, a record by the names of the law's parameters.
+        predicted: [n], the losses of the law with these.
+        loss: [n], measured.
+        status: see `Fit`.
+    """
     squares = float(np.mean(np.log10(predicted / loss) ** 2))
     unknown = np.full((len(coefficients), len(coefficients)), np.nan)
     criterion = "mean squared difference of log10 losses"
@@ -82,7 +150,11 @@ def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, st
 
 
 def register(law: Law) -> Law:
-    """See reference."""
+    """Put a law into LAWS, so that whatever goes over laws, or takes the name of one, knows it; return the law.
+
+    Raises:
+        ValueError: another law has its name.
+    """
     if LAWS.get(law.name, law) is not law:
         raise ValueError(f"a law named {law.name!r} is there already; needed: another name")
     LAWS[law.name] = law
@@ -215,6 +287,7 @@ _UTILISATION = Law(
 )
 
 LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}
+"""The laws by name, from the simplest to the most general."""
 
 SHORT_CUTS: dict[str, Callable] = {
     _DENSE.name: _left_out.by_hat_matrix, _PER_SIZE.name: _left_out.by_lines, _SEPARABLE.name: _left_out.by_hat_matrix,

@@ -1,4 +1,7 @@
-"""See `routelaws.reference.laws.intervals`."""
+"""A number with its interval, for every law: the two records, and a fall-back for laws without intervals of their own.
+
+Step by step, with sources and examples: `routelaws.reference.laws.intervals`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +13,16 @@ from .uncertainty import Interval, student_quantile, verdict
 
 
 class Range(NamedTuple):
-    """See reference."""
+    """A number with its interval.
+
+    Attributes:
+        name: of the coefficient or the derived number; or "slope"
+        at: where it is taken, for one of several: the size N of a slope or a line; None otherwise
+        value: by the fit
+        low: may be -inf; NaN where it is not known, as `high`
+        high: may be inf
+        words: see `uncertainty.verdict`; "" where the interval is exact
+    """
 
     name: str
     at: float | None
@@ -21,7 +33,13 @@ class Range(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """See reference."""
+    """The loss of a law at one point, nats per token.
+
+    Attributes:
+        value: by the fit
+        law: the losses of all laws that the rows do not reject, (low, high)
+        run: interval of the loss of one more run, (low, high)
+    """
 
     value: float
     law: tuple[float, float]
@@ -29,13 +47,28 @@ class Predicted(NamedTuple):
 
 
 def range_of(interval: Interval) -> Range:
-    """See reference."""
+    """Return an interval by profile likelihood as a Range, with its verdict in words."""
     at = None if math.isnan(interval.quantity.N) else interval.quantity.N
     return Range(interval.quantity.name, at, interval.value, interval.low, interval.high, verdict(interval))
 
 
 def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """See reference."""
+    """Return the interval of each coefficient of any law by leaving out one value of its first column at a time.
+
+    Args:
+        law: a record with `fit`, `predict` and `given`, as `catalogue.Law`.
+        fit: of `law.fit`, with `coefficients`, a record; those of one number have an interval.
+        columns: of the law, [n] each.
+        loss: [n], nats per token.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        One Range for each coefficient. Both ends are NaN with fewer than two groups, or where the law cannot be fitted
+        without one of them.
+
+    Raises:
+        ValueError: `level` is out of its range.
+    """
     folds = _folds(law, columns, loss)
     ranges = []
     for name, value in fit.coefficients._asdict().items():
@@ -48,7 +81,21 @@ def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarra
 def jackknife_prediction(
     law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """See reference."""
+    """Return the loss of any law at one point, with intervals by leaving out one value of its first column at a time.
+
+    For one more run the variance of the rows about the law, with n - p degrees of freedom for p parameters, is added
+    to that of the jackknife (our choice).
+
+    Args:
+        law, fit, columns, loss, level: as `jackknife_intervals`.
+        at: the columns of the law at the point.
+
+    Returns:
+        A Predicted; ends are NaN where `jackknife_intervals` has none, or with too few rows for a variance.
+
+    Raises:
+        ValueError: as `law.predict`, or `level` is out of its range.
+    """
     point = [np.array([value], dtype=np.float64) for value in at]
 
     def log_loss(found) -> float:
@@ -67,7 +114,19 @@ def jackknife_prediction(
 
 
 def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float, float]:
-    """See reference."""
+    """Return value ± q times the standard error of the jackknife.
+
+    Args:
+        value: of the whole table.
+        folds: [m], without each group.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        Both ends; NaN with fewer than two groups, or where a value is not finite.
+
+    Raises:
+        ValueError: `level` is out of its range.
+    """
     quantile = student_quantile(level, max(folds.size - 1, 1))
     if folds.size < 2 or not np.isfinite(value + folds.sum()):
         return math.nan, math.nan

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.linear_intervals`.
+"""Intervals of the linear laws: dense, per-size, separable and bilinear.
+
+Step by step, with sources and examples: `routelaws.reference.laws.linear_intervals`.
 
 What differs here: the intervals of coefficients come from the covariance of the fit, N_c and N_cutoff from the tangents
 of Fieller's theorem with sizes counted from their mean, and leverages from the QR factors of columns of length 1.
@@ -16,30 +18,44 @@ from .uncertainty import student_quantile
 
 
 def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return [n, 2], the columns of α and of α log10 N_c."""
     log_size = np.log10(dense_parameters)
     return np.stack([-log_size, np.ones_like(log_size)], axis=1)
 
 
 def per_size_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return [n, 2m], for each of the m sizes with a line the columns of its b and of its d; 0 at other sizes."""
     here = (np.asarray(dense_parameters)[:, None] == fit.coefficients.sizes).astype(np.float64)
     return np.stack([here * np.log10(num_experts)[:, None], here], axis=2).reshape(len(here), -1)
 
 
 def separable_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return [n, 3], the columns of a, b and d."""
     return bilinear_design(fit, dense_parameters, num_experts)[:, [0, 1, 3]]
 
 
 def bilinear_design(fit: LogLinearFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return [n, 4], the columns of a, b, c and d."""
     n, e = np.log10(dense_parameters), np.log10(num_experts)
     return np.stack([n, e, n * e, np.ones_like(n)], axis=1)
 
 
 def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """See reference."""
+    """Return α and N_c with their intervals.
+
+    Args:
+        fit: of `fit_dense`.
+        columns: (dense_parameters,), [n], the rows of the fit.
+        loss: [n], nats per token.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        Two Ranges, all NaN where the fit is no power law. N_c: all sizes at which a loss of 1 nat is not rejected; from
+        0 to inf where a line that does not fall is not rejected.
+
+    Raises:
+        ValueError: `level` is out of its range.
+    """
     quantile = student_quantile(level, fit.rows - 2)
     alpha, N_c = fit.coefficients
     if np.isnan(alpha):
@@ -59,7 +75,10 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 def per_size_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """See reference."""
+    """Return b of each line and then d of each, with their intervals; `at` is the size.
+
+    Arguments as `dense_intervals`, for a fit of `fit_per_size`.
+    """
     sizes, *lines = fit.coefficients
     quantile = student_quantile(level, fit.rows - 2 * sizes.size)
     errors = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
@@ -73,7 +92,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """See reference."""
+    """Return a, b and d with their intervals. Arguments as `dense_intervals`, for a fit of `fit_separable`."""
     quantile = student_quantile(level, fit.rows - len(fit.coefficients))
     return _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
 
@@ -81,7 +100,11 @@ def separable_intervals(
 def bilinear_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """See reference."""
+    """Return a, b, c, d and N_cutoff with their intervals. Arguments as `dense_intervals`, for a fit of `fit_bilinear`.
+
+    The interval of N_cutoff is as that of `uncertainty.profile_intervals`: `high` is inf where c <= 0 is not rejected,
+    and `low` is the least size at which b + c log10 N = 0 with c > 0 is not rejected.
+    """
     quantile, mean = student_quantile(level, fit.rows - 4), float(np.log10(columns[0]).mean())
     _, b, c, _ = fit.coefficients
     shift = np.array([[1.0, mean], [0.0, 1.0]])  # from (b, c) to the slope at the mean size, and c
@@ -100,7 +123,20 @@ def bilinear_intervals(
 def linear_prediction(
     design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """See reference."""
+    """Return the loss of a linear law at one point, the interval of the law there, and that of one more run.
+
+    Args:
+        design: (fit, *columns) -> [n, p], one of the four above.
+        fit, columns, loss, level: as `dense_intervals`, for that law.
+        at: the columns of the law at the point.
+
+    Returns:
+        A Predicted.
+
+    Raises:
+        ValueError: `level` is out of its range, or the law says nothing at the point (per-size lines at a size without
+            one).
+    """
     lines, point = design(fit, *columns), design(fit, *(np.array([value], dtype=np.float64) for value in at))[0]
     if not point.any():
         sizes = ", ".join(f"{size:.0f}" for size in fit.coefficients.sizes)

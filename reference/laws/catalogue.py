@@ -68,7 +68,7 @@ class Parameter(NamedTuple):
 
     name: str  # as in the coefficients of the fit
     unit: str  # "1" for a pure number
-    meaning: str
+    meaning: str  # in words
 
 
 class Fit(NamedTuple):
@@ -86,9 +86,9 @@ class Fit(NamedTuple):
 class Law(NamedTuple):
     """One law of the loss."""
 
-    name: str
-    formula: str
-    parameters: tuple[Parameter, ...]
+    name: str  # by which commands and LAWS know it
+    formula: str  # in words and letters
+    parameters: tuple[Parameter, ...]  # in the order of the coefficients of a fit
     columns: tuple[str, ...]  # what `fit` and `predict` take, in this order
     fit: Callable  # (*columns, loss) -> a record with the fields of `Fit`; ValueError where rows do not determine it
     predict: Callable  # (fit, *columns) -> loss, nats per token

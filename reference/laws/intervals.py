@@ -37,7 +37,7 @@ class Range(NamedTuple):
 class Predicted(NamedTuple):
     """The loss of a law at one point, nats per token."""
 
-    value: float
+    value: float  # by the fit
     law: tuple[float, float]  # the losses of all laws that the rows do not reject, (low, high)
     run: tuple[float, float]  # interval of the loss of one more run, (low, high)
 
