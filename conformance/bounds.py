@@ -77,7 +77,7 @@ BOUNDS["laws.intervals.jackknife"] = Bound(
     5e-10, "of half an interval: rounding over folds nearly alike; measured 5.8e-11"
 )
 BOUNDS["laws.intervals.hand"] = Bound(1e-9, "absolute; a quantile good to 1e-10 of itself; measured 1.9e-10")
-BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches of ends that may be the same")
+BOUNDS["laws.intervals.inside"] = Bound(1e-8, "relative; two searches of ends that may be the same; measured 0")
 BOUNDS["laws.coverage.quiet"] = Bound(3e-3, "of half an interval; second order in errors of 1e-6; measured 8.6e-4")
 BOUNDS["laws.coverage.covariance"] = Bound(2e-12, "relative; normal equations, here and there; measured 5.5e-13")
 
