@@ -1,0 +1,422 @@
+# %% [markdown]
+# # Lesson 5. Quantile Balancing: prices that last from batch to batch
+#
+# **You will** balance experts by a bias that is a price, find the step that moves it, see why the step must go to the
+# middle of an interval and not to its end, and recognise another well-known router as the same idea with small steps.
+#
+# **You need** Python, NumPy and lesson 3, which explains prices. Pictures need matplotlib; the last part needs JAX.
+#
+# **Files** [`routers/quantile.py`](../reference/routers/quantile.py), [`balance.py`](../reference/balance.py).
+
+# %% [markdown]
+# ## 1. Keep the prices
+#
+# In lesson 3 a group of tokens was shared out evenly with the help of prices. That choice is exact, but it looks at the
+# whole group before it places the first token. Here is a cheaper idea. The prices of one batch are good prices for the
+# next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where most is left, score
+# less price:
+#
+# $$\mathrm{expert}(t) = \arg\max_e \, (s_{te} - \beta_e)$$
+#
+# The prices are called the *bias* β, since they bias the choice. They have no part in the gate, the number that the
+# output of the expert is multiplied by. Take four tokens and two experts, and make expert 0 dearer and dearer.
+
+# %%
+import numpy as np
+from lesson import COLOURS, best_time, figure, needs, same
+
+s = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
+T, E = s.shape
+n = T // E  # a fair share
+for price in (0.0, 1.0, 2.0, 2.25, 2.5, 3.0, 4.5):
+    expert = np.array([0 if s[t, 0] - price >= s[t, 1] else 1 for t in range(T)])
+    same((s - np.array([price, 0.0])).argmax(axis=1), expert)
+    print(f"price {price:4}: experts {expert}, tokens of each {np.bincount(expert, minlength=E)}")
+
+# %% [markdown]
+# From just above 2 up to 2.5 each expert has two tokens. The reference routes so in
+# [`quantile_router`](../reference/routers/quantile.py). Prices from different places can be compared if their mean is
+# made 0; only differences of prices matter.
+
+# %%
+from routelaws.reference.routers.quantile import quantile_router
+
+routing = quantile_router(s, np.array([1.125, -1.125]))
+print("experts", routing.expert[:, 0], " load", routing.load, " gates", routing.gate[:, 0].round(3))
+same(routing.expert, quantile_router(s, np.array([2.25, 0.0])).expert)
+same(routing.load, np.full(E, 1 / E))
+same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])))
+
+# %% [markdown]
+# ## 2. The bound, with prices for tokens as well
+#
+# How should the bias move? Lesson 3 had a bound that no balanced choice exceeds, whatever the prices. At the best
+# prices the bound is least, and it equals the best choice. So the bias should move to where the bound is least. To look
+# for that place instead of the choice is called the *dual* problem.
+#
+# It gets easier with one more price, $\alpha_t$ for each token. Let k be the number of experts for each token (one, for
+# now) and n the number of tokens for each expert.
+#
+# $$\mathrm{bound}(\alpha, \beta) =
+# k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, \; s_{te} - \alpha_t - \beta_e)$$
+#
+# Why is it a bound? A choice pays $\alpha_t$ for each expert of a token, and $\beta_e$ for each token of an expert:
+# these are the first two sums. What a pair of token and expert gains beyond both is at most its term in the last sum.
+
+
+# %%
+def bound_of(s, alpha, beta, k=1):
+    n = len(s) * k // s.shape[1]
+    total = k * sum(alpha) + n * sum(beta)
+    for t in range(len(s)):
+        for e in range(s.shape[1]):
+            total += max(0.0, s[t, e] - alpha[t] - beta[e])
+    return total
+
+
+from routelaws.reference.routers.base import balanced_assignment, dual_bound
+
+best, draws = balanced_assignment(s).objective, np.random.default_rng(0)
+bounds = [bound_of(s, draws.normal(size=T, scale=3), draws.normal(size=E, scale=3)) for _ in range(1000)]
+print(f"the least of {len(bounds)} random bounds is {min(bounds):.3f}; the best balanced choice has {best}")
+assert min(bounds) >= best
+
+# %% [markdown]
+# Hold β and look for the best α. The bound is a sum of pieces, one for each token. When $\alpha_t$ rises a little, the
+# bound gains k, and loses 1 for each expert whose term in the last sum is not zero. So the slope is k less the number
+# of experts with $s_{te} - \beta_e > \alpha_t$. It is zero exactly while k experts lie above $\alpha_t$. So $\alpha_t$
+# is best anywhere *between the k-th and the (k+1)-th largest* of $s_{te} - \beta_e$.
+
+# %%
+beta = np.array([1.0, -1.0])
+ordered = -np.sort(-(s - beta), axis=1)
+for name, alpha in (("largest", ordered[:, 0]), ("middle", ordered.mean(axis=1)), ("second", ordered[:, 1])):
+    print(f"token prices at the {name:7}: {alpha}, bound {bound_of(s, alpha, beta)}")
+    same(bound_of(s, alpha, beta), dual_bound(s, beta))
+same(bound_of(s, ordered[:, 0] + 0.5, beta), dual_bound(s, beta) + 0.5 * T)
+
+# %% [markdown]
+# With the best α the bound is that of lesson 3, [`dual_bound`](../reference/routers/base.py).
+
+# %% [markdown]
+# ## 3. The step
+#
+# Now hold α and look for the best β. The same thought with the roles exchanged: $\beta_e$ is best anywhere *between the
+# n-th and the (n+1)-th largest* of $s_{te} - \alpha_t$. A number that has a given share of all others above it is
+# called a *quantile*: hence the name of the method. The step goes to the middle of both intervals, first for α and then
+# for β.
+
+
+# %%
+def middle(values, rank):
+    ordered = sorted(values, reverse=True)
+    return (ordered[rank - 1] + ordered[rank]) / 2
+
+
+def step_of(s, beta, k=1):
+    T, E = s.shape
+    alpha = [middle([s[t, e] - beta[e] for e in range(E)], k) for t in range(T)]
+    new = [middle([s[t, e] - alpha[t] for t in range(T)], T * k // E) for e in range(E)]
+    return np.array(new) - np.mean(new)
+
+
+beta = step_of(s, np.zeros(E))
+print("bias after one step:", beta, " bound:", dual_bound(s, beta), " best choice:", best)
+same(dual_bound(s, beta), best)
+
+# %% [markdown]
+# One step was enough here. The reference has it as [`quantile_bias`](../reference/routers/quantile.py). Here is a
+# larger group, over several steps. Each half of a step moves to where the bound is least, so the bound never rises.
+
+# %%
+from routelaws.reference.routers.quantile import quantile_bias
+
+same(quantile_bias(s, np.zeros(E)), beta)
+group = np.random.default_rng(12).normal(size=(32, 4)) + np.array([1.0, 0.5, 0.0, -0.5])
+best, beta, bounds = balanced_assignment(group).objective, np.zeros(4), []
+for step in range(9):
+    bounds.append(dual_bound(group, beta))
+    counts = np.bincount(quantile_router(group, beta).expert[:, 0], minlength=4)
+    print(f"after {step} steps: bound {bounds[-1]:.4f}, tokens of each expert {counts}")
+    same(quantile_bias(group, beta), step_of(group, beta))
+    beta = quantile_bias(group, beta)
+print(f"the best balanced choice has {best:.4f}")
+assert (np.diff(np.round(bounds, 9)) <= 0).all()
+
+# %% [markdown]
+# The bound comes down to the best choice, and then the loads are even. At that point routing by the bias *is* BASE, the
+# exact choice of lesson 3.
+
+# %%
+for _ in range(20):
+    beta = quantile_bias(group, beta)
+same(dual_bound(group, beta), best)
+same(quantile_router(group, beta).expert, balanced_assignment(group).expert)
+print("the experts are those of the exact choice")
+
+
+# %% tags=["picture"]
+def draw(axes):
+    alpha = np.array([middle(row, 1) for row in s])
+    prices = np.linspace(-0.5, 3.0, 141)
+    axes.plot(prices, [bound_of(s, alpha, [price, 0.0]) for price in prices])
+    low, high = np.sort(s[:, 0] - alpha)[[1, 2]]
+    level = bound_of(s, alpha, [low, 0.0])
+    axes.plot([low, high], [level, level], "o", color=COLOURS[1], label="two candidates: the ends")
+    axes.plot((low + high) / 2, level, "s", color=COLOURS[2], label="middle")
+    axes.set(xlabel="price of expert 0, in scores (token prices held)", ylabel="bound, in scores")
+    axes.margins(y=0.15)
+    axes.legend(loc="upper center")
+
+
+seen = "The bound is level between two candidates. Every price there is equally good now; the step takes the middle."
+figure(draw, seen)
+
+# %% [markdown]
+# ## 4. Why the middle?
+#
+# On the whole interval the bound is the same. So why not go to an end, say the lower one, as one public code does? It
+# saves a little work: one candidate and no mean. Try both on twenty random groups.
+
+
+# %%
+def step_to_end(s, beta):
+    alpha = -np.sort(-(s - beta), axis=1)[:, 1]  # the (k+1)-th largest
+    return -np.sort(-(s - alpha[:, None]), axis=0)[len(s) // s.shape[1]]  # the (n+1)-th largest
+
+
+gaps = {"middle": [], "end": []}  # [group, step]
+for seed in range(20):
+    some = np.random.default_rng(seed).normal(size=(32, 4))
+    optimum = balanced_assignment(some).objective
+    for name, step in (("middle", quantile_bias), ("end", step_to_end)):
+        beta, track = np.zeros(4), []
+        for _ in range(30):
+            track.append(dual_bound(some, beta) - optimum)
+            beta = step(some, beta)
+        gaps[name].append(track)
+
+# %%
+gaps = {name: np.array(tracks).round(9) for name, tracks in gaps.items()}
+for name, tracks in gaps.items():
+    there, still = (tracks[:, -1] == 0).sum(), (tracks[:, -1] == tracks[:, 20]).sum()
+    print(f"{name:6}: after 29 steps {there:2} of 20 groups are at the optimum; {still} have not moved for nine steps")
+    print(f"        mean of bound less optimum: {tracks[:, 0].mean():.3f} at first, {tracks[:, -1].mean():.3f} at last")
+assert (gaps["middle"][:, -1] == 0).all() and (gaps["end"][:, -1] > 0).sum() > 10
+
+# %% [markdown]
+# With the ends most groups are stuck above the optimum. What holds them? With $\alpha_t$ at the end of its interval,
+# the second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So among the candidates for the new
+# $\beta_e$ stands the old one, once for each such token. Often the new price is one of these: it does not move. With
+# the middle no candidate equals the old price, unless a token does not mind between two experts.
+
+# %%
+some, beta = np.random.default_rng(4).normal(size=(32, 4)), np.zeros(4)
+ordered = -np.sort(-some, axis=1)
+for name, alpha in (("middle", ordered[:, :2].mean(axis=1)), ("end", ordered[:, 1])):
+    tied = ((some - alpha[:, None]).round(9) == 0).sum(axis=0)
+    print(f"at first, alpha at the {name:6}: candidates equal to the old price of each expert: {tied}")
+    assert tied.sum() == (len(some) if name == "end" else 0)
+for _ in range(20):
+    beta = step_to_end(some, beta)
+same(step_to_end(some, beta), beta)
+levels = [dual_bound(some, bias) for bias in (beta, quantile_bias(some, beta))]
+print(f"steps to the end are stuck at the bound {levels[0]:.4f}; one step to the middle from there: {levels[1]:.4f}")
+assert levels[1] < levels[0]
+
+
+# %% tags=["picture"]
+def draw(axes):
+    for name, colour in (("end", COLOURS[1]), ("middle", COLOURS[0])):
+        for i, track in enumerate(gaps[name]):
+            label = f"steps to the {name}" if i == 0 else None
+            axes.plot(np.maximum(track, 1e-4)[:15], color=colour, alpha=0.6, lw=1.2, label=label)
+    axes.set_yscale("log")
+    axes.set(xlabel="steps on one group", ylabel="bound less optimum, in scores", ylim=(0.8e-4, 60))
+    axes.legend(loc="upper right")
+
+
+seen = "Steps to the middle reach the optimum, in all twenty groups; most steps to the end stall. Cut off at 0.0001."
+figure(draw, seen)
+
+# %% [markdown]
+# The middle is no guarantee. With scores that are tied everywhere, such as small whole numbers, it can stop short, too;
+# the docstring of [`quantile_bias`](../reference/routers/quantile.py) has such a table. With scores of a real router
+# that hardly matters: they are not tied.
+
+# %% [markdown]
+# ## 5. Two experts for each token
+#
+# With k = 2 the same step has other ranks: $\alpha_t$ lies between the second and the third largest, and an expert has
+# n = T k / E tokens.
+
+# %%
+beta = np.zeros(4)
+for _ in range(20):
+    beta = quantile_bias(group, beta, 2)
+same(quantile_bias(group, beta, 2), step_of(group, beta, 2))
+expert = quantile_router(group, beta, 2).expert
+print("tokens of each expert:", np.bincount(expert.ravel()), " first token:", expert[0])
+same(dual_bound(group, beta, 2), balanced_assignment(group, 2).objective)
+same(np.bincount(expert.ravel()), np.full(4, 16))
+
+# %% [markdown]
+# ## 6. Bias balancing: the same dual, in small steps
+#
+# Another router of this family is older (Wang et al. 2024). It has a bias b that is *added* to the scores, and a rule
+# that fits in one line: an expert that got more tokens than the mean gets a little less bias, an expert that got fewer
+# a little more.
+#
+# $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
+#
+# The reference has it as [`update_bias`](../reference/balance.py). With b = −β the choice is the same. And the rule? In
+# lesson 3 the slope of the bound by a price was *places less tokens that wish for the expert*. The mean count is the
+# number of places. So the rule looks at the sign of that slope, and takes a step of fixed length downhill. It goes down
+# the same dual.
+
+# %%
+from routelaws.reference.balance import update_bias
+
+beta, small = np.array([0.3, -0.2, 0.1, -0.2]), 2.0**-20
+counts = np.bincount((group - beta).argmax(axis=1), minlength=4)
+slope = np.array([(dual_bound(group, beta + small * np.eye(4)[e]) - dual_bound(group, beta)) / small for e in range(4)])
+print("tokens of each expert", counts, " slope of the bound", slope.round(4))
+same(slope.round(3), 8.0 - counts)  # 8 places for each expert
+moved = update_bias(-beta, counts, rate=0.1)
+same(moved, -(beta - 0.1 * np.sign(8 - counts)))
+print("bias before", -beta, " after", moved.round(3))
+same(update_bias(-beta, counts), update_bias(-beta, counts, rate=0.001))  # the usual u
+
+# %% [markdown]
+# So the two methods differ in the step alone.
+#
+# - Quantile Balancing goes at once to where the batch would be balanced.
+# - Bias balancing takes a step of length u. It needs many batches to come from far, and near the goal it goes back and
+#   forth by u. The usual u is 0.001, for trainings with very many batches.
+
+# %% [markdown]
+# ## 7. From batch to batch
+#
+# As routers both work in the same way. Route a batch by the bias as it stands. Then move the bias by one step on that
+# batch. So a batch is routed by what *earlier* batches have left, and no token of it learns anything about a later one.
+# Let us send batches through, in which the experts are not equally liked. After forty batches the text changes, and
+# other experts become popular.
+
+# %%
+draws, liked, batches = np.random.default_rng(5), np.linspace(1.5, -1.5, 8), []
+for i in range(110):
+    batches.append(draws.normal(size=(256, 8)) + (liked if i < 40 else liked[::-1]))
+print(f"{len(batches)} batches of {len(batches[0])} tokens; mean score of each expert at first {liked.round(2)}")
+
+# %%
+ways = {
+    "no bias": lambda beta, batch, counts: beta,
+    "bias balancing, u = 0.05": lambda beta, batch, counts: -update_bias(-beta, counts, rate=0.05),
+    "bias balancing, u = 0.5": lambda beta, batch, counts: -update_bias(-beta, counts, rate=0.5),
+    "quantile balancing": lambda beta, batch, counts: quantile_bias(batch, beta),
+}
+largest = {way: [] for way in ways}
+for way, next_bias in ways.items():
+    beta = np.zeros(8)
+    for batch in batches:
+        load = quantile_router(batch, beta).load
+        largest[way].append(8 * load.max())
+        beta = next_bias(beta, batch, np.rint(256 * load).astype(int))
+
+# %%
+print("largest load, in fair shares:  batch 0   batch 2  30 to 39  batch 40  batch 41  100 to 109")
+for way, track in largest.items():
+    shown = [track[0], track[2], np.mean(track[30:40]), track[40], track[41], np.mean(track[100:])]
+    print(f"{way:26}", *(f"{each:9.2f}" for each in shown))
+final = {way: np.mean(track[100:]) for way, track in largest.items()}
+assert max(largest["quantile balancing"][41:]) < largest["bias balancing, u = 0.5"][41]
+assert final["quantile balancing"] < final["bias balancing, u = 0.5"] < final["no bias"]
+
+
+# %% tags=["picture"]
+def draw(axes):
+    for (way, track), colour in zip(largest.items(), COLOURS[3::-1], strict=True):
+        axes.plot(track, label=way, color=colour, lw=1.6)
+    axes.axhline(1, color="#4a4a4a", linestyle="--")
+    axes.set(xlabel="batch", ylabel="largest load, in fair shares", ylim=(0.8, 8.2))
+    axes.legend(loc="upper center", ncols=1, fontsize=9)
+
+
+seen = "When the text changes, quantile balancing is soon back. Small steps take long, and large ones never settle."
+figure(draw, seen + " Eight experts; the text changes at batch 40.", height=3.4)
+
+# %% [markdown]
+# The largest load of quantile balancing does not come down to 1. The prices suit the batch before, and a new batch of
+# the same text is a little different. That is what it costs to look at no token of the batch itself.
+
+# %%
+exact, beta = [], np.zeros(8)
+for batch in batches[:5]:
+    for _ in range(30):
+        beta = quantile_bias(batch, beta)
+    exact.append(8 * quantile_router(batch, beta).load.max())  # routed by the bias of the same batch: not causal
+print("largest load if each batch could use its own bias:", np.round(exact, 2))
+assert max(exact) < final["quantile balancing"]
+
+# %% [markdown]
+# In evaluation the bias stays as it is, and the choice of a token depends on that token alone. Training and evaluation
+# choose in the same way, unlike with BASE (lesson 3) and S-BASE (lesson 4).
+
+# %%
+route = quantile_router(batches[0], beta).expert
+same(quantile_router(batches[0][:100], beta).expert, route[:100])
+print("the first tokens go to the same experts whatever comes after them:", route[:8, 0])
+
+# %% [markdown]
+# ## 8. The fast twin
+#
+# The twin takes the same step in 32 bits. It does not sort a whole column: it asks for the largest n + 1 entries.
+
+# %%
+needs("jax")
+import jax
+
+from routelaws.accelerated.routers import quantile as fast
+
+fast_bias = jax.jit(fast.quantile_bias, static_argnames=("k", "num_steps"))
+same(fast_bias(s, np.zeros(2)), quantile_bias(s, np.zeros(2)))
+same(fast_bias(group, np.zeros(4)), quantile_bias(group, np.zeros(4)))
+same(fast_bias(group, np.zeros(4), k=2), quantile_bias(group, np.zeros(4), 2))
+print("bias by the twin:", np.asarray(fast_bias(s, np.zeros(2))).tolist())
+
+# %% [markdown]
+# What is gained? The step can stand inside a compiled training step, and the tokens can be spread over several devices:
+# each device takes the step on its own tokens, and the mean of the biases is kept. `axis_name` names the axis along
+# which the devices lie. `jax.vmap` plays two devices here.
+
+# %%
+halves = group.reshape(2, 16, 4)
+on_two = jax.jit(jax.vmap(lambda part: fast.quantile_bias(part, np.zeros(4), axis_name="devices"), axis_name="devices"))
+found, expected = on_two(halves), np.mean([quantile_bias(part, np.zeros(4)) for part in halves], axis=0)
+same(found[0], expected)
+same(found[1], expected)
+print("bias on both devices:", expected.round(3))
+
+# %% [markdown]
+# And time, where the batch is large. NumPy's sorting is hard to beat on small ones.
+
+# %% tags=["volatile"]
+many, bias = np.random.default_rng(6).normal(size=(8192, 64)), np.zeros(64)
+pairs = {"choice": (quantile_router, jax.jit(fast.quantile_router)), "step": (quantile_bias, fast_bias)}
+for name, (plain, jitted) in pairs.items():
+    slow, quick = (best_time(f, many, bias, repeats=3) for f in (plain, jitted))
+    print(f"{name:6} for 8192 tokens, 64 experts: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.0f} ms")
+
+# %% [markdown]
+# ## Exercises
+#
+# Each has an answer, with the code that checks it, in [`answers/05_quantile.py`](answers/05_quantile.py).
+#
+# 1. Add 3 to all scores of one token, and then 3 to all scores of one expert. What does each do to the bias after a
+#    step, starting from zeros? What after many steps?
+# 2. A batch comes in two halves, and the mean of the two biases is taken. Is that the bias of the whole batch? Measure
+#    how uneven the loads of the whole batch are.
+# 3. Bias balancing with u = 0.1 starts from zeros, and an expert needs the bias −2. How many batches does it take at
+#    least? How long with u = 0.001?
+# 4. Seven tokens, three experts. Balanced now means two or three tokens for each expert. Does `quantile_bias` still get
+#    there?
