@@ -13,7 +13,7 @@ from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
     "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
-    "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
+    "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 

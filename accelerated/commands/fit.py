@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..findings.law_fits import SIZE, LawFit, fit_law, is_known
 from ..laws.catalogue import LAWS
 from ..laws.intervals import Range
-from ..report.cautions import NO_FLOOR, misfit_lines, warnings
+from ..report.cautions import NO_FLOOR, misfit_lines, once, warnings
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
 from .laws import law_of
@@ -45,11 +45,7 @@ class FitReport(NamedTuple):
 
     def warnings(self) -> dict[str, list[str]]:
         """Return what can make a fit wrong without showing, each with the routers that it concerns."""
-        said: dict[str, list[str]] = {}
-        for entry in self.fits:
-            for warning in warnings_of(entry):
-                said.setdefault(warning, []).append(entry.selection.router)
-        return said
+        return once((entry.selection.router, warnings_of(entry)) for entry in self.fits)
 
 
 def fit_report(

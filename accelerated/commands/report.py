@@ -6,16 +6,17 @@ import tyro
 
 from ..errors import InputError
 from ..findings.run_pairs import beside
+from ..report.engine import write_report
 from ..report.run_table import run_table
-from ..report.sweep_report import write_report
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """Write the report of a sweep again, or hold runs against each other.
 
     Args:
-        folders: Folder of one sweep, whose report.md is written again; or folders of two or more runs of
-            `routelaws train`, which are printed beside each other, each less the first.
+        folders: Folder of one sweep, whose report (report.md, report.html, report.json and figures) is written again;
+            or folders of two or more runs of `routelaws train`, which are printed beside each other, each less the
+            first.
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")

@@ -3,11 +3,12 @@
 import sys
 from pathlib import Path
 
-import markdown_it  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
+import jinja2  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
+import markdown_it  # noqa: F401
 import matplotlib  # noqa: F401
 import tyro
 
-from ..report.reproduce.write import write_reproduction
+from ..report.engine import write_reproduction
 from ..tables.released import released_table
 
 
@@ -17,8 +18,12 @@ def reproduce(
     out: Path,
     rows: str | None = None,
     loss: str | None = None,
+    huber: float | None = None,
 ) -> None:
     """Hold a results table against the paper: report.md, report.html, results.json and figures.
+
+    What can make a law wrong without showing is said in the report and on standard error: runs that differ in training
+    tokens, corpus, vocabulary or objective, runs that end early, and runs far from the law.
 
     Args:
         tables: A results table, or the folder of a run or sweep, or several; if none is given, the one that the paper's
@@ -28,7 +33,8 @@ def reproduce(
             such as "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
             every seed for others.
         loss: Column of the main loss; loss_validation if not given.
+        huber: Fit the law by the sum of Huber terms with this delta (in log10 units) too, beside least squares.
     """
     if not tables:
         tables = (released_table(),)
-    print(write_reproduction(tables, out, rows, loss, say=lambda line: print(line, file=sys.stderr, flush=True)))
+    print(write_reproduction(tables, out, rows, loss, huber, lambda line: print(line, file=sys.stderr, flush=True)))

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-import matplotlib  # noqa: F401  # the report at the end needs both: what is missing is said before hours of training
+import jinja2  # noqa: F401  # the report at the end needs these: what is missing is said before hours of training
+import markdown_it  # noqa: F401
+import matplotlib  # noqa: F401
 import pandas  # noqa: F401
 import tyro
 
 from ..errors import InputError
-from ..report.sweep_report import write_report
+from ..report.engine import write_report
 from ..training.grid import read_grid
 from ..training.sweep import run_sweep
 from .progress import Progress

@@ -1,13 +1,11 @@
 """The paper's recommendations, each with what a table says of it and a verdict that follows from those numbers alone.
 
-The rules are our choice and stand beside every verdict. Words: "supported", "supported in part", "open" (the runs point
-neither way with their interval), "not supported", "cannot be said" (the runs for it are not there).
+The rules are our choice; a report says them beside every verdict. Verdicts: "supported", "supported in part", "open"
+(the runs point neither way with their interval), "not supported", "cannot be said" (the runs for it are not there).
 """
 
 from . import paper
 from .ablations import LEAST_FREQUENCY
-from .words import count, listed
-from .words import router_name as _name
 
 LARGEST = 1.35e9
 """Parameters; "about 1.3B" with a little room."""
@@ -19,7 +17,7 @@ CANNOT = "cannot be said"
 
 
 def advice(results: dict) -> list[dict]:
-    """Return, for each recommendation, {"key", "words", "checked", "rule", "verdict", "because", "evidence"}.
+    """Return, for each recommendation, {"key", "words", "checked", "verdict", "evidence"}.
 
     Args:
         results: of `reproduction.gather`, as far as it is filled: laws, pairs, doublings and the ablations.
@@ -28,9 +26,6 @@ def advice(results: dict) -> list[dict]:
 
 
 def _size(results: dict) -> dict:
-    rule = (
-        "supported if at every trained N up to 1.3B the gain of the law at the largest E is below 0 with its interval"
-    )
     gains = [
         gain | {"router": law["router"]}
         for law in results["laws"]
@@ -39,78 +34,54 @@ def _size(results: dict) -> dict:
         if gain["N"] <= LARGEST
     ]
     if not gains:
-        return _said(rule, CANNOT, "no router has a law at a size up to 1.3B", {})
-    good = [gain for gain in gains if gain["high"] < 0]
-    bad = [gain for gain in gains if gain["low"] > 0]
+        return _said(CANNOT, {})
+    shown = [{key: gain[key] for key in ("router", "N", "E", "value", "percent")} for gain in gains]
+    below, above = sum(gain["high"] < 0 for gain in gains), sum(gain["low"] > 0 for gain in gains)
     top = max(gain["N"] for gain in gains)
     evidence = {
-        "gains": [{key: gain[key] for key in ("router", "N", "E", "percent")} for gain in gains],
-        "below": len(good),
+        "gains": shown,
+        "below": below,
+        "above": above,
         "of": len(gains),
         "largest_size": top,
+        "near": top >= LARGEST / 2,
+        "least": max(shown, key=lambda gain: gain["value"]),
     }
-    least = max(gains, key=lambda gain: gain["value"])
-    because = (
-        f"by the law E = {least['E']} lowers the loss with its interval at {len(good)} of {len(gains)} points"
-        f" (router and size), least for {_name(least['router'])} at N = {count(least['N'])}:"
-        f" {least['percent'][0]:+.1f} %"
-    )
-    if len(good) == len(gains):
-        reach = "supported" if top >= LARGEST / 2 else "supported in part"
-        return _said(rule, reach, because + ("" if top >= LARGEST / 2 else ", none of them near 1.3B"), evidence)
-    if bad:
-        return _said(rule, "not supported", because + f" and above 0 at {len(bad)}", evidence)
-    return _said(rule, "supported in part" if good else "open", because, evidence)
+    if below == len(gains):
+        return _said("supported" if evidence["near"] else "supported in part", evidence)
+    if above:
+        return _said("not supported", evidence)
+    return _said("supported in part" if below else "open", evidence)
 
 
 def _experts(results: dict) -> dict:
-    rule = (
-        "supported if no step beyond E = 128 lowers the loss with its interval; in part if one does, but E = 128"
-        " brings at least two thirds of the fall of log L to the largest E, and every doubling beyond it less than"
-        " the best doubling below it; else not"
-    )
-    verdicts, evidence = [], []
+    evidence = []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
         beyond = [step for step in entry["steps"] if step["from"] >= HIGH_EXPERTS]
         below = [step for step in entry["steps"] if step["to"] <= HIGH_EXPERTS]
         if not inside or not beyond or not below:
             continue
-        share = inside[-1]
         helps = any(step["percent"]["high"] is not None and step["percent"]["high"] < 0 for step in beyond)
         best = min(step["per_doubling"] for step in below)
         fades = all(step["per_doubling"] > best for step in beyond)
-        verdict = (
-            "supported"
-            if not helps
-            else "supported in part"
-            if (share["percent"] >= MOST_OF_THE_FALL and fades)
-            else "not supported"
-        )
-        verdicts.append(verdict)
+        verdict = "supported"
+        if helps:
+            most = inside[-1]["percent"] >= MOST_OF_THE_FALL and fades
+            verdict = "supported in part" if most else "not supported"
         evidence.append(
             {"router": entry["router"], "reached": inside, "beyond": beyond, "best_doubling": best, "verdict": verdict}
         )
-    if not verdicts:
-        return _said(rule, CANNOT, "no router has runs between E = 64 and 128 and beyond", {})
-    shares = listed([f"{e['reached'][-1]['percent']:.0f} % ({_name(e['router'])})" for e in evidence])
-    more = [_name(e["router"]) for e in evidence if e["verdict"] != "supported"]
-    because = (
-        f"E = {listed(sorted({str(e['reached'][-1]['E']) for e in evidence}))} brings {shares} of the fall of log L to"
-        f" the largest E; going on from there lowers the loss with its interval for {listed(more)}"
-    )
-    return _said(rule, _together(verdicts), because, {"routers": evidence})
+    if not evidence:
+        return _said(CANNOT, {})
+    at = sorted({entry["reached"][-1]["E"] for entry in evidence})
+    return _said(_together([entry["verdict"] for entry in evidence]), {"routers": evidence, "at": at})
 
 
 def _k(results: dict) -> dict:
-    rule = (
-        "supported if more experts per token lower the loss by less per tenfold FLOPs than the next larger model"
-        " with k = 1 does, with the interval of the mean difference, at every k; not supported if by more at every"
-        " k; in part if by less at one k and at none by more"
-    )
     versus = results["experts_per_token"]["versus_growth"]
     if not versus:
-        return _said(rule, CANNOT, "no runs with known FLOPs differ in k alone beside a larger model with k = 1", {})
+        return _said(CANNOT, {})
     known = [entry for entry in versus.values() if entry["low"] is not None]
     verdict = "open"
     if known and len(known) == len(versus):
@@ -120,27 +91,14 @@ def _k(results: dict) -> dict:
             verdict = "not supported"
         elif any(entry["low"] > 0 for entry in known) and not any(entry["high"] < 0 for entry in known):
             verdict = "supported in part"
-    because = "; ".join(
-        f"k = {k} buys less per FLOP than a larger model in {entry['less']} of {entry['values']} cells"
-        for k, entry in versus.items()
-    )
     beside = results["experts_per_token"]["versus_dense"]
-    if beside:
-        because += "; than wider dense layers in " + ", ".join(
-            f"{entry['less']} of {entry['values']} (k = {k})" for k, entry in beside.items()
-        )
-    return _said(rule, verdict, because, {"versus_growth": versus, "versus_dense": beside})
+    return _said(verdict, {"versus_growth": versus, "versus_dense": beside})
 
 
 def _router(results: dict) -> dict:
-    rule = (
-        "supported if the mean loss of S-BASE over the shared (N, E) is below that of every other router with its"
-        " interval (each size counted once); in part if below some and above none; not supported if above"
-        " one"
-    )
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
-        return _said(rule, CANNOT, "S-BASE is not there beside another router at the same N and E", {})
+        return _said(CANNOT, {})
     evidence = []
     for pair in pairs:
         first = pair["first"] == DEFAULT_ROUTER
@@ -177,25 +135,14 @@ def _router(results: dict) -> dict:
         if "lower" in ways
         else "open"
     )
-    because = "; ".join(
-        f"S-BASE against {_name(e['other'])}: {e['mean']:+.2f} % in the mean"
-        + ("" if e["low"] is None else f" ({e['low']:+.2f} to {e['high']:+.2f})")
-        + f", lower in {e['lower_in']} of {e['cells']} cells"
-        + (f" and with its interval at {e['lower_sizes']} of {e['sizes']} sizes" if e["sizes"] else "")
-        for e in evidence
-    )
-    return _said(rule, verdict, because, {"against": evidence})
+    return _said(verdict, {"against": evidence})
 
 
 def _frequency(results: dict) -> dict:
-    rule = (
-        "supported if for every router the loss with R below 0.5 is above that with the usual R, with the interval"
-        " of the mean difference over the cells; not supported if it is below for one"
-    )
     ablation = results["routing_frequency"]
     below = ablation["below_half"]
     if not below or ablation["usual"] < LEAST_FREQUENCY:
-        return _said(rule, CANNOT, "no runs differ in R alone, below 0.5 beside 0.5 or more", {})
+        return _said(CANNOT, {})
     ends = [(entry["percent"]["low"], entry["percent"]["high"]) for entry in below]
     known = [(low, high) for low, high in ends if low is not None]
     verdict = "open"
@@ -203,25 +150,20 @@ def _frequency(results: dict) -> dict:
         verdict = "not supported"
     elif any(low > 0 for low, _ in known):
         verdict = "supported" if all(low is not None and low > 0 for low, _ in ends) else "supported in part"
-    because = "; ".join(
-        f"{_name(entry['router'])}: the loss is higher with R below 0.5 in"
-        f" {entry['cells'] - entry['lower']} of {entry['cells']} cells"
-        for entry in below
-    )
-    for change in ablation["changes"]:
-        if change["R"] > ablation["usual"]:
-            because += (
-                f"; {_name(change['router'])} with R = {change['R']:g} is lower than with R ="
-                f" {ablation['usual']:g} in {change['lower']} of {change['cells']}"
-            )
-    return _said(rule, verdict, because, {"below_half": below, "changes": ablation["changes"]})
+    evidence = {
+        "usual": ablation["usual"],
+        "below_half": [entry | {"higher": entry["cells"] - entry["lower"]} for entry in below],
+        "changes": ablation["changes"],
+        "above": [change for change in ablation["changes"] if change["R"] > ablation["usual"]],
+    }
+    return _said(verdict, evidence)
 
 
 _JUDGES = {"size": _size, "experts": _experts, "k": _k, "router": _router, "frequency": _frequency}
 
 
-def _said(rule: str, verdict: str, because: str, evidence: dict) -> dict:
-    return {"rule": rule, "verdict": verdict, "because": because, "evidence": evidence}
+def _said(verdict: str, evidence: dict) -> dict:
+    return {"verdict": verdict, "evidence": evidence}
 
 
 def _together(verdicts: list[str]) -> str:

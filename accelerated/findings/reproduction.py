@@ -4,10 +4,23 @@ from ..tables.table import DENSE
 from .ablations import experts_per_token, routing_frequency
 from .advice import advice
 from .forms import compare
+from .headlines import headlines
 from .pairs import compare_routers, doublings
 from .resamples import other_intervals
 from .router_fits import dense_law, other_rows, router_laws, transfer
-from .rows import Run, Table, all_runs, law_rows, seed_scatter, size_labels, trusted, twice, usual, usual_frequency
+from .rows import (
+    Run,
+    Table,
+    all_runs,
+    law_rows,
+    point_of,
+    seed_scatter,
+    size_labels,
+    trusted,
+    twice,
+    usual,
+    usual_frequency,
+)
 from .utilisation import utilisation_laws
 
 ABOUT = (
@@ -17,12 +30,14 @@ ABOUT = (
 )
 
 
-def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
+def gather(table: Table, say=lambda line: None, huber: float | None = None, point=point_of) -> tuple[dict, list[Run]]:
     """Return the results of a table and its trusted runs.
 
     Args:
         table: of `rows.open_table`.
         say: takes a line of progress before each part.
+        huber: delta in log10 units of the fit by a sum of Huber terms, beside that by least squares; None for none.
+        point: what runs have in common that differ in their seed alone, see `rows.seed_scatter`.
 
     Raises:
         InputError: as `rows.law_rows`.
@@ -35,12 +50,12 @@ def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
         "table": _table(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
         "rows": used_rows(table, runs),
-        "seed_scatter": seed_scatter(runs),
+        "seed_scatter": seed_scatter(runs, point),
     }
     say("dense power law")
     results["dense"] = dense_law(table, good)
     say("bounded law of each router, with intervals")
-    results["laws"] = router_laws(table, results["dense"])
+    results["laws"] = router_laws(table, results["dense"], huber)
     say("the same law on other rows, and by other intervals")
     results["other_rows"] = other_rows(table)
     results["other_intervals"] = other_intervals(table, results["laws"])
@@ -58,6 +73,7 @@ def gather(table: Table, say=lambda line: None) -> tuple[dict, list[Run]]:
     results["pairs"] = compare_routers(good, known, results["seed_scatter"])
     results["doublings"] = doublings(good)
     results["advice"] = advice(results)
+    results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]
     return results, good
 
@@ -89,6 +105,7 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
     used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in law_rows(table)}
     anywhere = set().union(*used.values()) if used else set()
     plain = [run for run in runs if run.hyper_id not in anywhere]
+    groups = twice(runs)
     return {
         "routers": {router: len(ids) for router, ids in used.items()},
         "not_in_laws": _why_not(table, plain),
@@ -116,7 +133,10 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
                 "R": group[0].frequency,
                 "seed": group[0].seed,
             }
-            for group in twice(runs)
+            for group in groups
+        ],
+        "kept": [
+            run.hyper_id for group in groups if any(one.suspect for one in group) for run in group if not run.suspect
         ],
         "blank": [
             {"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}

@@ -1,6 +1,6 @@
 """The laws in N and E, router by router, with intervals, and the paper's printed constants beside them.
 
-bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth
+bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, what a routed model is worth, where it misses
 printed        `beside_paper`    the printed constants, their differences, what they score on the rows
 other rows     `other_rows`      the same law when the seeds are chosen otherwise
 other losses   `transfer`        the same law for every loss column
@@ -11,42 +11,47 @@ import math
 
 import numpy as np
 
+from ..laws.catalogue import LAWS
 from ..laws.dense import fit_dense
 from ..laws.fitting import RoutedFit, fit_routed, predict_curve
-from ..laws.routed import RoutedCoefficients, cutoff, predict_loss
+from ..laws.held_out import leave_one_group_out
+from ..laws.routed import RoutedCoefficients, cutoff, effective_experts, predict_loss
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
-from ..tables.table import DENSE
+from ..tables.table import DENSE, RouterRows
 from . import paper
+from .alike import differences, shorter_runs
 from .estimates import LEVEL, line, percent
-from .law_fits import is_known
+from .law_fits import is_known, misfit_of
 from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
 
 COEFFICIENTS = RoutedCoefficients._fields
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
-"""At which E the report says what a routed model is worth, as far as the table has them."""
+"""At which E the report says what a routed model is worth, as far as the table has them, and at the largest of all."""
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
 """The paper's rows and one run of the dense size that its choice of seed drops."""
 
 
-def router_laws(table: Table, dense: dict) -> list[dict]:
+def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[dict]:
     """Return the bounded law of each router on the table's own rows.
 
     Args:
         table: of `rows.open_table`.
         dense: of `dense_law`.
+        huber: delta in log10 units; the law by the sum of Huber terms then stands beside that by least squares.
 
     Returns:
-        One entry per router: its rows; "missing", why there is no law, or None; then "status", "coefficients", "curve",
-        "rmsle", "N_cutoff", "intervals" by name, "slopes" and "gains" at each size, "measured_slopes", "worth" and,
-        for the released runs, "printed".
+        One entry per router: its rows; "differences" and "shorter", what these differ in (see `alike`); "missing", why
+        there is no law, or None; then "status", "coefficients", "curve", "rmsle", "N_cutoff", "intervals" by name,
+        "slopes" and "gains" at each size, "measured_slopes", "worth", "misfit", "reached" (how much of the fall of log
+        L to E_max the largest E brings, in percent), with huber "huber" and, for the released runs, "printed".
     """
-    return [_law(table, selection, dense) for selection in law_rows(table)]
+    return [_law(table, selection, dense, huber) for selection in law_rows(table)]
 
 
-def _law(table: Table, selection, dense: dict) -> dict:
+def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
     size, experts, loss = columns_of(selection, table.loss_column)
     sizes, counts = np.unique(size), np.unique(experts)
     entry = {
@@ -56,13 +61,15 @@ def _law(table: Table, selection, dense: dict) -> dict:
         "sizes": [int(n) for n in sizes],
         "experts": [int(e) for e in counts],
         "left_out": selection.left_out,
+        "differences": differences(selection.frame),
+        "shorter": shorter_runs(selection.frame),
     }
     try:
         fit = fit_routed(size, experts, loss)
     except ValueError as error:
         return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
     top = float(counts[-1])
-    shown = [float(e) for e in counts if e in SHOWN_EXPERTS] or [top]
+    shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, top)]
     worth = [(n, e) for n in sizes for e in shown if np.any((size == n) & (experts == e))]
     quantities = [Quantity(name) for name in (*COEFFICIENTS, "N_cutoff")]
     quantities += [Quantity("slope", N=float(n)) for n in sizes]
@@ -81,7 +88,13 @@ def _law(table: Table, selection, dense: dict) -> dict:
             "determined": _determined(raw[:7]),
             "intervals": dict(zip(names, found, strict=False)),
             "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
-            "slopes": [{"N": int(n)} | interval for n, interval in zip(sizes, slopes, strict=True)],
+            "spare": fit.rows - len(COEFFICIENTS),
+            "coefficients_95_rough": _rough(fit),
+            "reached": _reached(fit.coefficients, top),
+            "slopes": [
+                {"N": int(n)} | interval | {"negative": _negative(interval), "endless": _endless(interval)}
+                for n, interval in zip(sizes, slopes, strict=True)
+            ],
             "gains": [
                 {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
                 for n, interval in zip(sizes, gains, strict=True)
@@ -93,12 +106,52 @@ def _law(table: Table, selection, dense: dict) -> dict:
             ],
         }
     )
+    entry |= _misfit(selection, "routed-bounded", (size, experts), loss, fit)
+    if huber is not None:
+        entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
         entry["printed"] = beside_paper(selection.router, (size, experts, loss), entry)
     return entry
 
 
 _ENDS = ("value", "low", "high")
+
+
+def _misfit(selection: RouterRows, name: str, columns: tuple[np.ndarray, ...], loss: np.ndarray, fit) -> dict:
+    """Return how a law misses its own rows: "misfit", as `misfit.Misfit`, and "misses" by size, in percent."""
+    size = selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    held_out_size = leave_one_group_out(LAWS[name], columns, loss, size)
+    found = misfit_of(selection, LAWS[name], columns, loss, fit, held_out_size, None)
+    sizes, largest = (
+        [{"N": int(entry.size), "percent": percent(entry.miss)} for entry in entries if entry is not None]
+        for entries in (found.sizes, [found.largest])
+    )
+    return {"misfit": found, "misses": {"sizes": sizes, "largest": largest[0] if largest else None}}
+
+
+def _rough(fit: RoutedFit) -> dict[str, float]:
+    """Return half of the rough 95 % interval of each coefficient, from the curvature at the optimum."""
+    half = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
+    return dict(zip(COEFFICIENTS, map(float, half), strict=True))
+
+
+def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
+    """Return how much of what any number of experts could bring E brings, in percent of the fall of log L."""
+    start, top = coefficients.E_start, coefficients.E_max
+    if not start < top < math.inf:
+        return None
+    return 100 * math.log(effective_experts(experts, start, top) / start) / math.log(top / start)
+
+
+def _endless(interval: dict) -> bool:
+    return not (math.isfinite(interval["low"]) and math.isfinite(interval["high"]))
+
+
+def _negative(slope: dict) -> str:
+    """Return whether a slope is negative with the whole of its interval."""
+    if slope["high"] < 0:
+        return "yes" if math.isfinite(slope["value"]) else "yes in sign, no finite value"
+    return "no, it is positive" if slope["low"] > 0 else "no, the interval reaches past 0"
 
 
 def _determined(intervals: list[Interval]) -> dict[str, bool]:
@@ -164,12 +217,20 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
 
     Returns:
-        {"rows", "sizes", "missing"} and, where there is a law, "status", "rmsle", "alpha" and "N_c" (value, low, high;
-        N_c on a log scale) and "line". With the paper's values where the table holds the released runs.
+        {"rows", "sizes", "differences", "shorter", "missing"} and, where there is a law, "status", "rmsle", "alpha" and
+        "N_c" (value, low, high; N_c on a log scale), "line" and "misfit". With the paper's values where the table holds
+        the released runs.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
     size, loss = (np.array([getattr(run, name) for run in dense], dtype=float) for name in ("size", "loss"))
-    entry = {"rows": len(dense), "sizes": sorted({run.size for run in dense})}
+    frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
+    entry = {
+        "router": DENSE,
+        "rows": len(dense),
+        "sizes": sorted({run.size for run in dense}),
+        "differences": differences(frame),
+        "shorter": shorter_runs(frame),
+    }
     try:
         fit = fit_dense(size, loss)
     except ValueError as error:
@@ -186,7 +247,7 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
         "rmsle_percent": percent(fit.rmsle),
         "alpha": {"value": alpha, "low": alpha - reach[0], "high": alpha + reach[0]},
         "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
-    }
+    } | _misfit(RouterRows(DENSE, frame, []), "dense", (size,), loss, fit)
     if table.released and table.loss_column == "loss_validation":
         by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
         entry["printed"] = {

@@ -67,20 +67,24 @@ def open_table(paths, rows: str | None = None, loss_column: str | None = None) -
     Raises:
         InputError: as `read_tables`; or the loss column is not in the table or has no value.
     """
-    frame = read_tables(paths)
+    name = ", ".join(Path(path).name for path in listed(paths))
+    return as_table(read_tables(paths), name, named(paths), rows, loss_column)
+
+
+def as_table(frame, name: str, where: str, rows: str | None = None, loss_column: str | None = None) -> Table:
+    """Return a table that was read already, see `open_table`; `where` stands in its errors."""
     last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
     columns = [name for name in frame.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
-        raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
+        raise InputError(f"{where}: every loss is blank at the last evaluation of every run; nothing to report")
     if loss_column is None:
         loss_column = "loss_validation" if "loss_validation" in columns else columns[0]
     if loss_column not in columns:
-        raise InputError(f"{named(paths)}: loss column {loss_column} has no values; there: {', '.join(columns)}")
+        raise InputError(f"{where}: loss column {loss_column} has no values; there: {', '.join(columns)}")
     columns.sort(key=lambda name: (name != loss_column, name))
     released = _is_released(last)
-    names = ", ".join(Path(path).name for path in listed(paths))
     chosen = "clark" if released and rows is None else rows
-    return Table(names, frame, last, released, chosen, loss_column, columns)
+    return Table(name, frame, last, released, chosen, loss_column, columns)
 
 
 def law_rows(table: Table, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
@@ -154,29 +158,50 @@ def twice(runs: list[Run]) -> list[list[Run]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def seed_scatter(runs: list[Run]) -> dict | None:
+def point_of(run: Run) -> tuple:
+    """Return what runs have in common that differ in their seed alone, as far as a table tells."""
+    return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
+
+
+def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     """Return how far log10 L scatters over seeds: the standard deviation pooled over the points that have several.
 
+    Args:
+        runs: of a table.
+        point: returns, for a run, what all runs of its point have in common.
+
     Returns:
-        {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "losses"}]}; None if no point
-        has several.
+        {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "seeds", "losses", "range",
+        "deviation"}]}, the range and the deviation of a point in nats; None if no point has several seeds.
     """
     groups: dict = {}
     for run in trusted(runs):
-        key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase)
-        groups.setdefault(key, {}).setdefault(run.seed, run.loss)
-    points = {key: list(losses.values()) for key, losses in groups.items() if len(losses) > 1}
+        groups.setdefault(point(run), {}).setdefault(run.seed, run)
+    points = [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
     if not points:
         return None
-    logs = [np.log10(losses) for losses in points.values()]
+    logs = [np.log10([run.loss for run in group]) for group in points]
     degrees = sum(values.size - 1 for values in logs)
     deviation = float(np.sqrt(sum(np.sum((values - values.mean()) ** 2) for values in logs) / degrees))
     return {
         "deviation": deviation,
         "percent": percent(deviation),
         "degrees": degrees,
-        "runs": sum(map(len, points.values())),
-        "points": [{"router": key[0], "N": key[1], "E": key[2], "losses": losses} for key, losses in points.items()],
+        "runs": sum(map(len, points)),
+        "points": sorted(map(_seeds, points), key=lambda entry: (entry["router"], entry["N"], entry["E"])),
+    }
+
+
+def _seeds(group: list[Run]) -> dict:
+    losses = [run.loss for run in group]
+    return {
+        "router": group[0].router,
+        "N": group[0].size,
+        "E": group[0].experts,
+        "seeds": [run.seed for run in group],
+        "losses": losses,
+        "range": max(losses) - min(losses),
+        "deviation": float(np.std(losses, ddof=1)),
     }
 
 

@@ -10,6 +10,7 @@ from ..training.config import TrainConfig
 from ..training.result_rows import read_rows
 from ..training.run_folder import read_config
 from ..training.window_losses import WindowLosses, loss_difference, mean_loss, read_window_losses, standard_error
+from .sweep_findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
 """Fields that change nothing in what a run trains or how it ends; a difference in them is not said."""
@@ -26,6 +27,20 @@ class RunBeside(NamedTuple):
     error: float  # standard error over documents; NaN if it is not known
     difference: float  # loss less that of the first run; 0 for the first
     difference_error: float  # its standard error over the same windows; NaN where the windows are not the same
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether its last evaluation is before its last step."""
+        return self.step < self.config.steps
+
+    @property
+    def verdict(self) -> str:
+        """unknown, chance (of the documents), lower or higher than the first."""
+        if math.isnan(self.difference_error):
+            return "unknown"
+        if abs(self.difference) <= CHANCE * self.difference_error:
+            return "chance"
+        return "lower" if self.difference < 0 else "higher"
 
 
 class RunsBeside(NamedTuple):

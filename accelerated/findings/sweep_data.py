@@ -69,6 +69,7 @@ class Sweep(NamedTuple):
     runs: list[SweepRun]  # the finished ones, by hyper_id
     selections: list[RouterRows]  # by router: the runs a law is fitted to, dense ones as E = 1; [] if none is routed
     sessions: list[dict]  # see `training.sweep_folder.read_sessions`
+    frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
         """Return the runs of one router that are used, the dense ones included."""
@@ -100,7 +101,7 @@ def read_sweep(folder: Path) -> Sweep:
         where = folder_of_run(folder, row["hyper_id"], config)
         runs.append(SweepRun(row["hyper_id"], config, row, read_log(where / "log.jsonl"), read_window_losses(where)))
     routed = any(run.router != DENSE for run in runs)
-    return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder))
+    return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], _sessions(folder), frame)
 
 
 def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):

@@ -1,11 +1,10 @@
-"""The numbers of a sweep's report: does routing help, by how much more than chance, and what law do the runs follow.
+"""What a sweep tells beside what any table of runs does: is routing worth more than chance, are experts used evenly.
 
-    1. SPREAD   `seed_spreads`      how far runs lie apart that differ in their seed alone
-    2. COMPARE  `compare`           dense against the largest E, at every size of every router, in units of that spread
-    3. FIT      `fit_law`           the bounded law, slopes and gains with their intervals
-    4. LOAD     `loads`             how evenly the experts are used at the largest E
+    1. COMPARE  `compare`    dense against the largest E, at every size of every router, in units of chance
+    2. LOAD     `loads`      how evenly the experts are used at the largest E
+    3. RUNS     `find`       what was trained, on what, how long, and how to do it again
 
-Nothing here is a word of the report: `sections.py` says it, `figures.py` draws it and `as_json` writes it down.
+The laws and all else come from `reproduction.gather`; nothing here is a word of the report.
 """
 
 import math
@@ -13,28 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..laws.fitting import RoutedFit, expert_curve, fit_routed
-from ..laws.routed import cutoff
-from ..laws.uncertainty import GainInterval, SlopeInterval, gain_interval, slope_interval, student_quantile
+from ..configuration import GROUPED
+from ..errors import InputError
 from ..tables.table import DENSE, RouterRows
+from ..training.grid import presets, read_grid
 from ..training.window_losses import loss_difference, standard_error
-from .estimates import percent
+from .estimates import plain
+from .reproduction import gather
+from .rows import Run, as_table
 from .sweep_data import Sweep, SweepRun, same_but_seed
 
 CHANCE = 1.96
 """Standard errors over documents up to which a difference of losses can be chance: a 95 % interval."""
-
-
-class SeedSpread(NamedTuple):
-    """One point of the grid that was trained with more than one seed."""
-
-    router: str
-    size: int
-    experts: int
-    seeds: list[int]
-    losses: list[float]  # nats per token, in the order of `seeds`
-    range: float  # largest less smallest
-    deviation: float  # standard deviation, n - 1 below
 
 
 class Comparison(NamedTuple):
@@ -53,27 +42,6 @@ class Comparison(NamedTuple):
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
 
-class RouterLaw(NamedTuple):
-    """The law of one router, or why there is none."""
-
-    router: str
-    rows: int
-    sizes: list[int]
-    expert_counts: list[int]
-    left_out: list[dict]
-    missing: str | None  # why there is no law; then what follows is None
-    fit: RoutedFit | None = None
-    slope: SlopeInterval | None = None
-    gain: GainInterval | None = None
-    reach: dict | None = None  # {coefficient: half of its rough 95 % interval, from the covariance}
-
-    def verdict(self, i: int) -> str:
-        """Return whether the slope at the i-th size is negative with the whole of its interval."""
-        if self.slope.high[i] < 0:
-            return "yes" if math.isfinite(self.slope.slope[i]) else "yes in sign, no finite value"
-        return "no, it is positive" if self.slope.low[i] > 0 else "no, the interval reaches past 0"
-
-
 class Load(NamedTuple):
     """How evenly the experts of one run are used."""
 
@@ -86,59 +54,125 @@ class Load(NamedTuple):
     idle: int  # experts that no validation token went to, all routed blocks together
     dropped_fraction: float  # of the assignments in training, since the evaluation before the last
 
-
-class Findings(NamedTuple):
-    """Everything a report states."""
-
-    spreads: list[SeedSpread]
-    comparisons: list[Comparison]
-    laws: list[RouterLaw]
-    loads: list[Load]
+    @property
+    def dropped(self) -> float:
+        """The same in percent."""
+        return 100 * self.dropped_fraction
 
 
-def find(sweep: Sweep) -> Findings:
-    """Return the numbers of a sweep's report."""
-    spreads = seed_spreads(sweep.runs)
+def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
+    """Return what `reproduction.gather` finds in the finished runs of a sweep."""
+    table = as_table(sweep.frame, sweep.name, str(sweep.folder))
+    return gather(table, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]))
+
+
+def find(sweep: Sweep, results: dict) -> dict:
+    """Return what is known of a sweep beside its results.
+
+    Args:
+        sweep: of `read_sweep`.
+        results: of `gather_sweep`.
+
+    Returns:
+        "comparisons" and "loads", as the functions of this file; "outcomes", the comparisons in short (see `outcome`);
+        and what was trained, on what, how long, and with what code.
+    """
+    spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
-    laws = [fit_law(selection) for selection in sweep.selections]
-    return Findings(spreads, comparisons, laws, loads(sweep))
+    finished = {run.hyper_id for run in sweep.runs}
+    configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
+    known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
+    return {
+        "name": sweep.name,
+        "planned": len(sweep.planned),
+        "finished": len(sweep.runs),
+        "waiting": {i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
+        "left_out": {run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
+        "spreads": spreads,
+        "comparisons": comparisons,
+        "outcomes": [outcome(selection.router, comparisons) for selection in sweep.selections],
+        "loads": loads(sweep),
+        "runs": [_numbers(run) for run in sweep.runs],
+        "corpora": list(dict.fromkeys(config.corpus for config in configs)),
+        "tokens": _ends(run.row["tokens"] for run in sweep.runs),
+        "vocabularies": _values(config.model.vocab_size for config in configs),
+        "dense": len(routed) < len(configs),
+        "shares": _values(100 * config.model.routing_frequency for config in routed),
+        "ks": _values(config.model.k for config in routed),
+        "masked": _values(100 * config.model.mask_rate for config in configs if config.objective == "masked"),
+        "grouped": _grouped(sweep.runs),
+        "errors": _ends(run.standard_error for run in known),
+        "evaluation_tokens": _ends(run.row["evaluation_tokens"] for run in known),
+        "evaluation_documents": _ends(run.row["evaluation_documents"] for run in known),
+        "sessions": len(sweep.sessions),
+        "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
+        "seeds": _values(config.seed for config in configs),
+        "devices": _values(str(run.row["device"]) for run in sweep.runs),
+        "commits": _values(str(run.row["commit"]) for run in sweep.runs),
+        "preset": _is_preset(sweep),
+        "corpus": list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
+    }
 
 
-def seed_spreads(runs: list[SweepRun]) -> list[SeedSpread]:
-    """Return every point with more than one seed, the runs of which differ in nothing else."""
-    points: dict = {}
-    for run in runs:
-        points.setdefault(same_but_seed(run.config), []).append(run)
-    spreads = []
-    for group in points.values():
-        if len(group) > 1:
-            losses, first = [run.loss for run in group], group[0]
-            spreads.append(
-                SeedSpread(
-                    first.router,
-                    first.size,
-                    first.experts,
-                    [run.config.seed for run in group],
-                    losses,
-                    max(losses) - min(losses),
-                    float(np.std(losses, ddof=1)),
-                )
-            )
-    return sorted(spreads, key=lambda spread: (spread.router, spread.size, spread.experts))
+def _values(values) -> list:
+    return sorted(set(values))
 
 
-def spread_for(router: str, spreads: list[SeedSpread]) -> tuple[float | None, bool]:
+def _ends(values) -> list:
+    """Return the least and the largest of some numbers, or the one that they all are; whole ones as such."""
+    found = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
+    return found if len(found) < 2 else [found[0], found[-1]]
+
+
+def _grouped(runs: list[SweepRun]) -> list[str]:
+    """Return the routers whose experts see one position of a group of sequences."""
+    by_position = (run for run in runs if run.config.objective != "masked" or run.config.model.grouping == "position")
+    return _values(run.router for run in by_position if run.config.model.router in GROUPED)
+
+
+def _is_preset(sweep: Sweep) -> bool:
+    """Return whether the name of a sweep, given as a preset, stands for the same runs."""
+    if sweep.name not in presets():
+        return False
+    try:
+        return list(read_grid(sweep.name, {"corpus": list(sweep.planned[0].corpus)}).runs) == sweep.planned
+    except InputError:  # a preset of another version
+        return False
+
+
+def _numbers(run: SweepRun) -> dict:
+    row = run.row
+    return {
+        "hyper_id": run.hyper_id,
+        "name": run.config.name(),
+        "router": run.router,
+        "experts": run.experts,
+        "N": run.size,
+        "P": int(row["total_parameter_count"]),
+        "seed": run.config.seed,
+        "learning_rate": row["learning_rate"],
+        "tokens": int(row["tokens"]),
+        "loss": run.loss,
+        "standard_error": run.standard_error,
+        "dropped_fraction": row["dropped_fraction"],
+        "wall_seconds": row["wall_seconds"],
+        "device": row["device"],
+        "commit": row["commit"],
+    }
+
+
+def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
     """Return the range over seeds that a router is held against, and whether it is borrowed from other routers.
 
     It is the largest range among the points of the router itself and of dense, since a difference of the two has the
     chance of both in it; without a point of its own, the largest of the whole sweep.
     """
-    own = [spread for spread in spreads if spread.router == router]
-    candidates = own + [s for s in spreads if s.router == DENSE] if own else spreads
-    return (max(s.range for s in candidates) if candidates else None), bool(candidates) and not own
+    own = [spread for spread in spreads if spread["router"] == router]
+    candidates = own + [s for s in spreads if s["router"] == DENSE] if own else spreads
+    return (max(s["range"] for s in candidates) if candidates else None), bool(candidates) and not own
 
 
-def compare(sweep: Sweep, selection: RouterRows, spreads: list[SeedSpread]) -> list[Comparison]:
+def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Comparison]:
     """Hold the largest E of a router against dense, at each size that has both."""
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)
@@ -169,6 +203,30 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[SeedSpread]) -> l
     return comparisons
 
 
+def outcome(router: str, comparisons: list[Comparison]) -> dict:
+    """Return at how many sizes a router came out below dense by more than chance, and by how much.
+
+    Returns:
+        {"router", "experts", "sizes", "spread", "borrowed", "lower" (sizes at which it is lower by more than chance;
+        where no spread is known, at all), "nats" and "percent" (ends of the gains there, the largest first), "rest"
+        (the other comparisons)}.
+    """
+    own = [entry for entry in comparisons if entry.router == router]
+    measured = any(entry.spread is not None for entry in own)
+    good = [entry for entry in own if (entry.verdict == "yes" if measured else entry.difference < 0)]
+    return {
+        "router": router,
+        "experts": _values(entry.experts for entry in own),
+        "sizes": len(own),
+        "spread": own[0].spread if own else None,
+        "borrowed": bool(own) and own[0].borrowed,
+        "lower": len(good),
+        "nats": _ends(-entry.difference for entry in good)[::-1],
+        "percent": _ends(-entry.percent for entry in good)[::-1],
+        "rest": [entry for entry in own if entry not in good],
+    }
+
+
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
     """Return the standard error, over documents, of how far the mean losses of two groups of runs lie apart.
 
@@ -197,48 +255,6 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
     return "yes" if difference < 0 else "no, routing hurts"
 
 
-def fit_law(selection: RouterRows) -> RouterLaw:
-    """Fit the bounded law to all runs of a router, all seeds; the entry says why where that is impossible."""
-    names = ("dense_parameter_count", "num_experts", "loss_validation")
-    columns = [selection.frame[name].to_numpy(dtype=np.float64) for name in names]
-    at = np.unique(columns[0])
-    head = (
-        selection.router,
-        columns[0].size,
-        [int(n) for n in at],
-        [int(e) for e in np.unique(columns[1])],
-        selection.left_out,
-    )
-    try:
-        fit = fit_routed(*columns)
-    except ValueError as error:
-        return RouterLaw(*head, missing=str(error))
-    half = student_quantile(0.95, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
-    reach = dict(zip(fit.coefficients._fields, map(float, half), strict=True))
-    return RouterLaw(*head, None, fit, slope_interval(*columns, at), gain_interval(*columns, at), reach)
-
-
-def effective_size(fit: RoutedFit, size: np.ndarray, experts: np.ndarray) -> np.ndarray | None:
-    """Return the size of the dense model to which the law gives the same loss; None if size does not matter to it.
-
-    The same as `effective_parameter_count`, from the form of the law that the linear limit has too.
-    """
-    curve = fit.curve
-    if curve.size == 0:
-        return None
-    extra, log_size = np.asarray(experts, dtype=np.float64) - 1, np.log10(size)
-    psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
-    return 10 ** (log_size + (curve.gain + curve.interaction * log_size) / curve.size * psi)
-
-
-def seed_scatter(spreads: list[SeedSpread]) -> float | None:
-    """Return the standard deviation of log10 L over seeds, pooled over the points; None if not measured."""
-    if not spreads:
-        return None
-    squares = sum(float(np.sum((np.log10(s.losses) - np.mean(np.log10(s.losses))) ** 2)) for s in spreads)
-    return math.sqrt(squares / sum(len(s.losses) - 1 for s in spreads))
-
-
 def loads(sweep: Sweep) -> list[Load]:
     """Return the load of the run with the largest E, at each size of each router; of several seeds the first."""
     found = []
@@ -262,49 +278,44 @@ def loads(sweep: Sweep) -> list[Load]:
     return found
 
 
-def as_json(findings: Findings) -> dict:
-    """Return the findings as strict JSON can hold them: null where a number is infinite or was not found."""
-    return {
-        "seed_spread": [spread._asdict() for spread in findings.spreads],
-        "seed_scatter_log10": seed_scatter(findings.spreads),
-        "does_routing_help": [entry._asdict() for entry in findings.comparisons],
-        "laws": [_law_as_json(law) for law in findings.laws],
-        "load": [load._asdict() for load in findings.loads],
-    }
+def as_json(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
+    """Return report.json: what the results and the runs are, null where a number is infinite or was not found."""
+    spreads = [
+        {"router": e["router"], "size": e["N"], "experts": e["E"]} | {name: e[name] for name in _OF_A_SPREAD}
+        for e in found["spreads"]
+    ]
+    scatter = results["seed_scatter"]
+    return plain(
+        results
+        | {
+            "name": sweep.name,
+            "runs_planned": found["planned"],
+            "runs_finished": found["finished"],
+            "seconds": seconds,
+            "sessions": sweep.sessions,
+            "seed_spread": spreads,
+            "seed_scatter_log10": None if scatter is None else scatter["deviation"],
+            "does_routing_help": found["comparisons"],
+            "laws": [_law(law) for law in results["laws"]],
+            "load": found["loads"],
+            "runs": found["runs"],
+        },
+        infinite=(None, None),
+    )
 
 
-def _law_as_json(law: RouterLaw) -> dict:
-    result = {name: getattr(law, name) for name in ("router", "rows", "sizes", "expert_counts", "left_out", "missing")}
-    if law.missing is not None:
-        return result
-    fit, slope, gain = law.fit, law.slope, law.gain
-    coefficients = {name: finite(value) for name, value in fit.coefficients._asdict().items()}
-    return result | {
-        "status": fit.status,
-        "coefficients": coefficients,
-        "coefficients_95_rough": {name: finite(value) for name, value in law.reach.items()},
-        "rmsle": fit.rmsle,
-        "N_cutoff": finite(cutoff(fit.coefficients)),
-        "slopes": [
-            {"N": int(n), "slope": finite(s), "low": finite(low), "high": finite(high), "negative": law.verdict(i)}
-            for i, (n, s, low, high) in enumerate(zip(*slope[:4], strict=True))
-        ],
-        "gains": [
-            {
-                "N": int(n),
-                "experts": int(gain.experts),
-                "log10": finite(g),
-                "low": finite(low),
-                "high": finite(high),
-                "percent": finite(percent(g)),
-                "percent_low": finite(percent(low)),
-                "percent_high": finite(percent(high)),
-            }
-            for n, g, low, high in zip(gain.at, gain.gain, gain.low, gain.high, strict=True)
-        ],
-    }
+_OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
 
 
-def finite(value: float) -> float | None:
-    """Return a number that JSON can hold, or None."""
-    return float(value) if math.isfinite(value) else None
+def _law(law: dict) -> dict:
+    """Return the law of a router with slopes and gains in flat entries."""
+    if law["missing"] is not None:
+        return law | {"expert_counts": law["experts"]}
+    slopes = [entry | {"slope": entry["value"]} for entry in law["slopes"]]
+    gains = [
+        entry
+        | {"experts": entry["E"], "log10": entry["value"]}
+        | dict(zip(("percent", "percent_low", "percent_high"), entry["percent"], strict=True))
+        for entry in law["gains"]
+    ]
+    return law | {"expert_counts": law["experts"], "slopes": slopes, "gains": gains}

@@ -1,16 +1,14 @@
 """What a reader has to be told of a fit, in words: what its rows differ in, and where the law misses them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..findings.alike import Difference, Shorter
 from ..findings.estimates import percent
+from ..findings.headlines import CLEAR
 from ..findings.misfit import Misfit, Outlier, SizeMiss
 
 SHOWN = 6
 """Groups or runs that are listed; of more, the first."""
-
-CLEAR = 0.05
-"""Below this chance of a test a bend or a misfit is said to be there."""
 
 NO_FLOOR = (
     "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
@@ -19,16 +17,27 @@ NO_FLOOR = (
 """True of every law that is a sum of logarithms (those without `Law.has_floor`); our words."""
 
 
-def warnings(differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit, rmsle: float) -> list[str]:
-    """Return one sentence for each thing that can make the fit wrong without showing."""
+def warnings(
+    differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit | None, rmsle: float | None
+) -> list[str]:
+    """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows."""
     said = [difference_words(entry) for entry in differences]
     if shorter:
         runs = _first([f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
-    if misfit.outliers:
+    if misfit is not None and misfit.outliers:
         said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
     return said
+
+
+def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
+    """Return each sentence that is said of some routers, with these: what holds for several is said once."""
+    found: dict[str, list[str]] = {}
+    for router, sentences in said:
+        for sentence in sentences:
+            found.setdefault(sentence, []).append(router)
+    return found
 
 
 def difference_words(entry: Difference) -> str:

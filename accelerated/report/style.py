@@ -1,4 +1,4 @@
-"""How figures look and how they are written: what the figures of every report share.
+"""How figures look, what they share, and how they are written.
 
 One colour per router in every figure (Okabe and Ito's palette, which colour-blind readers can tell apart); within a
 router darker means larger. The same numbers give the same bytes.
@@ -11,11 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from ..files import write_atomically
+from ..findings.rows import Run, usual
+from ..laws.fitting import LossCurve
 from ..tables.table import DENSE
+from .words import loss_name
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
-MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9")
+MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a", "#8c510a")
 """For routers without a colour of their own."""
+
+INK = COLOURS[DENSE]
+DASHED = (0, (4, 3))
 
 STYLE = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5, "axes.titlesize": 11.5,
@@ -57,8 +63,36 @@ def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:
     return figure, panels
 
 
-def router_colour(router: str) -> str:
-    return COLOURS.get(router) or MORE_COLOURS[sum(map(ord, router)) % len(MORE_COLOURS)]
+def losses_of(runs: list[Run], router: str) -> dict[tuple[int, int], list[float]]:
+    """Return {(N, E): losses of each run} of a router and the dense runs, of the main grid."""
+    groups: dict = {}
+    for run in usual(runs):
+        if run.router in (router, DENSE):
+            groups.setdefault((run.size, run.experts), []).append(run.loss)
+    return dict(sorted(groups.items()))
+
+
+def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
+    """Return {(N, E): mean loss} of a router and the dense runs, of the main grid."""
+    return {key: float(np.mean(losses)) for key, losses in losses_of(runs, router).items()}
+
+
+def colour_of(results: dict, router: str) -> str:
+    """Return the colour of a router; those without one of their own get different ones, as far as there are."""
+    others = [name for name in results["table"]["routers"] if name not in COLOURS]
+    return COLOURS.get(router) or MORE_COLOURS[others.index(router) % len(MORE_COLOURS)]
+
+
+def curve_of(law: dict) -> LossCurve:
+    return LossCurve(**law["curve"])
+
+
+def size_name(results: dict, size: int) -> str:
+    return results["size_labels"][str(size)]
+
+
+def loss_label(results: dict) -> str:
+    return f"{loss_name(results['table']['loss_column'])} loss (nats per token)"
 
 
 def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
@@ -67,6 +101,21 @@ def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
 
     strength = 1.0 if count == 1 else 0.45 + 0.55 * i / (count - 1)
     return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
+
+
+def dot(panel, x: float, y: float, colour, marker: str = "o", label: str | None = None) -> None:
+    panel.plot(
+        x,
+        y,
+        marker,
+        color=colour,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.7,
+        zorder=3,
+        label=label,
+        linestyle="none",
+    )
 
 
 def log_ticks(panel, values: list[int]) -> None:
@@ -79,20 +128,36 @@ def log_ticks(panel, values: list[int]) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
 
 
-def size_ticks(panel, low: float, high: float) -> None:
+def size_axis(panel, low: float, high: float) -> None:
     """Put ticks at round parameter counts between two ends of a logarithmic x axis."""
-    from matplotlib.ticker import NullLocator
-
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
+    round_ticks(panel, low, high, steps, 5, count_label)
+
+
+def plain_ticks(panel, low: float, high: float) -> None:
+    """Put round plain numbers on a logarithmic x axis."""
+    steps = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8) if high / low < 8 else (1, 3) if high / low < 1000 else (1,)
+    round_ticks(panel, low, high, steps, 7, "{:g}".format)
+
+
+def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -> None:
+    """Put ticks at `steps` of each decade between two ends of a logarithmic x axis, thinned to what can be read."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-    ticks = ticks[:: 1 + len(ticks) // 8]
-    panel.set_xticks(ticks, [f"{tick / 1e6:g}M" if tick >= 1e6 else f"{tick / 1e3:g}K" for tick in ticks])
-    panel.xaxis.set_minor_locator(NullLocator())
+    ticks = ticks[:: 1 + (len(ticks) - 1) // most]
+    panel.minorticks_off()
+    panel.set_xticks(ticks, [name(tick) for tick in ticks])
 
 
-def loss_scale(panels: list, losses: list[float]) -> None:
-    """Give all panels one logarithmic loss axis with plain numbers; the law is a straight line of log L."""
+def count_label(value: float) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def loss_axis(panels: list, losses: list[float], results: dict) -> None:
+    """Give all panels one logarithmic loss axis, on which a law is straight; its numbers stand left of each row."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     low, high = np.log(min(losses)), np.log(max(losses))
@@ -105,18 +170,35 @@ def loss_scale(panels: list, losses: list[float]) -> None:
         panel.set_ylim(low, high)
         panel.set_yticks(ticks, [f"{tick:.{decimals}f}" for tick in ticks])
         panel.yaxis.set_minor_locator(NullLocator())
-    panels[0].set_ylabel("validation loss (nats per token)")
+        first = panel.get_subplotspec().is_first_col()
+        panel.tick_params(labelleft=first)
+        panel.set_ylabel(loss_label(results) if first else "")
 
 
-def label_ends(panel, ends: list[tuple[float, float, str]], colour: str) -> None:
-    """Write a label to the right of where each line ends, pushed apart where they would touch."""
-    low, high = np.log(panel.get_ylim())
+def loss_rows(panels: list, results: dict) -> None:
+    """Name the loss at the first panel of each row; each panel has an axis of its own."""
+    for panel in panels:
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel(loss_label(results))
+
+
+def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.06) -> None:
+    """Let a loss axis end a little outside the losses."""
+    span = (max(losses) - min(losses)) or 0.3
+    panel.set_ylim(min(losses) - below * span, max(losses) + above * span)
+
+
+def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
+    """Write labels (x, y, text, colour) to the right of where lines end, pushed apart where they would touch."""
+    logarithmic = panel.get_yscale() == "log"
+    scale, back = (np.log, np.exp) if logarithmic else (float, float)
+    low, high = map(scale, panel.get_ylim())
     gap, height = 0.055 * (high - low), -np.inf
-    for x, y, text in sorted(ends, key=lambda end: end[1]):
-        height = max(np.log(y), height + gap)
+    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
+        height = max(scale(y), height + gap)
         panel.annotate(
             text,
-            (x, np.exp(height)),
+            (x, back(height)),
             xytext=(9, 0),
             textcoords="offset points",
             va="center",
@@ -125,3 +207,15 @@ def label_ends(panel, ends: list[tuple[float, float, str]], colour: str) -> None
             fontsize=9.5,
             annotation_clip=False,
         )
+
+
+def shared_legend(figure, panels: list, columns: int | None = None) -> None:
+    """Put one legend above all panels, each name once."""
+    handles: dict = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    columns = min(columns or (6 if len(panels) > 1 else 4), len(handles))
+    figure.legend(
+        handles.values(), handles, loc="outside upper center", ncols=columns, handlelength=1.4, columnspacing=1.4
+    )

@@ -2,24 +2,28 @@
 
 import numpy as np
 
-from ...findings.rows import Run
-from ...findings.words import router_name
-from ...laws.fitting import LossCurve, predict_curve
-from ..style import label_ends, log_ticks, panel_grid, size_shade
-from .drawing import (
+from ..findings.rows import Run
+from ..laws.fitting import LossCurve, predict_curve
+from .style import (
     DASHED,
     INK,
     colour_of,
     count_label,
     curve_of,
     dot,
+    label_ends,
+    log_ticks,
     loss_axis,
+    losses_of,
+    panel_grid,
     points_of,
+    round_ticks,
     shared_legend,
-    side_by_side,
     size_axis,
     size_name,
+    size_shade,
 )
+from .words import router_name
 
 FAR = 1e3
 """How many times the largest value an end of an interval may be to have its place on the axis."""
@@ -30,35 +34,42 @@ def loss_figure(results: dict, runs: list[Run]):
     laws = results["laws"]
     if not laws:
         return None
-    figure, panels = side_by_side(len(laws), 4.3)
-    labels, everything = [], []
+    figure, panels = panel_grid(len(laws), 4.3)
+    ends, everything = [], []
     for panel, law in zip(panels, laws, strict=True):
-        points, colour, ends = points_of(runs, law["router"]), colour_of(results, law["router"]), []
-        sizes = sorted({n for n, _ in points})
-        counts = sorted({e for _, e in points})
+        groups, colour = losses_of(runs, law["router"]), colour_of(results, law["router"])
+        sizes, counts = sorted({n for n, _ in groups}), sorted({e for _, e in groups})
+        ends.append([])
         for i, size in enumerate(sizes):
             shade = size_shade(colour, i, len(sizes))
-            at = [e for e in counts if (size, e) in points]
-            losses = [points[size, e] for e in at]
-            everything += losses
+            at = [e for e in counts if (size, e) in groups]
+            means = [float(np.mean(groups[size, e])) for e in at]
+            everything += [loss for e in at for loss in groups[size, e]]
             if law["missing"] is None:
                 fine = np.geomspace(1, counts[-1], 200)
                 line = predict_curve(curve_of(law), np.full(fine.size, float(size)), fine)
                 panel.plot(fine, line, color=shade, linewidth=1.6)
-                ends.append((fine[-1], line[-1], size_name(results, size)))
             else:
-                panel.plot(at, losses, color=shade, linewidth=1.1, linestyle=":")
-                ends.append((at[-1], losses[-1], size_name(results, size)))
-            for e, loss in zip(at, losses, strict=True):
-                dot(panel, e, loss, INK if e == 1 else shade)
+                fine, line = at, means
+                panel.plot(at, means, color=shade, linewidth=1.1, linestyle=":")
+            ends[-1].append((fine[-1], line[-1], size_name(results, size), colour))
+            for e, mean in zip(at, means, strict=True):
+                dot(panel, e, mean, INK if e == 1 else shade)
+                _seeds(panel, e, groups[size, e])
         log_ticks(panel, counts)
-        span = max(counts[-1], 2)
-        panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=(span**-0.05, span**1.24))
-        labels.append((panel, ends, colour))
+        span = max(counts[-1] / counts[0], 2)
+        xlim = (counts[0] * span**-0.05, counts[-1] * span**0.24)
+        panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=xlim)
     loss_axis(panels, everything, results)
-    for panel, ends, colour in labels:
-        label_ends(panel, ends, colour)
+    for panel, own in zip(panels, ends, strict=True):
+        label_ends(panel, own)
     return figure
+
+
+def _seeds(panel, experts: int, losses: list[float]) -> None:
+    """Draw single seeds as dashes wider than the point, so that they show where seeds hardly differ."""
+    if len(losses) > 1:
+        panel.plot([experts] * len(losses), losses, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
 
 
 def level_figure(results: dict, runs: list[Run]):
@@ -68,7 +79,7 @@ def level_figure(results: dict, runs: list[Run]):
     laws = [law for law in results["laws"] if law["missing"] is None and len(law["sizes"]) > 1]
     if not laws:
         return None
-    figure, panels = side_by_side(len(laws), 4.1)
+    figure, panels = panel_grid(len(laws), 4.1)
     shown = [points_of(runs, law["router"]) for law in laws]
     losses = [loss for points in shown for loss in points.values()]
     levels = _levels(min(losses), max(losses))
@@ -108,7 +119,7 @@ def effective_figure(results: dict, runs: list[Run]):
     laws = [law for law in results["laws"] if law["missing"] is None and law["curve"]["size"] < 0]
     if not laws:
         return None
-    figure, panels = side_by_side(len(laws), 4.0)
+    figure, panels = panel_grid(len(laws), 4.0)
     everything, reach = [], []
     for panel, law in zip(panels, laws, strict=True):
         curve, points, colour = curve_of(law), points_of(runs, law["router"]), colour_of(results, law["router"])
@@ -232,7 +243,7 @@ def forms_figure(results: dict, runs: list[Run]):
         return None
     routers = list(dict.fromkeys(entry["router"] for entry in forms))
     names = list(dict.fromkeys(entry["law"] for entry in forms))[::-1]
-    figure, panels = panel_grid(2, 0.9 + 0.5 * len(names) + 0.6)
+    figure, panels = panel_grid(2, 1.5 + max(0.5, 0.11 * len(routers)) * len(names))
     for panel, key, title in (
         (panels[0], "leave_one_out", "One run left out at a time"),
         (panels[1], "leave_one_size_out", "One size left out at a time"),
@@ -243,7 +254,7 @@ def forms_figure(results: dict, runs: list[Run]):
                 for entry in forms
                 if entry["router"] == router and entry[key]["rmsle"] is not None
             ]
-            offset = 0.16 * (routers.index(router) - (len(routers) - 1) / 2)
+            offset = min(0.16, 0.7 / len(routers)) * (routers.index(router) - (len(routers) - 1) / 2)
             panel.plot(
                 [x for x, _ in shown],
                 [y - offset for _, y in shown],
@@ -313,12 +324,8 @@ def _few_ticks(panel, low: float, high: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if panel.get_xscale() == "log":
-        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
         steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
-        ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-        ticks = ticks[:: 1 + len(ticks) // 6]
-        panel.minorticks_off()
-        panel.set_xticks(ticks, [count_label(tick) for tick in ticks])
+        round_ticks(panel, low, high, steps, 6, count_label)
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
 

@@ -5,6 +5,8 @@ import html
 import re
 from pathlib import Path
 
+from .rendering import anchor
+
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -72,8 +74,7 @@ def page(markdown: str, folder: Path) -> str:
 
 def _anchored(match: re.Match) -> str:
     """Return a heading with the anchor that the table of contents points to."""
-    name = html.unescape(match[1]).lower().replace(" ", "-")
-    return f'<h2 id="{html.escape(name)}">{match[1]}</h2>'
+    return f'<h2 id="{html.escape(anchor(html.unescape(match[1])))}">{match[1]}</h2>'
 
 
 def _figure(match: re.Match, folder: Path) -> str:

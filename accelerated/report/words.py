@@ -1,8 +1,10 @@
-"""How numbers, names and tables are written in verdicts and reports, in one place."""
+"""How numbers and names are written in reports, in one place: the filters of the templates."""
 
 import math
 
-from .paper import NAMES
+import numpy as np
+
+from ..findings.paper import NAMES
 
 LOSSES = {
     "loss_validation": "validation", "loss_c4": "C4", "loss_curation_corpus": "Curation Corpus",
@@ -22,9 +24,6 @@ STATUS = {
 LARGE = 1e6
 """From here on a number is written with three digits and an exponent."""
 
-WORDS = ("", "not found", "not known", "open", "none")
-"""What may stand in a column of numbers."""
-
 
 def loss_name(column: str) -> str:
     """Return what a loss column was measured on, in words."""
@@ -34,6 +33,11 @@ def loss_name(column: str) -> str:
 def router_name(router: str) -> str:
     """Return a router as the paper spells it."""
     return NAMES.get(router, router)
+
+
+def router_cell(router: str) -> str:
+    """Return the name of a router so that it ends no cell of a Markdown table."""
+    return router_name(router).replace("|", "\\|")
 
 
 def count(value: float | None) -> str:
@@ -74,18 +78,68 @@ def status(fit: dict) -> str:
     return STATUS[fit["status"]]
 
 
-def span(low: float | None, high: float | None, form: str) -> str:
-    """Return an interval."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return "not known"
-    return f"{figure(low, form)} to {figure(high, form)}"
+def span(ends, form: str) -> str:
+    """Return an interval, given as [low, high] or as an entry that has both."""
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{figure(low, form)} to {figure(high, form)}"
 
 
-def counts_span(low: float | None, high: float | None) -> str:
+def counts_span(ends) -> str:
     """Return an interval of parameter counts."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return "not known"
-    return f"{count(low)} to {count(high)}"
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{count(low)} to {count(high)}"
+
+
+def _ends(ends) -> tuple:
+    low, high = (ends["low"], ends["high"]) if isinstance(ends, dict) else ends
+    known = not (low is None or high is None or math.isnan(low) or math.isnan(high))
+    return (low, high) if known else (None, None)
+
+
+def constant(value: float, name: str) -> str:
+    """Return a constant of the law."""
+    return count(value) if name == "N_cutoff" else figure(value, ".4g" if name.startswith("E_") else ".4f")
+
+
+def constant_span(ends, name: str) -> str:
+    """Return the interval of a constant of the law."""
+    return counts_span(ends) if name == "N_cutoff" else span(ends, ".4g" if name.startswith("E_") else ".4f")
+
+
+def rough_span(ends, name: str) -> str:
+    """Return an interval that is itself rough: numbers of experts with three digits."""
+    low, high = _ends(ends)
+    if low is None or not name.startswith("E_"):
+        return constant_span(ends, name)
+    return f"{experts(low)} to {experts(high)}"
+
+
+def constant_difference(value: float, name: str) -> str:
+    """Return by how much a constant differs, with its sign."""
+    if name == "N_cutoff":
+        return ("-" if value < 0 else "+") + count(abs(value))
+    return figure(value, "+.4g" if name.startswith("E_") else "+.4f")
+
+
+def range_of(values: list, form: str = ",", unit: str = "") -> str:
+    """Return one value, or the two ends of several."""
+    return " to ".join(f"{format(value, form)}{unit}" for value in values)
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """Return a positive number with so many digits, written out unless it is very large or small."""
+    if not 1e-4 <= value < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return np.format_float_positional(value, precision=digits, unique=False, fractional=False, trim="-").rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def share(value: float) -> str:
@@ -94,8 +148,9 @@ def share(value: float) -> str:
     return ("1" if over == 1 else f"1/{over}") if abs(value * over - 1) < 0.01 else f"{value:g}"
 
 
-def listed(words: list[str]) -> str:
+def listed(words) -> str:
     """Return words as a list in a sentence."""
+    words = [str(word) for word in words]
     if not words:
         return "none"
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
@@ -106,24 +161,6 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def table(head: tuple, rows: list[tuple]) -> str:
-    """Return a Markdown table; columns of numbers are set right."""
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
-    right = [
-        all((row[i][:1] in "+-0123456789∞" or row[i] in WORDS) and "," not in row[i] for row in cells)
-        for i in range(len(head))
-    ]
-    rule = ["---:" if to_the_right else "---" for to_the_right in right]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, rule, *cells))
-
-
-def shown(name: str, caption: str, drawn: list[str]) -> str:
-    """Return a figure with its caption; "" if it was not drawn."""
-    if name not in drawn:
-        return ""
-    return f"![{caption.split('.')[0]}](figures/{name}.svg)\n\n*{caption}*"
-
-
-def joined(*parts: str) -> str:
-    """Return paragraphs as one text, without the empty ones."""
-    return "\n\n".join(part for part in parts if part)
+def capital(text: str) -> str:
+    """Return a text that begins a sentence."""
+    return text[:1].upper() + text[1:]

@@ -2,22 +2,28 @@
 
 import numpy as np
 
-from ...findings.rows import Run
-from ...findings.words import loss_name, router_name, share
-from ..style import log_ticks, panel_grid, size_shade
-from .drawing import (
+from ..findings.rows import Run
+from .style import (
     DASHED,
     INK,
     colour_of,
+    label_ends,
+    log_ticks,
     loss_axis,
-    loss_label,
+    loss_rows,
+    panel_grid,
     plain_ticks,
     points_of,
     shared_legend,
-    side_by_side,
     size_axis,
     size_name,
+    size_shade,
+    with_room,
 )
+from .words import loss_name, router_name, share
+
+MOST_PAIRS = 6
+"""Beyond so many pairs of routers the figure of pairs says no more than that of routers, and is not drawn."""
 
 LONGEST = 22
 """Letters of a router's name that fit over a panel."""
@@ -55,20 +61,18 @@ def routers_figure(results: dict, runs: list[Run]):
             losses.append(dense)
         log_ticks(panel, sorted(counts))
         panel.set(title=f"N = {size_name(results, size)}", xlabel="experts E")
-        room = 0.06 * (max(losses) - min(losses)) or 0.02
-        panel.set_ylim(min(losses) - room, max(losses) + room)
-        if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel(loss_label(results))
-    shared_legend(figure, panels)
+        with_room(panel, losses)
+    loss_rows(panels, results)
+    shared_legend(figure, panels, columns=5)
     return figure
 
 
 def pairs_figure(results: dict, runs: list[Run]):
     """Return the difference of each pair of routers against E, a line per size."""
     pairs = results["pairs"]
-    if not pairs:
+    if not 0 < len(pairs) <= MOST_PAIRS:
         return None
-    figure, panels = side_by_side(len(pairs), 3.9)
+    figure, panels = panel_grid(len(pairs), 3.9)
     ends = [cell["percent"] for pair in pairs for cell in pair["cells"]]
     room = 0.08 * (max(ends + [0]) - min(ends + [0])) or 0.1
     for panel, pair in zip(panels, pairs, strict=True):
@@ -98,9 +102,9 @@ def pairs_figure(results: dict, runs: list[Run]):
 def utilisation_figure(results: dict, runs: list[Run]):
     """Return measured loss against the FLOPs that every run is worth by the law in (F, B), a panel per router."""
     entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
-    if not entries:
+    if not entries or not results["headlines"]["other_kinds"]:
         return None
-    figure, panels = side_by_side(len(entries), 4.2)
+    figure, panels = panel_grid(len(entries), 4.2)
     everything, reach, marks = [], [], _marks([point["kind"] for entry in entries for point in entry["points"]])
     for panel, entry in zip(panels, entries, strict=True):
         colour = colour_of(results, entry["router"])
@@ -203,7 +207,7 @@ def k_figure(results: dict, runs: list[Run]):
             panel.annotate(
                 name,
                 (at[-1], losses[-1]),
-                xytext=(9, -4),
+                xytext=(21, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=9.5,
@@ -214,15 +218,15 @@ def k_figure(results: dict, runs: list[Run]):
         losses = [point["loss"] for _, points, _, _ in lines for point in points]
         span = max(flops) / min(flops)
         panel.set_xscale("log")
-        ends = (min(flops) / span**0.1, max(flops) * span**0.42)
+        ends = (min(flops) / span**0.1, max(flops) * span**0.5)
         panel.set(
             title=f"{router_name(router)}, N = {size_name(results, size)}",
             xlim=ends,
             xlabel="forward TeraFLOPs of 2,048 tokens",
         )
-        panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.1 * np.ptp(losses))
+        with_room(panel, losses, 0.05, 0.1)
         plain_ticks(panel, *ends)
-    panels[0].set_ylabel(loss_label(results))
+    loss_rows(panels, results)
     return figure
 
 
@@ -253,9 +257,9 @@ def frequency_figure(results: dict, runs: list[Run]):
             xlim=(values[0] / span**0.06, values[-1] * span**0.58),
         )
         losses = [point["loss"] for cell in here for point in cell["points"]]
-        panel.set_ylim(min(losses) - 0.05 * np.ptp(losses), max(losses) + 0.05 * np.ptp(losses))
-        _labels(panel, ends)
-    panels[0].set_ylabel(loss_label(results))
+        with_room(panel, losses)
+        label_ends(panel, ends)
+    loss_rows(panels, results)
     return figure
 
 
@@ -271,22 +275,3 @@ def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
     shapes, open_shapes = {"dense": ("s", True), "main grid": ("o", True)}, iter("D^v<>ph*XP" * 4)
     order = sorted(set(kinds), key=lambda kind: (kind not in shapes, kind.startswith("dense"), kind))
     return {kind: shapes.get(kind) or (next(open_shapes), False) for kind in order}
-
-
-def _labels(panel, ends: list[tuple]) -> None:
-    """Write labels to the right of where lines end, pushed apart where they would touch."""
-    low, high = panel.get_ylim()
-    gap, height = 0.05 * (high - low), -np.inf
-    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
-        height = max(y, height + gap)
-        panel.annotate(
-            text,
-            (x, height),
-            xytext=(9, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontweight="bold",
-            fontsize=9.5,
-            annotation_clip=False,
-        )

@@ -1,0 +1,151 @@
+"""What the first page of a report says, decided from the results: which way a finding goes, and for how many.
+
+The rules are our choice and stand beside each number below. Words are those of the report; here are counts and keys.
+"""
+
+import math
+
+from .utilisation import MAIN, PLAIN
+
+BAD, EXACT = 5.0, 1e-6
+"""Percent of the loss: a law that misses by more fits badly, one that misses by no more fits exactly."""
+
+CLEAR = 0.05
+"""Below this chance of a test a bend or a misfit is said to be there."""
+
+CHANCE = 2.0
+"""How many times the scatter over seeds a law may miss by and still fit as well as chance allows."""
+
+ALIKE = 1.01
+"""How many times the RMSLE of the best law that of a law may be for the two to count as equally good."""
+
+
+def headlines(results: dict) -> dict:
+    """Return the facts of the first page.
+
+    Args:
+        results: of `reproduction.gather`, all but this.
+
+    Returns:
+        {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None where the table has nothing for it:
+        gains       {"below", "points", "experts"}: at how many (router, N) the law's gain is below 0 with its interval
+        fading      "less", "more" or "open": whether routing helps less, or more, as models grow, for every router
+        misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: how far laws miss, in
+                    percent, and the routers whose misses bend with log N
+        pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
+        printed     {"inside", "of", "outside", "rounding"}: printed constants inside the intervals, those outside, and
+                    whether rounding alone makes the printed laws worse
+        open        {"fits", "some", "nothing"}: fits to other texts, those with a constant left open, those with all
+        and lists or flags that need no table: "jackknife" (intervals of N_cutoff that allow for misses which runs of
+        one size share), "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the
+        largest), "bounded_best" (the bounded law predicts sizes left out best), "other_kinds" and "kinds_off" (kinds of
+        runs beside the main grid in the law in (F, B), and those it misses by more in the mean than single runs).
+    """
+    laws = [law for law in results["laws"] if law["missing"] is None]
+    return {
+        "gains": _gains(laws),
+        "fading": _fading([law for law in laws if len(law["sizes"]) > 1 and law["status"] != "linear limit"]),
+        "misfit": _misfit(laws, results["seed_scatter"], results["forms"]),
+        "pairs": _pairs(results["pairs"]),
+        "printed": _printed([law for law in laws if "printed" in law]),
+        "open": _open(results["transfer"], results["table"]["loss_column"]),
+        "jackknife": [
+            {"router": entry["router"], "low": each["jackknife"][0], "high": each["jackknife"][1]}
+            for entry in results["other_intervals"]
+            for each in entry["quantities"]
+            if each["name"] == "N_cutoff" and all(map(math.isfinite, each["jackknife"]))
+        ],
+        "slopes_fade": _slopes_fade([law["measured_slopes"] for law in results["laws"]]),
+        "bounded_best": all(
+            entry["missing"] is None and entry["leave_one_size_out"]["verdict"] == "best"
+            for entry in results["forms"]
+            if entry["law"] == "routed-bounded"
+        ),
+    } | _kinds([entry for entry in results["utilisation"] if entry["missing"] is None])
+
+
+def _slopes_fade(measured: list[list[dict]]) -> bool:
+    ends = [(slopes[0]["slope"], slopes[-1]["slope"]) for slopes in measured if len(slopes) > 1]
+    return bool(ends) and all(first < last < 0 for first, last in ends)
+
+
+def _kinds(laws: list[dict]) -> dict:
+    kinds = [kind | {"router": law["router"], "by": law["rmsle_percent"]} for law in laws for kind in law["kinds"]]
+    return {
+        "other_kinds": any(kind["kind"] not in (MAIN, PLAIN) for kind in kinds),
+        "kinds_off": [kind for kind in kinds if abs(kind["percent"]) > kind["by"]],
+    }
+
+
+def _gains(laws: list[dict]) -> dict | None:
+    gains = [gain for law in laws for gain in law["gains"]]
+    if not gains:
+        return None
+    return {
+        "below": sum(gain["high"] < 0 for gain in gains),
+        "points": len(gains),
+        "experts": sorted({gain["E"] for gain in gains}),
+    }
+
+
+def _fading(laws: list[dict]) -> str | None:
+    if not laws:
+        return None
+    if all(law["intervals"]["c"]["low"] > 0 for law in laws):
+        return "less"
+    return "more" if all(law["intervals"]["c"]["high"] < 0 for law in laws) else "open"
+
+
+def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict | None:
+    if not laws:
+        return None
+    worst = max(law["rmsle_percent"] for law in laws)
+    by_law = None if scatter is None else worst > CHANCE * scatter["percent"]
+    kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
+    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == "routed-bounded"]
+    unseen = [score["rmsle_percent"] for score in own if score and score["rmsle_percent"] is not None]
+    bent = [law["router"] for law in laws if law["misfit"].bend is not None and law["misfit"].bend.test.p < CLEAR]
+    return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}
+
+
+def _pairs(pairs: list[dict]) -> dict | None:
+    """Return each pair with the lower loss first, so that means are above 0: by how much it is lower."""
+    found = []
+    for pair in pairs:
+        overall = pair["overall"]
+        if overall is None:
+            continue
+        turned = overall["mean"] > 0
+        sign = 1 if turned else -1
+        ends = [overall["low"], overall["high"]]
+        low, high = (None, None) if None in ends else sorted(sign * end for end in ends)
+        better, worse = (pair["second"], pair["first"]) if turned else (pair["first"], pair["second"])
+        entry = {"better": better, "worse": worse, "mean": abs(overall["mean"]), "low": low, "high": high}
+        found.append(entry | {"settled": low is not None and low > 0})
+    return {"settled": sum(entry["settled"] for entry in found), "all": found} if found else None
+
+
+def _printed(laws: list[dict]) -> dict | None:
+    if not laws:
+        return None
+    inside = [(law["router"], *entry) for law in laws for entry in law["printed"]["inside"].items()]
+    outside = [{"router": router, "name": name} for router, name, held in inside if not held]
+    rounding = all(law["printed"]["best_in_box"] <= ALIKE * law["rmsle"] for law in laws)
+    found = {"inside": len(inside) - len(outside), "of": len(inside)}
+    return found | {"outside": outside, "rounding": rounding}
+
+
+def _open(transfer: list[dict], main: str) -> dict | None:
+    fits = [entry for entry in transfer if entry["missing"] is None and entry["loss"] != main]
+    if not fits:
+        return None
+    known = [list(entry["determined"].values()) for entry in fits]
+    return {
+        "fits": len(fits),
+        "some": sum(not all(each) for each in known),
+        "nothing": [
+            {"loss": entry["loss"], "router": entry["router"]}
+            for entry, each in zip(fits, known, strict=True)
+            if not any(each)
+        ],
+    }

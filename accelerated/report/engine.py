@@ -1,0 +1,135 @@
+"""Every report: one engine for a sweep and for tables of anybody's runs.
+
+    1. READ     a table (`rows.open_table`) or the folder of a sweep (`sweep_data.read_sweep`)
+    2. FIND     `reproduction.gather`     every number, as one dictionary; of a sweep also `sweep_findings.find`
+    3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these
+    4. SAY      `markdown`                report.md from the templates, and report.html from that
+
+A report is written for somebody who has not read the paper. It says what is true of the runs that are in, whichever way
+they came out.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import InputError
+from ..files import make_folder, write_atomically
+from ..findings.estimates import plain
+from ..findings.reproduction import gather
+from ..findings.rows import open_table
+from ..findings.sweep_data import read_sweep
+from ..findings.sweep_findings import as_json, find, gather_sweep
+from ..tables.several import named
+from .cautions import once, warnings
+from .figures import draw_all
+from .page import page
+from .rendering import environment, render
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
+
+    Args:
+        folder: of `training.sweep.run_sweep`, finished or not.
+
+    Returns:
+        The path of report.md.
+
+    Raises:
+        InputError: the folder holds no sweep, or no run of it is finished.
+    """
+    folder, started = Path(folder), time.perf_counter()
+    sweep = read_sweep(folder)
+    results, runs = gather_sweep(sweep)
+    found = find(sweep, results)
+    fitted = time.perf_counter()
+    drawn = draw_all(folder / "figures", results, runs, sweep, found)
+    seconds = {
+        "training": sweep.seconds(),
+        "fitting": fitted - started,
+        "figures": time.perf_counter() - fitted,
+    }
+    text = markdown(results, drawn, found | {"seconds": seconds}, "report.json")
+    return _write(folder, "report.json", as_json(sweep, advised(results), found, seconds), text)
+
+
+def write_reproduction(
+    tables,
+    out: Path,
+    rows: str | None = None,
+    loss: str | None = None,
+    huber: float | None = None,
+    say: Callable = lambda line: None,
+) -> Path:
+    """Write report.md, report.html, results.json and figures/ for a results table.
+
+    Args:
+        tables: a results table or several, see `several.read_tables`.
+        out: folder of the report, made if missing; a report in it is replaced.
+        rows: which rows the laws in N and E take, as `table.select_rows`; the paper's for the released table and every
+            seed for others if None.
+        loss: the main loss column; loss_validation if None.
+        huber: delta, in log10 units, of a fit by a sum of Huber terms beside that by least squares; None for none.
+        say: takes a line of progress.
+
+    Returns:
+        The path of report.md. The same table gives the same bytes.
+
+    Raises:
+        InputError: the table is wrong, huber is not above 0, or the folder cannot be written.
+    """
+    if huber is not None and not huber > 0:
+        raise InputError(f"--huber {huber:g}: above 0")
+    say(f"reading {named(tables)}")
+    opened = open_table(tables, rows, loss)
+    folder = make_folder(Path(out))
+    results, runs = gather(opened, say, huber)
+    for words, routers in cautions_of(results).items():
+        say(f"caution ({', '.join(routers)}): {words}")
+    try:
+        drawn = draw_all(folder / "figures", results, runs, say=say)
+        return _write(folder, "results.json", plain(advised(results)), markdown(results, drawn))
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+
+
+def markdown(results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json") -> str:
+    """Return the report.
+
+    Args:
+        results: of `reproduction.gather`.
+        drawn: names of the figures that are there.
+        sweep: of `sweep_findings.find`, with "seconds"; None for a table.
+        numbers: name of the file of numbers.
+    """
+    more = {"drawn": drawn, "sweep": sweep, "numbers": numbers, "cautions": cautions_of(results)}
+    return render("report.md.j2", results | more)
+
+
+def cautions_of(results: dict) -> dict[str, list[str]]:
+    """Return what can make the laws wrong without showing, each with the routers that it concerns.
+
+    Of a table without routed runs these are those of the dense power law.
+    """
+    laws = results["laws"] or [results["dense"]]
+    told = ("differences", "shorter", "misfit", "rmsle")
+    return once((law["router"], warnings(*(law.get(name) for name in told))) for law in laws)
+
+
+def advised(results: dict) -> dict:
+    """Return results with the words on each recommendation beside its verdict: why, and by which rule."""
+    say = environment(results["size_labels"]).get_template("because.md.j2").module
+    words = [
+        {name: " ".join(getattr(say, name)(entry).split()) for name in ("rule", "because")}
+        for entry in results["advice"]
+    ]
+    return results | {"advice": [entry | own for entry, own in zip(results["advice"], words, strict=True)]}
+
+
+def _write(folder: Path, numbers: str, content: dict, text: str) -> Path:
+    write_atomically(folder / numbers, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(folder / "report.html", page(text, folder))
+    write_atomically(folder / "report.md", text)
+    return folder / "report.md"

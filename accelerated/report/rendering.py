@@ -1,0 +1,150 @@
+"""The templates: how they are read, what they may call, and how their lines become Markdown.
+
+A template looks like the report. It is written in short lines; `flow` joins the lines of a paragraph, of an entry of a
+list and of a caption, and leaves tables, headings and code as they are. A template compares and formats; what has to be
+computed is in the results.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import jinja2
+
+from . import cautions, words
+
+FEW = 6
+"""Runs beyond the number of constants below which an interval is wide for want of runs: Student's quantile is 2.4."""
+
+MANY_PAIRS, MANY_GAPS, MANY_TWICE = 6, 12, 6
+"""Beyond so many pairs of routers, gaps of the grid or equal runs they are counted and not named one by one."""
+
+PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
+
+
+def environment(size_labels: dict[str, str] | None = None) -> jinja2.Environment:
+    """Return what renders the templates.
+
+    Args:
+        size_labels: what the report calls each N, by N as text.
+    """
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals |= {"comma": comma, "paper": PAPER, "NO_FLOOR": cautions.NO_FLOOR, "CLEAR": cautions.CLEAR}
+    env.globals |= {"FEW": FEW, "MANY_PAIRS": MANY_PAIRS, "MANY_GAPS": MANY_GAPS, "MANY_TWICE": MANY_TWICE}
+    env.filters |= {
+        "anchor": anchor,
+        "brief": lambda value: f"{value:.3g}",
+        "by": by,
+        "capital": words.capital,
+        "constant": words.constant,
+        "constants": words.constant_span,
+        "corpus": corpus,
+        "count": words.count,
+        "counts": words.counts_span,
+        "difference": words.constant_difference,
+        "digits": words.significant,
+        "duration": words.duration,
+        "ends": words.range_of,
+        "experts": words.experts,
+        "headings": lambda text: re.findall(r"^## (.*)$", text, re.MULTILINE),
+        "how_far_off": cautions.how_far_off,
+        "listed": words.listed,
+        "loss": words.loss_name,
+        "num": words.figure,
+        "one_line": lambda text: " ".join(text.split()),
+        "plural": words.plural,
+        "points": points,
+        "quoted": shlex.quote,
+        "rough": words.rough_span,
+        "router": words.router_cell,
+        "share": words.share,
+        "size": lambda size: size_labels[str(int(size))],
+        "span": words.span,
+        "status": words.status,
+        "whole": lambda value: f"{int(value):,}",
+    }
+    return env
+
+
+def render(name: str, values: dict) -> str:
+    """Return a template filled in with values, as Markdown; "size_labels" of these names the sizes."""
+    return flow(environment(values.get("size_labels")).get_template(name).render(values))
+
+
+BLOCKS = ("|", "#", "- ", "![", ">")
+"""What begins a line that stands by itself, or goes on with the lines below it alone."""
+
+
+def flow(text: str) -> str:
+    """Return Markdown with each paragraph, entry of a list and caption on one line, and single blank lines."""
+    lines: list[str] = []
+    fenced = False
+    for raw in text.splitlines():
+        bare, last = raw.strip(), lines[-1] if lines else ""
+        if fenced or bare.startswith("```"):
+            fenced ^= bare.startswith("```")
+            lines.append(raw.rstrip() if fenced else bare)
+        elif not bare:
+            lines += [""] if last else []
+        elif last and _goes_on(last, bare):
+            lines[-1] = _tidy(f"{last} {bare.lstrip('> ')}")
+        else:
+            lines += [""] if last and bare.startswith("#") else []
+            lines.append(bare if bare.startswith("|") else "  " * raw.startswith("  - ") + _tidy(bare))
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _goes_on(last: str, bare: str) -> bool:
+    """Return whether a line belongs to the one above it."""
+    if bare.startswith(">"):
+        return last.startswith(">")
+    return not bare.startswith(BLOCKS) and not last.startswith(("|", "#", "![", "```"))
+
+
+def _tidy(line: str) -> str:
+    """Return a line without the spaces that a choice between words leaves."""
+    line = re.sub(r"(?<=\S) {2,}", " ", line)
+    return re.sub(r"(?<=\() +| +(?=[.,;:)]+(?:\s|$))", "", line)
+
+
+def anchor(head: str) -> str:
+    """Return what a link to a heading is called."""
+    return re.sub(r"[^\w-]", "", head.lower().replace(" ", "-"))
+
+
+def by(entries: list[dict], name: str) -> dict:
+    """Return entries by one of their values."""
+    return _Known((entry[name], entry) for entry in entries)
+
+
+class _Known(dict):
+    def __missing__(self, key):
+        return None
+
+
+def comma(loop) -> str:
+    """Return what stands after an element of a list in a sentence."""
+    return "" if loop.last else " and " if loop.revindex == 2 else ", "
+
+
+def corpus(paths: tuple[str, ...]) -> str:
+    """Return what text a run was trained on."""
+    if not paths:
+        return "the source code of the Python standard library"
+    return ", ".join(f"`{Path(path).name or path}`" for path in paths)
+
+
+def points(entries: list[dict], say) -> dict[str, list[str]]:
+    """Return each sentence that is said of some routers, with these: what holds for several is said once.
+
+    Args:
+        entries: of one router each.
+        say: returns the sentences on an entry as a list in Markdown.
+    """
+    lines = ((entry["router"], flow(say(entry)).splitlines()) for entry in entries)
+    return cautions.once((router, [line[2:] for line in own if line.startswith("- ")]) for router, own in lines)

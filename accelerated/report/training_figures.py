@@ -1,0 +1,120 @@
+"""The figures that only a sweep has: how its runs trained, and how evenly they used their experts."""
+
+import numpy as np
+
+from ..findings.sweep_data import Sweep, SweepRun
+from ..findings.sweep_findings import Load
+from ..tables.table import DENSE
+from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade
+from .words import router_name
+
+
+def training_figure(results: dict, sweep: Sweep, found: dict):
+    """Return the training curves by size: dense, and each router at its largest E; None without logs."""
+    chosen = _shown_runs(sweep)
+    if not any(run.log for _, runs in chosen for run in runs):
+        return None
+    figure, panels = panel_grid(len(chosen), 3.6)
+    names = _names([run for _, runs in chosen for run in runs])
+    for panel, (size, runs) in zip(panels, chosen, strict=True):
+        tops = []
+        for run in runs:
+            colour = colour_of(results, run.router)
+            at, loss = _curve(run, "train", "loss")
+            smooth = _smoothed(loss)
+            panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0)
+            at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
+            panel.plot(
+                at_evaluation,
+                validation,
+                "o-",
+                color=colour,
+                markersize=4,
+                linewidth=1.6,
+                zorder=3,
+                label=names[run.router],
+            )
+            tops += [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
+        if tops:
+            room = 0.04 * (max(tops) - min(tops))
+            panel.set_ylim(min(tops) - room, max(tops) + room)
+        panel.set(title=f"N = {size_name(results, size)}", xlabel="training tokens (millions)", xlim=(0, None))
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel("loss (nats per token)")
+    shared_legend(figure, panels, columns=5)
+    return figure
+
+
+def _names(runs: list[SweepRun]) -> dict[str, str]:
+    """Return what the curve of each router is called."""
+    counts: dict[str, set] = {}
+    for run in runs:
+        counts.setdefault(run.router, set()).add(run.experts)
+    return {
+        router: "dense"
+        if router == DENSE
+        else f"{router_name(router)}, " + (f"E = {min(own)}" if len(own) == 1 else "largest E")
+        for router, own in counts.items()
+    }
+
+
+def load_figure(results: dict, sweep: Sweep, found: dict):
+    """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
+    shown: dict[str, Load] = {load.router: load for load in found["loads"]}  # sizes rise, so the largest is kept
+    if not shown:
+        return None
+    figure, panels = panel_grid(len(shown), 3.4)
+    highest = max(load.busiest for load in shown.values())
+    for panel, load in zip(panels, shown.values(), strict=True):
+        for i, block in enumerate(load.shares):
+            colour = colour_of(results, load.router)
+            colour = size_shade(colour, i, len(load.shares)) if len(load.shares) > 1 else colour
+            edges = np.arange(len(block) + 1) + 0.5
+            label = f"routed block {i + 1} of {len(load.shares)}" if len(load.shares) > 1 else None
+            panel.stairs(block, edges, color=colour, linewidth=1.8, label=label, baseline=None)
+            if len(load.shares) == 1:
+                panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
+        panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
+        count = len(load.shares[0])
+        panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
+        panel.set(
+            title=f"{router_name(load.router)}, E = {load.experts}",
+            xlabel="experts, busiest first",
+            xlim=(0.5, count + 0.5),
+            ylim=(0, highest * 1.06),
+        )
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        if len(load.shares) > 1:
+            panel.legend(loc="upper right")
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel("tokens, in units of a fair share")
+    return figure
+
+
+def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:
+    """Return, by size, the dense run and the run of each router with the largest E; of several seeds the first."""
+    chosen = []
+    for size in sorted({run.size for run in sweep.runs}):
+        here = [run for run in sweep.dense() if run.size == size][:1]
+        for selection in sweep.selections:
+            routed = [run for run in sweep.of(selection) if run.size == size and run.router != DENSE]
+            if routed:
+                here.append(max(routed, key=lambda run: (run.experts, -run.hyper_id)))
+        chosen.append((size, here))
+    return chosen
+
+
+def _curve(run: SweepRun, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return millions of tokens and values of one kind of log line."""
+    per_step = run.config.batch_size * run.config.sequence_length / 1e6
+    lines = [line for line in run.log if line.get("kind") == kind and field in line]
+    return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
+
+
+def _smoothed(values: np.ndarray) -> np.ndarray:
+    """Return running means over a fortieth of the values, shorter at the ends."""
+    half = len(values) // 80
+    totals = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(len(values)) - half, 0)
+    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
+    return (totals[last] - totals[first]) / (last - first)
