@@ -92,7 +92,7 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
             "coefficients_95_rough": _rough(fit),
             "reached": _reached(fit.coefficients, top),
             "slopes": [
-                {"N": int(n)} | interval | {"negative": _negative(interval), "endless": _endless(interval)}
+                {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
                 for n, interval in zip(sizes, slopes, strict=True)
             ],
             "gains": [
@@ -147,7 +147,7 @@ def _endless(interval: dict) -> bool:
     return not (math.isfinite(interval["low"]) and math.isfinite(interval["high"]))
 
 
-def _negative(slope: dict) -> str:
+def negative(slope: dict) -> str:
     """Return whether a slope is negative with the whole of its interval."""
     if slope["high"] < 0:
         return "yes" if math.isfinite(slope["value"]) else "yes in sign, no finite value"

@@ -99,8 +99,7 @@ def find(sweep: Sweep, results: dict) -> dict:
         "dense": len(routed) < len(configs),
         "shares": _values(100 * config.model.routing_frequency for config in routed),
         "ks": _values(config.model.k for config in routed),
-        "masked": _values(100 * config.model.mask_rate for config in configs if config.objective == "masked"),
-        "grouped": _grouped(sweep.runs),
+        **evaluation(sweep.runs),
         "errors": _ends(run.standard_error for run in known),
         "evaluation_tokens": _ends(run.row["evaluation_tokens"] for run in known),
         "evaluation_documents": _ends(run.row["evaluation_documents"] for run in known),
@@ -124,10 +123,19 @@ def _ends(values) -> list:
     return found if len(found) < 2 else [found[0], found[-1]]
 
 
-def _grouped(runs: list[SweepRun]) -> list[str]:
-    """Return the routers whose experts see one position of a group of sequences."""
-    by_position = (run for run in runs if run.config.objective != "masked" or run.config.model.grouping == "position")
-    return _values(run.router for run in by_position if run.config.model.router in GROUPED)
+def evaluation(runs: list[SweepRun]) -> dict:
+    """Return what a loss depends on beside the tokens before it.
+
+    Returns:
+        {"masked": shares of tokens that were hidden and are predicted, in percent, "grouped": routers whose experts see
+        one position of a group of sequences}.
+    """
+    masked = [run.config for run in runs if run.config.model.objective == "masked"]
+    by_position = [run for run in runs if not masked or run.config.model.grouping == "position"]
+    return {
+        "masked": _values(100 * config.model.mask_rate for config in masked),
+        "grouped": _values(run.router for run in by_position if run.config.model.router in GROUPED),
+    }
 
 
 def _is_preset(sweep: Sweep) -> bool:

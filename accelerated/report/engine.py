@@ -10,6 +10,7 @@ they came out.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,8 +81,8 @@ def write_reproduction(
     Raises:
         InputError: the table is wrong, huber is not above 0, or the folder cannot be written.
     """
-    if huber is not None and not huber > 0:
-        raise InputError(f"--huber {huber:g}: above 0")
+    if huber is not None and not 0 < huber < math.inf:
+        raise InputError(f"--huber {huber:g}: a finite number above 0, in log10 units")
     say(f"reading {named(tables)}")
     opened = open_table(tables, rows, loss)
     folder = make_folder(Path(out))

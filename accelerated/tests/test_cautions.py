@@ -1,5 +1,8 @@
 """No wrong table is fitted without a word: tables with one defect each, and the words that name it."""
 
+import json
+import re
+
 import numpy as np
 import pandas
 import pytest
@@ -7,9 +10,21 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.commands.predict import predict_report
+from routelaws.accelerated.findings import resamples
 from routelaws.accelerated.findings.alike import differences, shorter_runs
 from routelaws.accelerated.findings.misfit import bend_in_size, beyond_seeds, outliers
+from routelaws.accelerated.findings.reproduction import gather
+from routelaws.accelerated.findings.rows import open_table
+from routelaws.accelerated.report import engine
+from routelaws.accelerated.report.engine import markdown
 from routelaws.conformance.plain.laws import Bounded
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Draw few bootstraps: what they give is no matter here."""
+    monkeypatch.setattr(resamples, "RESAMPLES", 20)
+
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES = (1e7, 3e7, 1e8, 3e8, 1e9)
@@ -113,6 +128,62 @@ def test_every_defect_is_named(tmp_path, defect, seed):
     frame = make_table(seed)
     name = spoil(frame, defect, np.random.default_rng(seed + 10))
     assert name in said(frame, tmp_path)
+
+
+def reproduced(frame, folder) -> str:
+    """Return the report of a table, without its figures."""
+    frame.to_csv(folder / "table.csv", index=False)
+    results, _ = gather(open_table(folder / "table.csv"))
+    return markdown(results, [])
+
+
+@pytest.mark.parametrize("defect", ["mixed budget", "two vocabularies", "cut short", "diverged", "a floor"])
+def test_reproduce_names_defects_too(tmp_path, defect):
+    frame = make_table(0)
+    name = spoil(frame, defect, np.random.default_rng(10))
+    text = reproduced(frame, tmp_path)
+    if defect == "a floor":  # is no difference of rows, and shows in where the law misses
+        assert "The misses bend with log N" in text
+    else:
+        assert name in text[: text.index("## What came out")]
+
+
+def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
+    text = reproduced(make_table(0), tmp_path)
+    assert "careful" not in text and "misses bend with log N, so" not in text
+
+
+def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
+    """One diverged run of S-BASE, and half of the runs with another vocabulary: said of one, and once for both."""
+    frame = make_table(0)
+    more = frame[frame["router_type"] == "Hash"].assign(router_type="S-Base", hyper_id=lambda f: f["hyper_id"] + 100)
+    frame = pandas.concat([frame, more], ignore_index=True)
+    frame.loc[frame["num_experts"] > 4, "vocab_size"] = 50_257
+    frame.loc[len(frame) - 1, "loss_validation"] = 2.5
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
+    assert main(["reproduce", str(path), "--huber", "0.001", "--out", str(tmp_path / "out")]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("caution")]
+    assert [line.partition(":")[0] for line in said] == ["caution (Hash, S-Base)", "caution (S-Base)"]
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "\n- Rows differ in vocab_size, of which the law knows nothing" in text
+    assert re.search(r"\n- \*\*S-BASE:\*\* .* far from the law \(hyper_id 124: loss 2.5", text)
+    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    [law] = [law for law in results["laws"] if law["router"] == "S-Base"]
+    by_hand = fit_table(path, huber=0.001)["fits"][1]
+    assert law["huber"]["coefficients"] == pytest.approx(by_hand["coefficients"])
+    assert law["coefficients"] == pytest.approx(by_hand["least_squares"])  # which the diverged run has spoilt
+    assert abs(law["huber"]["coefficients"]["a"] - LAW.a) < 0.005 < abs(law["coefficients"]["a"] - LAW.a)
+    for name, fit in (("least squares", law), ("Huber's sum", law["huber"])):
+        assert f"| S-BASE | {name} | {fit['coefficients']['a']:.4f} |" in text
+
+
+@pytest.mark.parametrize("huber", ["0", "-1", "inf", "nan"])
+def test_a_delta_that_is_none_is_one_clear_line(tmp_path, capsys, huber):
+    make_table(0).to_csv(tmp_path / "table.csv", index=False)
+    assert main(["reproduce", str(tmp_path / "table.csv"), "--huber", huber, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"routelaws: --huber {huber}: a finite number above 0, in log10 units\n"
 
 
 @pytest.mark.parametrize("seed", range(3))

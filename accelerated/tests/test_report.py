@@ -13,16 +13,20 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.findings import resamples
+from routelaws.accelerated.findings.router_fits import negative
 from routelaws.accelerated.findings.sweep_data import read_sweep
-from routelaws.accelerated.findings.sweep_findings import RouterLaw, SeedSpread, effective_size, spread_for
+from routelaws.accelerated.findings.sweep_findings import evaluation, spread_for
 from routelaws.accelerated.laws.fitting import fit_routed
-from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
-from routelaws.accelerated.laws.uncertainty import SlopeInterval, gain_interval, slope_interval
-from routelaws.accelerated.report import sections, sweep_report
-from routelaws.accelerated.report.sweep_report import write_report
+from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
+from routelaws.accelerated.report import engine
+from routelaws.accelerated.report.engine import write_report
+from routelaws.accelerated.report.figures import FIGURES, OF_A_SWEEP
+from routelaws.accelerated.report.rendering import render
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid
-from routelaws.accelerated.training.result_rows import read_rows, result_row, write_rows
+from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
@@ -117,17 +121,32 @@ def numbers(folder) -> dict:
     return json.loads((folder / "report.json").read_text(encoding="utf-8"), parse_constant=refuse)
 
 
+NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}  # as the paper spells them
+
+
+def rows_of(text: str, *first: str) -> list[list[str]]:
+    """Return the cells of the rows of Markdown tables that begin with these cells."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if tuple(row[: len(first)]) == first]
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Draw few bootstraps: what they give is no matter here."""
+    monkeypatch.setattr(resamples, "RESAMPLES", 20)
+
+
 @pytest.fixture
 def without_figures(monkeypatch):
     """Leave the figures out where they are not what is tested: they take most of the time."""
-    monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
+    monkeypatch.setattr(engine, "draw_all", lambda *_: [])
 
 
 def test_it_says_what_is_predicted_and_what_evaluation_sees():
     def words(**fields):
         router = {"dense": "Dense", "mixture_of_tokens": "MoT"}[fields.get("router", "dense")]
         run = SimpleNamespace(config=from_mapping(fields), router=router)
-        return sections._evaluation_words(SimpleNamespace(runs=[run]))
+        return render("evaluation.md.j2", {"sweep": evaluation([run])}).strip()
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
     assert words() == "Evaluation routes greedily, sees no later token and drops nothing."
@@ -193,7 +212,8 @@ def test_a_gain_that_other_documents_could_turn_round_is_none(tmp_path, without_
     write_report(folder)
     result = numbers(folder)
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"no, other documents could turn it round"}
-    assert "is below dense by more than the spread over seeds" in (folder / "report.md").read_text(encoding="utf-8")
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "HASH: lower at none of 3 sizes" in text and "other documents could turn it round" in text
 
 
 def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_figures):
@@ -227,7 +247,7 @@ def test_the_seed_spread_is_that_of_the_point_with_three_seeds(whole):
 
 def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
     def spread(router, width):
-        return SeedSpread(router, 1000, 8, [1, 2], [1.0, 1.0 + width], width, width / math.sqrt(2))
+        return {"router": router, "range": width}
 
     dense, own, other = spread("Dense", 0.02), spread("Hash", 0.01), spread("S-Base", 0.5)
     assert spread_for("Hash", [own, other]) == (0.01, False)
@@ -244,7 +264,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     result = numbers(folder)
     assert result["seed_spread"] == []
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
-    assert "how much of that is chance is not known" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "How much of a difference is chance is not known" in (folder / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("router", ["Hash", "S-Base"])
@@ -263,19 +283,13 @@ def test_slopes_and_gains_are_those_of_the_fit_to_all_seeds(whole, router):
         ends = [value if math.isfinite(value) else None for value in (slope.slope[i], slope.low[i], slope.high[i])]
         assert [law["slopes"][i][name] for name in ("slope", "low", "high")] == pytest.approx(ends)
         assert (law["slopes"][i]["negative"] == "yes") == bool(slope.high[i] < 0)
-        assert f"| **{law['slopes'][i]['negative']}** |" in text
         assert law["gains"][i]["log10"] == pytest.approx(gain.gain[i])
         ratio = 10 ** gain.gain[i]
         assert law["gains"][i]["percent"] == pytest.approx(100 * (ratio - 1))
-        assert f"| {int(n):,} | 1 → 32 | {gain.gain[i]:+.4f} |" in text and f"{100 * (ratio - 1):+.2f} %" in text
-        assert f"| {router} | {int(n):,} | {slope.slope[i]:+.4f} |" in text
-
-
-def test_the_effective_size_is_that_of_the_law():
-    size, experts = (v.ravel() for v in np.meshgrid([1e4, 1e5, 1e6], [1.0, 2.0, 8.0, 32.0]))
-    fit = fit_routed(size, experts, predict_loss(size, experts, LAWS["sinkhorn"]))
-    expected = effective_parameter_count(size, experts, LAWS["sinkhorn"])
-    assert effective_size(fit, size, experts) == pytest.approx(expected, rel=1e-4)
+        label = size_label(int(n))
+        _, said, gained = rows_of(text, NAMES[router], label)[:3]
+        assert said[5:] == [f"{slope.slope[i]:.4f}", f"{slope.low[i]:.4f} to {slope.high[i]:.4f}", "yes"]
+        assert gained[2:5] == ["1 → 32", f"{gain.gain[i]:.4f}", f"{100 * (ratio - 1):+.1f} %"]
 
 
 def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
@@ -287,8 +301,7 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     laws = {law["router"]: law for law in result["laws"]}
     assert all(slope["negative"] != "yes" for slope in laws["Hash"]["slopes"])
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "Hash with 32 experts is below dense by more than the spread over seeds" in text
-    assert re.search(r"at 0 of 3 sizes\. Not so at N = .*\+0\.\d+ nats, routing hurts", text)
+    assert re.search(r"HASH: lower at none of 3 sizes; not so at N = .*\+0\.\d+ nats, routing hurts", text)
     assert "the runs do not show that the slope is negative" in text
 
 
@@ -301,25 +314,30 @@ def test_a_gain_within_the_spread_is_no_gain(tmp_path, without_figures):
 
 def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     ends = [(-0.3, -0.2, -0.1), (-0.3, -0.2, 0.1), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (-math.inf, -math.inf, -0.1)]
-    low, slope, high = np.array(ends).T
-    interval = SlopeInterval(np.ones(5), slope, low, high, np.zeros(5, dtype=bool))
-    law = RouterLaw("Hash", 20, [1], [1, 2], [], None, slope=interval)
     unsure = "no, the interval reaches past 0"
     expected = ["yes", unsure, unsure, "no, it is positive", "yes in sign, no finite value"]
-    assert [law.verdict(i) for i in range(5)] == expected
+    assert [negative({"low": low, "value": slope, "high": high}) for low, slope, high in ends] == expected
 
 
-def test_figures_are_whole_and_the_same_each_time_and_change_no_settings(whole):
-    before, contents = dict(matplotlib.rcParams), {}
-    for path in sorted((whole / "figures").iterdir()):
-        contents[path.name] = path.read_bytes()
-        if path.suffix == ".png":
-            assert contents[path.name].startswith(b"\x89PNG") and len(contents[path.name]) > 20_000
-            width, height = struct.unpack(">II", contents[path.name][16:24])
-            assert width > 900 and height > 400
-    names = ("effective_size", "load", "loss", "training")
-    assert sorted(contents) == [name + ending for name in names for ending in (".png", ".svg")]
-    assert all(f"(figures/{name}.png)" in (whole / "report.md").read_text(encoding="utf-8") for name in names)
+def test_figures_are_whole_and_stand_in_the_report(whole):
+    names = sorted({*FIGURES, *OF_A_SWEEP} - {"k", "frequency", "utilisation", "transfer"})  # of other kinds of runs
+    assert sorted(path.name for path in (whole / "figures").iterdir()) == [
+        name + ending for name in names for ending in (".png", ".svg")
+    ]
+    for path in (whole / "figures").glob("*.png"):
+        content = path.read_bytes()
+        assert content.startswith(b"\x89PNG") and len(content) > 20_000
+        width, height = struct.unpack(">II", content[16:24])
+        assert width > 900 and height > 300
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\(figures/(\w+)\.svg\)", text)) == names
+    assert (whole / "report.html").read_text(encoding="utf-8").count("<figure>") == len(names)
+
+
+@pytest.mark.slow
+def test_figures_are_the_same_each_time_and_change_no_settings(whole):
+    before = dict(matplotlib.rcParams)
+    contents = {path.name: path.read_bytes() for path in (whole / "figures").iterdir()}
     matplotlib.rcParams["font.size"] = 31  # a reader's own style must neither be used nor lost
     write_report(whole)
     assert matplotlib.rcParams["font.size"] == 31
@@ -341,12 +359,15 @@ def test_the_load_is_that_of_the_last_evaluation(whole):
 
 def test_the_report_says_how_long_and_how_to_repeat_it(whole):
     text = (whole / "report.md").read_text(encoding="utf-8")
-    assert "Training took 11 min 5 s in 2 sessions, 2 runs at a time; reading the runs and fitting the law took" in text
+    assert (
+        "Training took 11 min 5 s in 2 sessions, 2 runs at a time; reading the runs and fitting the laws took" in text
+    )
     assert "The source code of the Python standard library, 819,200 training tokens per run" in text
     assert numbers(whole)["seconds"]["training"] == 665
     assert "routelaws sweep 'made up.toml' --out NEW_FOLDER" in text and "Not finished" not in text
     for run in numbers(whole)["runs"]:
-        assert f"| {run['hyper_id']} | {run['router']} | {run['experts']} | {run['N']:,} | {run['P']:,} |" in text
+        (row,) = [row for row in rows_of(text, str(run["hyper_id"])) if len(row) == 11]
+        assert row[1:5] == [NAMES.get(run["router"], "Dense"), str(run["experts"]), f"{run['N']:,}", f"{run['P']:,}"]
 
 
 def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
@@ -363,7 +384,9 @@ def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path):
     write_report(folder)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
     assert all("cannot be told apart with fewer than 4" in law["missing"] for law in result["laws"])
-    assert "No law for Hash: 3 different num_experts" in text and "dotted lines join them" in text
+    reason = result["laws"][0]["missing"]
+    assert text.count(reason) == 1 and f"no law for HASH and S-BASE: {reason}." in text  # said once, for both
+    assert "dotted lines join them" in text
     assert not (folder / "figures" / "effective_size.png").exists() and (folder / "figures" / "loss.png").exists()
 
 
@@ -371,7 +394,7 @@ def test_dense_runs_alone_get_a_report(tmp_path):
     folder = make_sweep(tmp_path / "sweep", finished=range(2), logs=False)
     write_report(folder)
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "2 of 35 runs are in" in text and "No routed run is in yet." in text
+    assert "2 of 35 runs are in" in text and "There is no routed run yet" in text
     assert list((folder / "figures").iterdir()) == []
 
 
@@ -395,7 +418,7 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
     assert law["status"] == "linear limit" and set(law["coefficients"].values()) == {None}
     assert {slope["negative"] for slope in law["slopes"]} == {"yes in sign, no finite value"}
     assert law["gains"][0]["percent"] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
-    assert "The best fit is the linear limit" in text and "has a sign and no size" in text
+    assert "The best fit is the linear limit" in text and "| yes in sign, no finite value |" in text
 
 
 @pytest.mark.parametrize(
@@ -414,6 +437,23 @@ def test_a_folder_that_cannot_be_reported_is_one_clear_line(tmp_path, spoil, say
     with pytest.raises(InputError, match=re.escape(says)) as caught:
         write_report(folder)
     assert "\n" not in str(caught.value) and not (folder / "report.md").exists()
+
+
+def test_a_sweep_of_eight_routers_and_no_law_says_why_once(tmp_path, without_figures):
+    """One E each: too few for the law. What holds for all routers is said once, and pairs are counted, not listed."""
+    routers = ("hash", "sinkhorn", "reinforce", "base", "quantile", "top_k", "expert_choice", "mixture_of_tokens")
+    base = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS}
+    runs = [from_mapping(base | {"d_model": width}) for width in (16, 32, 64)]
+    routed = base | {"experts": 8}
+    runs += [from_mapping(routed | {"router": r, "d_model": width}) for r in routers for width in (16, 32, 64)]
+    folder = make_sweep(tmp_path / "sweep", {"dense": LAWS["dense"]} | dict.fromkeys(routers, LAWS["hash"]), runs=runs)
+    write_report(folder)
+    text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
+    (reason,) = {law["missing"] for law in result["laws"]}
+    assert len(result["laws"]) == 8 and text.count(reason) == 1
+    assert "Of 28 pairs of routers" in text
+    sentences = [line for line in text.splitlines() if line and not line.startswith(("|", "- ", "  - ", "```"))]
+    assert len(sentences) == len(set(sentences))
 
 
 def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):

@@ -5,16 +5,17 @@ drawn and written is computed here from the law's formula in plain Python.
 """
 
 import math
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings import resamples
 from routelaws.accelerated.findings import sweep_findings as findings
 from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
-from routelaws.accelerated.report import figures, identified, sections, sweep_report
+from routelaws.accelerated.report import figures, training_figures
+from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.tables.table import RouterRows
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.conformance.plain.laws import Bounded
@@ -27,26 +28,16 @@ LAWS["S-Base"] = LAWS["S-Base"]._replace(
     a=LAWS["Hash"].a - 0.002 * math.log10(1.5), d=LAWS["Hash"].d + 0.03 * math.log10(1.5)
 )
 SEEDED, APART = ("Hash", SIZES[1], 8), 0.002  # the point with two seeds, and how far each is from the law in log10 L
-NAMES = {"Dense": "dense", "Hash": "hash", "S-Base": "sinkhorn"}
+ROUTERS = {"Dense": "dense", "Hash": "hash", "S-Base": "sinkhorn"}
+NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}
 STEPS = (100, 200, 300, 400)
 
 
 def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, seed: int) -> SweepRun:
     """Return a run of 400 steps of 16 sequences of 128 tokens; its log has 400 training losses and 4 evaluations."""
-    config = from_mapping(
-        dict(
-            router=NAMES[router],
-            experts=experts,
-            blocks=4,
-            heads=2,
-            vocab_size=512,
-            steps=400,
-            seed=seed,
-            batch_size=16,
-            sequence_length=128,
-            d_model=16 * 2 ** SIZES.index(size),
-        )
-    )
+    fields = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": 400, "batch_size": 16, "sequence_length": 128}
+    fields |= {"router": ROUTERS[router], "experts": experts, "d_model": 16 * 2 ** SIZES.index(size), "seed": seed}
+    config = from_mapping(fields)
     row = {
         "router_type": router,
         "dense_parameter_count": float(size),
@@ -54,6 +45,9 @@ def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, s
         "loss_validation": loss,
         "dropped_fraction": 0.25,
         "hyper_id": hyper_id,
+        "step": 400,
+        "k": 1,
+        "seed": seed,
         "tokens": 819_200.0,
         "total_parameter_count": size * (1.0 + 0.5 * experts),
         "learning_rate": 0.01,
@@ -84,23 +78,40 @@ def sweep():
     runs = [made_run(i, *fields) for i, fields in enumerate(runs)]
     frame = pandas.DataFrame([run.row for run in runs])
     selections = [RouterRows(router, frame[frame["router_type"].isin([router, "Dense"])], []) for router in LAWS]
-    return Sweep(None, "made up", [run.config for run in runs], runs, selections, [])
+    return Sweep(None, "made up", [run.config for run in runs], runs, selections, [], frame)
 
 
 @pytest.fixture(scope="module")
-def found(sweep):
-    return findings.find(sweep)
-
-
-@pytest.fixture(scope="module")
-def pictures(sweep, found, tmp_path_factory):
-    """Every figure by the name of the file that it would be written to."""
-    kept = {}
+def gathered(sweep):
+    """The results of the sweep, and its runs as any table has them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
-        assert figures.draw_all(tmp_path_factory.mktemp("figures"), sweep, found) == list(kept)
-    assert list(kept) == ["loss", "effective_size", "training", "load"]
-    return kept
+        patch.setattr(resamples, "RESAMPLES", 20)
+        return findings.gather_sweep(sweep)
+
+
+@pytest.fixture(scope="module")
+def results(gathered):
+    return gathered[0]
+
+
+@pytest.fixture(scope="module")
+def found(sweep, results):
+    return findings.find(sweep, results)
+
+
+@pytest.fixture(scope="module")
+def text(results, found):
+    """The report, without its figures."""
+    seconds = {"training": 1.0, "fitting": 1.0, "figures": 1.0}
+    return markdown(results, ["load"], found | {"seconds": seconds}, "report.json")
+
+
+@pytest.fixture(scope="module")
+def pictures(sweep, gathered, found):
+    """The figure of the loss, and those that only a sweep has."""
+    results, runs = gathered
+    drawn = {name: draw(results, sweep, found) for name, draw in figures.OF_A_SWEEP.items()}
+    return {"loss": figures.FIGURES["loss"](results, runs)} | drawn
 
 
 def losses_at(router: str, size: int, experts: int) -> list[float]:
@@ -132,47 +143,11 @@ def dark(line) -> float:
     return -sum(matplotlib.colors.to_rgb(line.get_color()))
 
 
-def test_the_loss_figure_draws_the_law_at_each_size_and_every_run(pictures):
-    panels = pictures["loss"].axes
-    assert [panel.get_title("left") or panel.get_title() for panel in panels] == list(LAWS)
-    assert panels[0].get_ylabel() == "validation loss (nats per token)"
-    for panel, (router, law) in zip(panels, LAWS.items(), strict=True):
-        assert panel.get_xlabel() == "experts E  (1 = dense)"
-        assert panel.get_xscale() == panel.get_yscale() == "log"
-        assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "2", "4", "8", "16", "32"]
-        assert list(panel.get_xticks()) == [1, 2, 4, 8, 16, 32]
-        lines = sorted(curves(panel), key=lambda line: -line.get_ydata()[0])
-        assert len(lines) == len(SIZES) and sorted(lines, key=dark) == lines  # the larger, the lower and the darker
-        for size, line in zip(SIZES, lines, strict=True):
-            x = line.get_xdata()
-            assert (x[0], x[-1]) == (1, 32) and close(line.get_ydata(), [law.loss(size, e) for e in x], 1e-5)
-        wanted = [(e, np.mean(losses_at(router, n, e))) for n in SIZES for e in (1, *COUNTS)]
-        assert close(drawn(panel, "o"), sorted(wanted))
+def test_the_loss_figure_has_a_dash_for_each_seed(pictures):
+    """What else it draws is that of `reproduce`, and tested there."""
+    for panel, router in zip(pictures["loss"].axes, LAWS, strict=True):
         seeds = sorted((8, loss) for loss in losses_at(*SEEDED)) if router == "Hash" else []
         assert len(drawn(panel, "_")) == len(seeds) and (not seeds or close(drawn(panel, "_"), seeds))
-        labels = [(text.get_text(), *text.xy) for text in panel.texts]
-        for (text, x, y), label, size in zip(labels, LABELS[::-1], SIZES[::-1], strict=True):
-            assert text == f"N = {label}" and x == 32 and close(y, law.loss(size, 32), 1e-5)
-
-
-def test_the_effective_size_figure_puts_every_run_on_the_dense_line(pictures):
-    panels = pictures["effective_size"].axes
-    for panel, (router, law) in zip(panels, LAWS.items(), strict=True):
-        assert panel.get_xlabel() == "effective parameter count  (parameters)" and panel.get_xscale() == "log"
-        assert close(drawn(panel, "s"), sorted((n, law.loss(n, 1)) for n in SIZES), 1e-5)
-        for size, label in zip(SIZES, LABELS, strict=True):
-            (line,) = (line for line in panel.lines if line.get_label() == f"N = {label}")
-            points = sorted(zip(line.get_xdata(), line.get_ydata(), strict=True))
-            wanted = [(law.worth(size, e), loss) for e in COUNTS for loss in losses_at(router, size, e)]
-            assert line.get_marker() == "o" and close(points, sorted(wanted), 1e-4)
-        ends = []
-        for line in curves(panel):
-            assert close(line.get_ydata(), [law.loss(n, 1) for n in line.get_xdata()], 1e-5)
-            ends.append((line.get_linestyle(), *line.get_xdata()))
-        solid, below, above = ends
-        assert solid == ("-", SIZES[0], SIZES[-1]) and below[0] == above[0] == "--"
-        assert below[1] <= below[2] == SIZES[0] and above[1] == SIZES[-1] < above[2]
-        assert close(above[2], law.worth(SIZES[-1], 32), 1e-4)
 
 
 def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pictures):
@@ -180,7 +155,7 @@ def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pi
     panels = figure.axes
     assert [panel.get_title("left") or panel.get_title() for panel in panels] == [f"N = {label}" for label in LABELS]
     assert panels[0].get_ylabel() == "loss (nats per token)"
-    names = {"dense": ("Dense", 1), "Hash, E = 32": ("Hash", 32), "S-Base, E = 32": ("S-Base", 32)}
+    names = {"dense": ("Dense", 1), "HASH, E = 32": ("Hash", 32), "S-BASE, E = 32": ("S-Base", 32)}
     (legend,) = figure.legends
     assert sorted(text.get_text() for text in legend.get_texts()) == sorted(names)
     for panel, size in zip(panels, SIZES, strict=True):
@@ -204,13 +179,13 @@ def test_the_training_figure_has_tokens_in_millions_and_the_losses_of_the_log(pi
 def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(sweep):
     runs = [run for run in sweep.runs if run.router == "Hash" and run.size == SIZES[1] and run.experts <= 8]
     less = sweep._replace(runs=runs, selections=sweep.selections[:1])
-    [(size, [chosen])] = figures._shown_runs(less)
+    [(size, [chosen])] = training_figures._shown_runs(less)
     assert (size, chosen.experts, chosen.config.seed) == (SIZES[1], 8, 42)
     [load] = findings.loads(less)
     assert (load.size, load.experts, load.seed) == (SIZES[1], 8, 42)
 
 
-def test_a_fair_share_is_one_of_all_narrow_experts(sweep):
+def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     """Eight experts cut in four are 32: one that takes a quarter of the tokens has eight times its share."""
     run = next(run for run in sweep.runs if (run.router, run.size, run.experts) == ("Hash", SIZES[1], 8))
     config = from_mapping(run.config.fields() | {"granularity": 4})
@@ -219,7 +194,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep):
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
     (load,) = findings.loads(fine)
     assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
-    figure = figures.load_figure(fine, SimpleNamespace(loads=[load]))
+    figure = training_figures.load_figure(results, fine, {"loads": [load]})
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
@@ -227,7 +202,7 @@ def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pi
     panels = pictures["load"].axes
     assert panels[0].get_ylabel() == "tokens, in units of a fair share"
     for panel, router in zip(panels, LAWS, strict=True):
-        assert (panel.get_title("left") or panel.get_title()) == f"{router}, N = 2.0M, E = 32"
+        assert (panel.get_title("left") or panel.get_title()) == f"{NAMES[router]}, E = 32"
         assert panel.get_xlabel() == "experts, busiest first"
         blocks = [[(i + 401) ** 2 for i in range(32)], [i + 401 for i in range(32)]]
         for i, (patch, block) in enumerate(zip(panel.patches, blocks, strict=True)):
@@ -242,8 +217,18 @@ def test_the_load_figure_has_fair_shares_busiest_first_of_the_last_evaluation(pi
 # What the report says.
 
 
-def test_comparison_spread_and_scatter(sweep, found):
-    said = findings.as_json(found)
+def cells(text: str, *first: str) -> list[list[str]]:
+    """Return the cells of the rows of Markdown tables that begin with these cells."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if tuple(row[: len(first)]) == first]
+
+
+@pytest.fixture(scope="module")
+def said(sweep, results, found):
+    return findings.as_json(sweep, results, found, {})
+
+
+def test_comparison_spread_and_scatter(said):
     high, low = losses_at(*SEEDED)
     [spread] = said["seed_spread"]
     assert (spread["router"], spread["size"], spread["experts"], spread["seeds"]) == (*SEEDED, [42, 43])
@@ -262,20 +247,22 @@ def test_the_mean_of_the_seeds_is_compared_and_each_seed_is_fitted(sweep):
     """The largest E of these runs is the point with two seeds."""
     runs = [run for run in sweep.runs if run.router == "Dense" or run.router == "Hash" and run.experts <= 8]
     frame = pandas.DataFrame([run.row for run in runs])
-    less = sweep._replace(runs=runs, selections=[RouterRows("Hash", frame, [])])
-    entries = findings.compare(less, less.selections[0], findings.seed_spreads(runs))
+    less = sweep._replace(runs=runs, selections=[RouterRows("Hash", frame, [])], frame=frame)
+    entries = findings.compare(less, less.selections[0], [])
     wanted = [np.mean(losses_at("Hash", size, 8)) for size in SIZES]
     assert close([entry.routed_loss for entry in entries], wanted) and {entry.experts for entry in entries} == {8}
-    law = findings.fit_law(less.selections[0])
-    assert (law.rows, law.expert_counts) == (13, [1, 2, 4, 8])
+    [law] = findings.gather_sweep(less)[0]["laws"]
+    assert (law["rows"], law["experts"]) == (13, [1, 2, 4, 8])
 
 
-def test_slopes_gains_and_cutoff_are_those_of_the_law(found):
-    for law in findings.as_json(found)["laws"]:
+def test_slopes_gains_and_cutoff_are_those_of_the_law(said):
+    for law in said["laws"]:
         truth = LAWS[law["router"]]
         assert law["rows"] == 18 + (law["router"] == "Hash") and law["status"] == "interior"
         assert close(list(law["coefficients"].values()), list(truth), 1e-4)
         assert close(law["N_cutoff"], truth.cutoff(), 1e-3)
+        reached = math.log10(truth.effective(32) / truth.E_start) / math.log10(truth.E_max / truth.E_start)
+        assert close(law["reached"], 100 * reached, 1e-3)
         for slope, size in zip(law["slopes"], SIZES, strict=True):
             assert slope["N"] == size and close(slope["slope"], truth.slope(size), 1e-4)
             assert slope["low"] <= slope["slope"] <= slope["high"]
@@ -286,96 +273,39 @@ def test_slopes_gains_and_cutoff_are_those_of_the_law(found):
             for end in ("low", "high"):
                 assert close(gain[f"percent_{end}"], 100 * (10 ** gain[end] - 1))
     square = 2 * APART**2 / 19  # the two seeds, of 19 runs
-    assert close(findings.as_json(found)["laws"][0]["rmsle"], math.sqrt(square), 1e-5)
+    assert close(said["laws"][0]["rmsle"], math.sqrt(square), 1e-5)
 
 
-def cells(text: str, first: str) -> list[list[str]]:
-    """Return the cells of the rows of a Markdown table that begin with a word."""
-    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [row for row in rows if row[0] == first]
-
-
-def test_the_text_of_the_law_has_the_numbers_of_the_law(sweep, found):
-    text = sections.law_section(found)
-    for name, *values in (row for field in Bounded._fields for row in cells(text, field)):
-        for value, law in zip(values, LAWS.values(), strict=True):
-            assert float(value.partition(" ± ")[0]) == pytest.approx(getattr(law, name), rel=1e-3)
-    [[_, *cutoffs]] = cells(text, "N_cutoff = 10^(−b/c)")
-    for value, law in zip(cutoffs, LAWS.values(), strict=True):
-        assert value == f"{law.cutoff():.2g} (outside the sizes trained)"
-    for router, law in LAWS.items():
-        slopes, gains = cells(text, router)[:3], cells(text, router)[3:]
-        assert [row[:3] for row in slopes] == [[router, f"{n:,}", f"{law.slope(n):+.4f}"] for n in SIZES]
-        for row, n in zip(gains, SIZES, strict=True):
-            gain = law.gain(n, 32)
-            assert row[:4] == [router, f"{n:,}", "1 → 32", f"{gain:+.4f}"]
-            assert row[5] == f"{100 * (10**gain - 1):+.2f} %"
-
-
-def test_the_summary_says_how_far_the_law_misses_and_how_far_seeds_scatter(sweep, found):
-    miss = 100 * (10 ** math.sqrt(2 * APART**2 / 19) - 1)
-    scatter = 100 * (10 ** (APART * math.sqrt(2)) - 1)
-    assert f"it misses the losses by {miss:.2g} % (root mean square)" in sweep_report._law(found)
-    said = " ".join(identified.open_questions(found.laws[0], findings.seed_scatter(found.spreads)))
-    assert f"fitted to by {miss:.2g} %" in said and f"seeds alone scatter by {scatter:.2g} %" in said
-    law = LAWS["Hash"]
-    times = law.cutoff() / SIZES[-1]
-    assert f"{float(f'{times:.1e}'):,.0f} times above the largest size" in said
-    reached = math.log10(law.effective(32) / law.E_start) / math.log10(law.E_max / law.E_start)
-    assert f"By this fit E = 32 brings {100 * reached:.0f} % of what any number of experts could" in said
-
-
-def test_the_sentence_of_the_outcome_has_the_largest_gain_first(sweep, found):
+def test_the_findings_have_the_largest_gain_first_and_the_scatter_of_seeds(text):
     for router, law in LAWS.items():
         gains = sorted(((law.loss(n, 1) - law.loss(n, 32)) for n in SIZES), reverse=True)
         shares = sorted((100 * (1 - law.loss(n, 32) / law.loss(n, 1)) for n in SIZES), reverse=True)
-        text = sweep_report._outcome(found, router)
-        assert f"{gains[0]:.4f} to {gains[-1]:.4f} nats lower ({shares[0]:.2f} % to {shares[-1]:.2f} %)" in text
-        assert "32 experts is below dense" in text and "at all 3 sizes" in text
+        said = f"by {gains[0]:.4f} to {gains[-1]:.4f} nats ({shares[0]:.2f} % to {shares[-1]:.2f} %)"
+        assert f"- {NAMES[router]}: lower at all 3 sizes, {said}." in text
+    miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
+    assert f"fitted to by at most {miss:.2g} %" in text and f"seed alone scatter by {scatter:.2g} %" in text
 
 
-def test_the_summary_says_what_was_trained(sweep):
-    text = sweep_report._what(sweep)
-    assert "34 small language models of 3 sizes (N = 10K, 120K and 2.0M parameters" in text
-    assert "dense and routed by Hash and S-Base with E = 2, 4, 8, 16, 32." in text
-    assert "In a routed model 50 % of the blocks hold E feed-forward networks" in text and "through one of them" in text
+def test_the_report_says_what_was_trained(text):
+    assert "34 language models of 3 sizes (N = 10K, 120K and 2.0M parameters" in text
+    assert "dense and routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text
+    assert "In a routed model 50 % of the blocks hold the experts, and each token passes through one of them" in text
 
 
-def test_the_table_of_loads_and_of_the_comparison(sweep, found):
-    text = sections.load_section(found, ["load"])
-    for router in LAWS:
-        for row, size in zip(cells(text, router), SIZES, strict=True):
-            squares = [(i + 401) ** 2 for i in range(32)]
-            assert row == [router, f"{size:,}", "32", f"{32 * max(squares) / sum(squares):.2f}", "0", "25.00 %"]
-    text = sections.helps_section(found, SimpleNamespace(runs=sweep.runs))
+def test_the_tables_of_loads_and_of_the_comparison(text):
+    loads, comparison = (text[text.index(head) :] for head in ("## Load of", "## Does routing help?"))
     for router, law in LAWS.items():
-        for row, n in zip(cells(text, router), SIZES, strict=True):
-            dense, routed = law.loss(n, 1), law.loss(n, 32)
-            assert row[1:8] == [
-                f"{n:,}",
-                f"{dense:.4f}",
-                "32",
-                f"{routed:.4f}",
-                f"{routed - dense:+.4f}",
-                "not known",
-                f"{100 * (routed / dense - 1):+.2f}",
-            ]
+        for size, label in zip(SIZES, LABELS, strict=True):
+            squares = [(i + 401) ** 2 for i in range(32)]
+            wanted = [NAMES[router], label, "32", f"{32 * max(squares) / sum(squares):.2f}", "0", "25.00 %"]
+            assert cells(loads, NAMES[router], label)[0] == wanted
+            dense, routed = law.loss(size, 1), law.loss(size, 32)
+            wanted = [f"{dense:.4f}", "32", f"{routed:.4f}", f"{routed - dense:+.4f}", "not known"]
+            row = cells(comparison, NAMES[router], label)[0]
+            assert row[2:8] == [*wanted, f"{100 * (routed / dense - 1):+.2f}"]
 
 
-def test_a_table_of_runs_has_N_P_and_minutes(sweep):
-    rows = sections.runs_section(sweep)
-    run = sweep.runs[-1]
-    wanted = [
-        str(run.hyper_id),
-        "S-Base",
-        "32",
-        "2,000,000",
-        "34,000,000",
-        "42",
-        "0.01",
-        "819,200",
-        f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}",
-        "",
-        "1 min 1 s",
-    ]
-    assert cells(rows, wanted[0])[-1] == wanted
+def test_a_table_of_runs_has_N_P_and_minutes(sweep, text):
+    run, loss = sweep.runs[-1], f"{LAWS['S-Base'].loss(SIZES[-1], 32):.4f}"
+    known = ["S-BASE", "32", "2,000,000", "34,000,000", "42", "0.01", "819,200", loss, "", "1 min 1 s"]
+    assert cells(text, str(run.hyper_id))[-1] == [str(run.hyper_id), *known]

@@ -8,8 +8,8 @@ from routelaws.accelerated.findings import router_fits as fits
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import predict_loss
-from routelaws.accelerated.report.reproduce.figures import FIGURES
-from routelaws.accelerated.report.reproduce.text import markdown
+from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.report.figures import FIGURES
 from routelaws.conformance.engine.released import released_file
 
 pytestmark = pytest.mark.released

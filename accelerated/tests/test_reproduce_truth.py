@@ -13,11 +13,12 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import ablations, rows, utilisation
+from routelaws.accelerated.findings import ablations, resamples, rows, utilisation
 from routelaws.accelerated.findings import router_fits as fits
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import Run
-from routelaws.accelerated.report.reproduce import figures, law_figures, laws_text, rows_text, runs_text, text
+from routelaws.accelerated.report import figures, law_figures
+from routelaws.accelerated.report.engine import markdown
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
 
 SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
@@ -70,7 +71,9 @@ def make_frame() -> pandas.DataFrame:
 def gathered(tmp_path_factory):
     path = tmp_path_factory.mktemp("truth") / "table.csv"
     make_frame().to_csv(path, index=False)
-    return gather(rows.open_table(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resamples, "RESAMPLES", 20)
+        return gather(rows.open_table(path))
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +93,14 @@ def results(gathered):
 
 
 @pytest.fixture(scope="module")
-def runs(gathered):
-    return gathered[1]
+def text(results):
+    """The report, without its figures."""
+    return markdown(results, [])
+
+
+def section(text: str, head: str) -> str:
+    """Return what stands under a heading."""
+    return text.split(f"\n## {head}\n")[1].split("\n## ")[0]
 
 
 def dense_loss(size: float) -> float:
@@ -427,7 +436,7 @@ def test_the_figure_of_the_law_in_compute(in_compute, results, pictures):
 
 def test_the_text_of_the_law_in_compute(in_compute, results):
     entry, _ = in_compute
-    text = runs_text.utilisation(results | {"utilisation": [entry]}, [])
+    text = section(markdown(results | {"utilisation": [entry]}, []), "One law for every kind of run")
     for name, truth in COMPUTE._asdict().items():
         (value,) = (line.split(" | ")[1] for line in text.splitlines() if line.startswith(f"| {name} | "))
         shown, _, ends = value.rstrip(" |").partition(" (")
@@ -473,7 +482,7 @@ def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
             assert close(each["measured_times"], each["measured"] / n)
             # By the power law of the dense runs, which is the law's own at E = 1.
             assert close(each["measured"], law.worth(n, e), 1e-3)
-        assert [(e["N"], e["E"]) for e in entry["worth"]] == [(n, e) for n in SIZES for e in (8, 128)]
+        assert [(e["N"], e["E"]) for e in entry["worth"]] == [(n, e) for n in SIZES for e in (8, 128, 256)]
 
 
 def test_the_dense_law(results):
@@ -578,45 +587,45 @@ def test_what_each_step_in_E_brings(results):
             assert close([point["percent"], point["low"], point["high"]], wanted)
 
 
-def test_the_text_has_the_numbers_of_the_law(results):
-    text = laws_text.coefficients(results, [])
+def test_the_text_has_the_numbers_of_the_law(text):
+    said = section(text, "Coefficients")
     for router, law in LAWS.items():
         for name, truth in law._asdict().items():
-            (row,) = cells(text, NAMES[router], name)[:1]
+            (row,) = cells(said, NAMES[router], name)[:1]
             assert float(row[2]) == pytest.approx(truth, rel=1e-2)
             low, high = map(float, row[3].split(" to "))
             assert low <= truth <= high
-    text = laws_text.slopes(results, [])
+    said = section(text, "Slopes and gains")
     for router, law in LAWS.items():
         for n, label in zip(SIZES, LABELS, strict=True):
-            slope, gain = cells(text, NAMES[router], label)
-            assert float(slope[3]) == pytest.approx(straight(*measured(router, n)), abs=6e-5)
-            assert float(slope[6]) == pytest.approx(law.slope(n), abs=6e-5)
+            slope, gain = cells(said, NAMES[router], label)
+            assert float(slope[2]) == pytest.approx(straight(*measured(router, n)), abs=6e-5)
+            assert float(slope[5]) == pytest.approx(law.slope(n), abs=6e-5)
             assert gain[2] == "1 → 256" and float(gain[3]) == pytest.approx(law.gain(n, 256), abs=6e-5)
             assert gain[4] == f"{100 * (10 ** law.gain(n, 256) - 1):+.1f} %"
-    text = laws_text.worth(results)
+    said = section(text, "What a routed model is worth")
     for router, law in LAWS.items():
         for n, label in zip(SIZES, LABELS, strict=True):
             for e in (8, 128):
-                (row,) = cells(text, NAMES[router], label, str(e))
+                (row,) = cells(said, NAMES[router], label, str(e))
                 assert row[3] == f"{law.loss(n, e):.4f}" and row[6] == f"{law.worth(n, e) / n:.1f}"
 
 
-def test_the_text_on_chance_and_pairs_has_the_scatter_of_the_seeds(results):
+def test_the_text_on_chance_and_pairs_has_the_scatter_of_the_seeds(results, text):
     scatter = 100 * (10 ** (APART * math.sqrt(2)) - 1)
-    assert f"a standard deviation of {scatter:.2g} % of the loss, from 2 runs at 1 point" in rows_text.method(results)
-    [row] = cells(runs_text.routers(results, []), "HASH less S-BASE", "15")
+    assert f"a standard deviation of {scatter:.2g} % of the loss, from 2 runs at 1 point" in text
+    [row] = cells(text, "HASH less S-BASE", "15")
     overall = results["pairs"][0]["overall"]
     assert row[2] == f"{overall['mean']:+.2f} %"
-    lines = cells(runs_text.every_pair(results), "HASH less S-BASE", LABELS[0], "32")
+    lines = cells(section(text, "Every pair of runs"), "HASH less S-BASE", LABELS[0], "32")
     one, other = (law.loss(SIZES[0], 32) for law in LAWS.values())
     assert lines[0][3:6] == [f"{one:.4f}", f"{other:.4f}", f"{one - other:+.4f}"]
     reach = T_1 * 2 * APART * math.log(10) * other
     assert lines[0][6] == f"± {reach:.4f}"
 
 
-def test_the_summary_has_the_gains_the_cutoffs_the_misses_and_who_is_lower(results):
-    said = {head: body for head, body in text.summary(results)}
+def test_the_summary_has_the_gains_the_cutoffs_the_misses_and_who_is_lower(results, text):
+    said = dict(re.findall(r"^- \*\*(.*?)\*\* (.*)$", section(text, "What came out"), re.MULTILINE))
     body = said["Routing lowers the loss at every size trained."]
     for router, law in LAWS.items():
         first, last = (f"{100 * (10 ** law.gain(n, 256) - 1):+.1f} %" for n in (SIZES[0], SIZES[-1]))
@@ -634,6 +643,18 @@ def test_the_summary_has_the_gains_the_cutoffs_the_misses_and_who_is_lower(resul
     assert [law["rmsle_percent"] for law in results["laws"]] == pytest.approx([miss, miss], rel=1e-4)
 
 
+def test_where_the_laws_miss_is_said_by_size(tmp_path):
+    """Three dense runs, the middle one 0.03 above a straight line in log10: the line is moved up by 0.01."""
+    frame = pandas.DataFrame({"dense_parameter_count": SIZES, "loss_validation": [3.0, 2.7 * 10**0.03, 2.43]})
+    frame = frame.assign(hyper_id=range(3), step=1, router_type="Dense", num_experts=1)
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    results, _ = gather(rows.open_table(tmp_path / "table.csv"))
+    wanted = [100 * (10**miss - 1) for miss in (-0.01, 0.02, -0.01)]
+    assert close([entry["percent"] for entry in results["dense"]["misses"]["sizes"]], wanted)
+    [row] = cells(section(markdown(results, []), "Where the laws miss"), "dense power law")
+    assert row[1:] == [f"{percent:+.2f} %" for percent in wanted]
+
+
 def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(results):
     for entry in results["utilisation"]:
         for kind in entry["kinds"]:
@@ -642,9 +663,9 @@ def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(resul
             assert close(kind["rmsle"], math.sqrt(statistics.mean(each**2 for each in logs)), 1e-4)
 
 
-def test_a_table_of_ones_own_is_fitted_with_every_seed(results):
+def test_a_table_of_ones_own_is_fitted_with_every_seed(results, text):
     assert not results["table"]["released"] and results["table"]["row_choice"] == "every seed"
-    assert "every seed, k = 1, the commonest routing frequency" in rows_text.rows(results)
+    assert "every seed, k = 1, the commonest routing frequency" in text
     assert results["rows"]["routers"] == {"Hash": 19, "S-Base": 19}
 
 
