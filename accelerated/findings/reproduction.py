@@ -7,7 +7,7 @@ from .forms import compare
 from .headlines import headlines
 from .pairs import compare_routers, doublings
 from .resamples import other_intervals
-from .router_fits import dense_law, other_rows, router_laws, transfer
+from .router_fits import dense_doubts, dense_law, other_rows, router_laws, transfer
 from .rows import (
     Run,
     Table,
@@ -53,7 +53,7 @@ def gather(table: Table, say=lambda line: None, huber: float | None = None, poin
         "seed_scatter": seed_scatter(runs, point),
     }
     say("dense power law")
-    results["dense"] = dense_law(table, good)
+    results["dense"] = dense_law(table, good) | dense_doubts(table, good)
     say("bounded law of each router, with intervals")
     results["laws"] = router_laws(table, results["dense"], huber)
     say("the same law on other rows, and by other intervals")

@@ -89,7 +89,7 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
             "intervals": dict(zip(names, found, strict=False)),
             "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
             "spare": fit.rows - len(COEFFICIENTS),
-            "coefficients_95_rough": _rough(fit),
+            "coefficients_95_rough": rough_reach(fit),
             "reached": _reached(fit.coefficients, top),
             "slopes": [
                 {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
@@ -129,7 +129,7 @@ def _misfit(selection: RouterRows, name: str, columns: tuple[np.ndarray, ...], l
     return {"misfit": found, "misses": {"sizes": sizes, "largest": largest[0] if largest else None}}
 
 
-def _rough(fit: RoutedFit) -> dict[str, float]:
+def rough_reach(fit: RoutedFit) -> dict[str, float]:
     """Return half of the rough 95 % interval of each coefficient, from the curvature at the optimum."""
     half = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
     return dict(zip(COEFFICIENTS, map(float, half), strict=True))
@@ -217,20 +217,12 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
     """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
 
     Returns:
-        {"rows", "sizes", "differences", "shorter", "missing"} and, where there is a law, "status", "rmsle", "alpha" and
-        "N_c" (value, low, high; N_c on a log scale), "line" and "misfit". With the paper's values where the table holds
-        the released runs.
+        {"rows", "sizes", "missing"} and, where there is a law, "status", "rmsle", "alpha" and "N_c" (value, low, high;
+        N_c on a log scale) and "line". With the paper's values where the table holds the released runs.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
     size, loss = (np.array([getattr(run, name) for run in dense], dtype=float) for name in ("size", "loss"))
-    frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
-    entry = {
-        "router": DENSE,
-        "rows": len(dense),
-        "sizes": sorted({run.size for run in dense}),
-        "differences": differences(frame),
-        "shorter": shorter_runs(frame),
-    }
+    entry = {"router": DENSE, "rows": len(dense), "sizes": sorted({run.size for run in dense})}
     try:
         fit = fit_dense(size, loss)
     except ValueError as error:
@@ -247,7 +239,7 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
         "rmsle_percent": percent(fit.rmsle),
         "alpha": {"value": alpha, "low": alpha - reach[0], "high": alpha + reach[0]},
         "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
-    } | _misfit(RouterRows(DENSE, frame, []), "dense", (size,), loss, fit)
+    }
     if table.released and table.loss_column == "loss_validation":
         by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
         entry["printed"] = {
@@ -256,6 +248,19 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
             "rmsle": float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2))),
         }
     return entry
+
+
+def dense_doubts(table: Table, runs: list[Run]) -> dict:
+    """Return what the dense runs differ in and, where they have a law, how it misses them, as `router_laws` does."""
+    dense = [run.hyper_id for run in usual(runs) if run.router == DENSE]
+    frame = table.last[table.last["hyper_id"].isin(dense)]
+    found = {"differences": differences(frame), "shorter": shorter_runs(frame)}
+    size, _, loss = columns_of(RouterRows(DENSE, frame, []), table.loss_column)
+    try:
+        fit = fit_dense(size, loss)
+    except ValueError:
+        return found
+    return found | _misfit(RouterRows(DENSE, frame, []), "dense", (size,), loss, fit)
 
 
 def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict:

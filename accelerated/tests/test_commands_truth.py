@@ -19,7 +19,7 @@ from routelaws.accelerated.commands.fit import fit_report, fit_table, print_fit
 from routelaws.accelerated.commands.predict import as_dict, predict_report, print_prediction
 from routelaws.accelerated.findings import estimates, law_fits
 from routelaws.accelerated.findings import router_fits as fits
-from routelaws.accelerated.findings import sweep_findings as findings
+from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.tables.table import RouterRows, select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, forgetful, held, quiet_interval
 
@@ -307,27 +307,29 @@ def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, with
     held(counts, tables, 0.8, forgetful(0.8, *design.shape))
 
 
-def test_plus_minus_of_a_sweep_holds_the_coefficients_as_often_as_it_says(monkeypatch):
-    """Half of a 95 % interval, in 700 tables of ten rows; slopes and gains, which take most of the time, aside."""
-    monkeypatch.setattr(findings, "slope_interval", lambda *_: None)
-    monkeypatch.setattr(findings, "gain_interval", lambda *_: None)
-    frame, tables = make_frame(FEW, np.zeros(len(FEW))), 700
-    counts = dict.fromkeys(Bounded._fields, 0)
+def rough_fit(log_loss: np.ndarray):
+    """Return a fit to the few rows, and half of the rough interval of each of its coefficients."""
+    fit = fit_routed(*np.array(FEW).T, 10**log_loss)
+    return fit, fits.rough_reach(fit)
+
+
+def test_plus_minus_of_a_sweep_holds_the_coefficients_as_often_as_it_says():
+    """Half of a 95 % interval, in 700 tables of ten rows."""
+    tables, counts = 700, dict.fromkeys(Bounded._fields, 0)
     for seed in range(tables):
-        frame["loss_validation"] = 10 ** noisy(LAW, FEW, 1e-5, seed)
-        law = findings.fit_law(RouterRows("Top-K", frame, []))
+        fit, reach = rough_fit(noisy(LAW, FEW, 1e-5, seed))
         for name, truth in LAW._asdict().items():
-            counts[name] += abs(getattr(law.fit.coefficients, name) - truth) <= law.reach[name]
+            counts[name] += abs(getattr(fit.coefficients, name) - truth) <= reach[name]
     held(counts, tables, 0.95, forgetful(0.95, len(FEW), 6))
 
 
 def test_plus_minus_of_a_sweep_is_students():
     log_loss = noisy(LAW, FEW, 1e-6, 3)
-    law = findings.fit_law(RouterRows("Top-K", make_frame(FEW, log_loss), []))
+    fit, reach = rough_fit(log_loss)
     for i, name in enumerate(Bounded._fields):
         wanted = quiet_interval(bounded_losses(FEW), lambda t, i=i: t[i], np.array(LAW), log_loss, 0.95)
-        value = getattr(law.fit.coefficients, name)
-        assert near((value, value - law.reach[name], value + law.reach[name]), wanted, 1e-2), name
+        value = getattr(fit.coefficients, name)
+        assert near((value, value - reach[name], value + reach[name]), wanted, 1e-2), name
 
 
 def test_the_dense_law_of_reproduce_holds_the_truth_as_often_as_it_says(monkeypatch):
