@@ -121,7 +121,7 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
 def advised(results: dict) -> dict:
     """Return results with the words on each recommendation beside its verdict: why, and by which rule."""
-    say = environment(results["size_labels"]).get_template("because.md.j2").module
+    say = environment().get_template("because.md.j2").module
     words = [
         {name: " ".join(getattr(say, name)(entry).split()) for name in ("rule", "because")}
         for entry in results["advice"]

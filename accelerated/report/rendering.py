@@ -5,6 +5,7 @@ list and of a caption, and leaves tables, headings and code as they are. A templ
 computed is in the results.
 """
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -22,12 +23,9 @@ MANY_PAIRS, MANY_GAPS, MANY_TWICE = 6, 12, 6
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 
 
-def environment(size_labels: dict[str, str] | None = None) -> jinja2.Environment:
-    """Return what renders the templates.
-
-    Args:
-        size_labels: what the report calls each N, by N as text.
-    """
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return what renders the templates."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=jinja2.StrictUndefined,
@@ -63,7 +61,7 @@ def environment(size_labels: dict[str, str] | None = None) -> jinja2.Environment
         "rough": words.rough_span,
         "router": words.router_cell,
         "share": words.share,
-        "size": lambda size: size_labels[str(int(size))],
+        "size": size,
         "span": words.span,
         "status": words.status,
         "whole": lambda value: f"{int(value):,}",
@@ -72,8 +70,14 @@ def environment(size_labels: dict[str, str] | None = None) -> jinja2.Environment
 
 
 def render(name: str, values: dict) -> str:
-    """Return a template filled in with values, as Markdown; "size_labels" of these names the sizes."""
-    return flow(environment(values.get("size_labels")).get_template(name).render(values))
+    """Return a template filled in with values, as Markdown."""
+    return flow(environment().get_template(name).render(values))
+
+
+@jinja2.pass_context
+def size(context, number: float) -> str:
+    """Return what the report calls an N."""
+    return context["size_labels"][str(int(number))]
 
 
 BLOCKS = ("|", "#", "- ", "![", ">")

@@ -215,7 +215,7 @@ def test_every_number_of_the_tables_is_in_the_results(whole):
 
 def test_templates_do_no_arithmetic():
     """What is written was computed before and is in the results: templates only compare and format."""
-    env = rendering.environment({})
+    env = rendering.environment()
     sums = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow)
     for name in env.list_templates():
         source = env.loader.get_source(env, name)[0]
