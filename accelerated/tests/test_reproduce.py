@@ -213,6 +213,21 @@ def test_every_number_of_the_tables_is_in_the_results(whole):
     assert strangers(text + "| one that is not there | 0.1234567 |\n", results) == ["0.1234567"]
 
 
+def test_what_was_measured_and_what_the_law_says_stand_under_their_own_heads(whole):
+    text, results = (whole / "report.md").read_text(encoding="utf-8"), results_of(whole)
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    for law in results["laws"]:
+        name = {"Hash": "HASH", "S-Base": "S-BASE"}[law["router"]]
+        for measured, own in zip(law["measured_slopes"], law["slopes"], strict=True):
+            row = [name, results["size_labels"][str(own["N"])], f"{measured['slope']:.4f}"]
+            row += [f"{measured['low']:.4f} to {measured['high']:.4f}", f"{measured['law']:.4f}", f"{own['value']:.4f}"]
+            assert row + [f"{own['low']:.4f} to {own['high']:.4f}", own["negative"]] in lines
+        for e in law["worth"]:
+            row = [name, results["size_labels"][str(e["N"])], str(e["E"]), f"{e['loss']:.4f}", words.count(e["value"])]
+            row += [f"{words.count(e['low'])} to {words.count(e['high'])}", f"{e['times']:.1f}"]
+            assert row + [words.count(e["measured"]), f"{e['measured_times']:.1f}"] in lines
+
+
 def test_templates_do_no_arithmetic():
     """What is written was computed before and is in the results: templates only compare and format."""
     env = rendering.environment()
