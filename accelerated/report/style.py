@@ -142,9 +142,13 @@ def plain_ticks(panel, low: float, high: float) -> None:
 
 def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -> None:
     """Put ticks at `steps` of each decade between two ends of a logarithmic x axis, thinned to what can be read."""
+    from matplotlib.ticker import MaxNLocator
+
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-    ticks = ticks[:: 1 + (len(ticks) - 1) // most]
+    if len(ticks) < 2:  # an axis so short that none of these lies on it
+        ticks = [tick for tick in MaxNLocator(3).tick_values(low, high) if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // most))]
     panel.minorticks_off()
     panel.set_xticks(ticks, [name(tick) for tick in ticks])
 

@@ -147,6 +147,7 @@ def test_the_report_is_whole(whole):
     links = re.findall(r"\(#([\w-]+)\)", text)
     assert set(links) <= set(map(rendering.anchor, heads)) and len(links) >= len(heads) - 2
     assert len(re.findall(r"^- \*\*", text[: text.index("## Contents")], re.MULTILINE)) >= 5
+    assert [line for line in text.splitlines() if line.endswith((",", ";")) or line.startswith((",", ";", "."))] == []
     drawn = set(re.findall(r"\(figures/(\w+)\.svg\)", text))
     assert drawn == set(figures.FIGURES)
     for name in drawn:

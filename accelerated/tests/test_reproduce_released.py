@@ -248,6 +248,7 @@ def test_verdicts_and_words(results):
         "frequency": "supported",
     }
     text = markdown(results, list(FIGURES))
+    assert [line for line in text.splitlines() if line.endswith((",", ";"))] == []  # no sentence is torn apart
     assert "Every printed constant lies inside the interval of our fit" in text
     assert "Routing lowers the loss at every size trained" in text and "It helps less as models grow" in text
     for words in ("N_cutoff does not follow from the printed table", "Curation Corpus with HASH", "S-BASE 783B"):
