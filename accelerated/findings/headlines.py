@@ -5,6 +5,7 @@ The rules are our choice and stand beside each number below. Words are those of 
 
 import math
 
+from .forms import FINAL
 from .utilisation import MAIN, PLAIN
 
 BAD, EXACT = 5.0, 1e-6
@@ -59,7 +60,7 @@ def headlines(results: dict) -> dict:
         "bounded_best": all(
             entry["missing"] is None and entry["leave_one_size_out"]["verdict"] == "best"
             for entry in results["forms"]
-            if entry["law"] == "routed-bounded"
+            if entry["law"] == FINAL
         ),
     } | _kinds([entry for entry in results["utilisation"] if entry["missing"] is None])
 
@@ -102,7 +103,7 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     worst = max(law["rmsle_percent"] for law in laws)
     by_law = None if scatter is None else worst > CHANCE * scatter["percent"]
     kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
-    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == "routed-bounded"]
+    own = [entry["leave_one_size_out"] for entry in forms if entry["law"] == FINAL]
     unseen = [score["rmsle_percent"] for score in own if score and score["rmsle_percent"] is not None]
     bent = [law["router"] for law in laws if law["misfit"].bend is not None and law["misfit"].bend.test.p < CLEAR]
     return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}

@@ -21,6 +21,7 @@ from ..tables.table import DENSE, RouterRows
 from . import paper
 from .alike import differences, shorter_runs
 from .estimates import LEVEL, line, percent
+from .forms import FINAL
 from .law_fits import is_known, misfit_of
 from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
@@ -106,7 +107,7 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
             ],
         }
     )
-    entry |= _misfit(selection, "routed-bounded", (size, experts), loss, fit)
+    entry |= _misfit(selection, FINAL, (size, experts), loss, fit)
     if huber is not None:
         entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
