@@ -10,7 +10,7 @@ from .style import (
     colour_of,
     count_label,
     curve_of,
-    dot,
+    dots,
     label_ends,
     log_ticks,
     loss_axis,
@@ -54,7 +54,7 @@ def loss_figure(results: dict, runs: list[Run]):
                 panel.plot(at, means, color=shade, linewidth=1.1, linestyle=":")
             ends[-1].append((fine[-1], line[-1], size_name(results, size), colour))
             for e, mean in zip(at, means, strict=True):
-                dot(panel, e, mean, INK if e == 1 else shade)
+                dots(panel, e, mean, INK if e == 1 else shade, size=5.5)
                 _seeds(panel, e, groups[size, e])
         log_ticks(panel, counts)
         span = max(counts[-1] / counts[0], 2)
@@ -132,16 +132,11 @@ def effective_figure(results: dict, runs: list[Run]):
             reach += list(worth)
             for e, x, loss in zip(at, worth, losses, strict=True):
                 if e == 1:
-                    dot(panel, x, loss, INK, marker="s", label="dense" if i == 0 else None)
+                    dots(panel, x, loss, INK, "s", "dense" if i == 0 else None, 5.5)
                 else:
                     first = e == min(at[at[0] == 1 :])
-                    dot(
-                        panel,
-                        x,
-                        loss,
-                        size_shade(colour, i, len(sizes)),
-                        label=f"N = {size_name(results, size)}" if first else None,
-                    )
+                    label = f"N = {size_name(results, size)}" if first else None
+                    dots(panel, x, loss, size_shade(colour, i, len(sizes)), "o", label, 5.5)
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
         at = np.geomspace(low, high, 50)
@@ -172,29 +167,11 @@ def slopes_figure(results: dict, runs: list[Run]):
         _whiskers(panels[0], at, entries, "slope", colour)
         if all(entry["law"] is not None for entry in entries):
             panels[0].plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
-        panels[0].plot(
-            at,
-            [entry["slope"] for entry in entries],
-            "o",
-            color=colour,
-            markersize=6,
-            markeredgecolor="white",
-            label=router_name(law["router"]),
-            zorder=3,
-        )
+        dots(panels[0], at, [entry["slope"] for entry in entries], colour, label=router_name(law["router"]))
         if law in fitted:
             at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
             _whiskers(panels[1], at, law["slopes"], "value", colour)
-            panels[1].plot(
-                at,
-                [entry["value"] for entry in law["slopes"]],
-                "o-",
-                color=colour,
-                markersize=6,
-                linewidth=1.3,
-                markeredgecolor="white",
-                zorder=3,
-            )
+            dots(panels[1], at, [entry["value"] for entry in law["slopes"]], colour, line=1.3)
     sizes = sorted({n for law in laws for n in law["sizes"]})
     for panel in panels:
         panel.axhline(0, color="#bbbbbb", linewidth=1.0)
@@ -255,15 +232,8 @@ def forms_figure(results: dict, runs: list[Run]):
                 if entry["router"] == router and entry[key]["rmsle"] is not None
             ]
             offset = min(0.16, 0.7 / len(routers)) * (routers.index(router) - (len(routers) - 1) / 2)
-            panel.plot(
-                [x for x, _ in shown],
-                [y - offset for _, y in shown],
-                "o",
-                color=colour_of(results, router),
-                markersize=7,
-                markeredgecolor="white",
-                label=router_name(router),
-            )
+            x, y = [x for x, _ in shown], [y - offset for _, y in shown]
+            dots(panel, x, y, colour_of(results, router), label=router_name(router), size=7)
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
         panel.set_xlim(0, None)
@@ -359,28 +329,11 @@ def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float
     if interval["low"] < ends[0]:
         panel.plot(ends[0], height, "<", color=colour, markersize=7, clip_on=False)
     if np.isfinite(interval["value"]):
-        panel.plot(
-            interval["value"],
-            height,
-            "o",
-            color=colour,
-            markersize=7,
-            markeredgecolor="white",
-            zorder=3,
-            label=router_name(law["router"]),
-        )
+        dots(panel, interval["value"], height, colour, label=router_name(law["router"]), size=7)
     if "printed" in law:
-        panel.plot(
-            _printed(law, name),
-            height - 0.27,
-            "D",
-            color="white",
-            markeredgecolor=INK,
-            markersize=5,
-            markeredgewidth=1.2,
-            zorder=4,
-            label="printed in the paper",
-        )
+        open_mark = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.2, "zorder": 4}
+        label = "printed in the paper"
+        panel.plot(_printed(law, name), height - 0.27, "D", color="white", markersize=5, label=label, **open_mark)
 
 
 def _printed(law: dict, name: str) -> float:

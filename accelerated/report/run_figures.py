@@ -7,6 +7,7 @@ from .style import (
     DASHED,
     INK,
     colour_of,
+    dots,
     label_ends,
     log_ticks,
     loss_axis,
@@ -198,7 +199,7 @@ def k_figure(results: dict, runs: list[Run]):
         ]
         for name, points, colour, key in lines:
             at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
-            panel.plot(at, losses, "o-", color=colour, markersize=6, markeredgecolor="white", linewidth=1.4)
+            dots(panel, at, losses, colour, line=1.4)
             for x, y, point in zip(at, losses, points, strict=True):
                 text = f"k = {point[key]}" if key == "k" else f"×{point[key]:g}"
                 panel.annotate(
@@ -243,7 +244,7 @@ def frequency_figure(results: dict, runs: list[Run]):
             counts = sorted({other["E"] for other in here if other["router"] == cell["router"]})
             colour = size_shade(colour_of(results, cell["router"]), counts.index(cell["E"]), len(counts))
             at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
-            panel.plot(at, losses, "o-", color=colour, markersize=6, markeredgecolor="white", linewidth=1.4)
+            dots(panel, at, losses, colour, line=1.4)
             name = f"{router_name(cell['router'])}, E = {cell['E']}"
             ends.append((at[-1], losses[-1], name, colour_of(results, cell["router"])))
         values = sorted({point["R"] for cell in here for point in cell["points"]})

@@ -103,19 +103,13 @@ def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
     return tuple(1 - strength * (1 - part) for part in to_rgb(colour))
 
 
-def dot(panel, x: float, y: float, colour, marker: str = "o", label: str | None = None) -> None:
-    panel.plot(
-        x,
-        y,
-        marker,
-        color=colour,
-        markersize=5.5,
-        markeredgecolor="white",
-        markeredgewidth=0.7,
-        zorder=3,
-        label=label,
-        linestyle="none",
-    )
+def dots(
+    panel, x, y, colour, marker: str = "o", label: str | None = None, size: float = 6.0, line: float = 0.0
+) -> None:
+    """Draw points with a white rim, and a line through them if it has a width."""
+    style = {"linestyle": "-", "linewidth": line} if line else {"linestyle": "none"}
+    rim = {"markeredgecolor": "white", "markeredgewidth": 0.8}
+    panel.plot(x, y, marker=marker, color=colour, markersize=size, label=label, zorder=3, **rim, **style)
 
 
 def log_ticks(panel, values: list[int]) -> None:
