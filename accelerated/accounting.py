@@ -25,6 +25,12 @@ ROUTER_TYPES = {
 """From the name of a router here to its `router_type` in a table of results; the released one has the first four."""
 
 
+ACTIVATIONS = ("gelu", "relu", "swiglu")
+"""Nonlinearities of an FFN. SwiGLU (Shazeer 2020, arXiv 2002.05202) multiplies silu(x · up) by x · linear."""
+
+POSITIONS = ("relative", "rotary")
+"""How attention knows positions: by a key projection of distances, or by turning queries and keys (RoPE)."""
+
 ROUNDING = 1e-3
 """How far a routing frequency may be from a fraction that it stands for, relatively: 0.0833 is 1/12."""
 
@@ -109,6 +115,10 @@ def count(
     group_size: int | None = None,
     vocab_size: int = TABLE_VOCAB_SIZE,
     sequence_length: int = TABLE_SEQUENCE_LENGTH,
+    activation: str = "gelu",
+    positions: str = "relative",
+    output_norm: bool = False,
+    learned_temperature: bool = False,
 ) -> Accounting:
     """Count the parameters and the FLOPs of a model.
 
@@ -127,6 +137,10 @@ def count(
         group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, which costs what a dense FFN costs.
         vocab_size: V, for the output layer's FLOPs.
         sequence_length: S, for the attention's FLOPs.
+        activation: of all FFNs; "swiglu" has another number of weights.
+        positions: "relative" or "rotary".
+        output_norm: LayerNorm on the output of routed layers.
+        learned_temperature: of a Mixture of Tokens.
 
     Returns:
         `Accounting`.
@@ -135,11 +149,13 @@ def count(
         ValueError: an unknown router_type, a number out of range, or R * L not whole.
     """
     _check(router_type, num_experts, k, flop_increase, granularity, group_size)
+    _check_options(router_type, activation, positions, output_norm, learned_temperature)
     d, a = d_model, num_heads * kqv_size
-    attention = 5 * d * a
-    ffn = 8 * d * d
+    rotary, S = positions == "rotary", sequence_length
+    attention = (4 if rotary else 5) * d * a
+    ffn = (9 if activation == "swiglu" else 8) * d * d
     dense = num_blocks * (attention + ffn + 4 * d)
-    attention_flops = 10 * d * a + 6 * sequence_length * a + 3 * sequence_length * num_heads
+    attention_flops = 2 * attention + ((4 * S + 6) if rotary else 6 * S) * a + 3 * S * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
     if router_type == "Dense":
         num_experts = k = flop_increase
@@ -148,8 +164,9 @@ def count(
     routed = routed_blocks(num_blocks, routing_frequency)
     router = d * num_experts * granularity
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
-    total = dense + routed * ((num_experts - 1) * ffn + router + baseline)
-    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn)
+    norm, temperatures = 2 * d * output_norm, 2 * learned_temperature
+    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + norm + temperatures)
+    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + 5 * d * output_norm)
     if router_type == "MoT":
         flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
@@ -177,3 +194,14 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
         raise InputError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
     if group_size is not None and group_size < 1:
         raise InputError(f"group_size is {group_size}; at least 1 is needed")
+
+
+def _check_options(router_type, activation, positions, output_norm, learned_temperature) -> None:
+    """Raise InputError where an option is unknown, or of another kind of model."""
+    for name, value, allowed in (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS)):
+        if value not in allowed:
+            raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+    if output_norm and router_type == "Dense":
+        raise InputError("output_norm is True; a dense model has no routed layers")
+    if learned_temperature and router_type != "MoT":
+        raise InputError("learned_temperature is True; it is an option of MoT")

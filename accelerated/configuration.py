@@ -9,9 +9,10 @@ import dataclasses
 import math
 import warnings
 
-from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
+from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
 from .errors import InputError, _check_k
 from .experts import DROP_ORDERS
+from .routers.mixture_of_tokens import EMITS
 from .routers.sinkhorn import GATES
 from .routers.top_k import NORMALISATIONS
 
@@ -37,6 +38,9 @@ OBJECTIVES = ("causal", "masked")
 GROUPINGS = ("position", "sequence")
 """Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
 (mixture_of_tokens)."""
+
+LAYOUTS = ("spread", "upper")
+"""Which blocks are routed: every 1/R-th one, or the last R L."""
 
 DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
 """Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
@@ -66,6 +70,9 @@ OPTIONS_OF = {
     "group_size": GROUPED,
     "temperature": ("mixture_of_tokens",),
     "one_hot": ("mixture_of_tokens",),
+    "emit": ("mixture_of_tokens",),
+    "learned_temperature": ("mixture_of_tokens",),
+    "output_norm": tuple(router for router in ROUTERS if router != "dense"),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
 """Which routers an option is for. Elsewhere it has to keep its default."""
@@ -126,6 +133,14 @@ class ModelConfig:
         mask_rate: Of the masked objective: the share of each sequence that is hidden; a fixed number of tokens, drawn
             at random.
         mask_token: Of the masked objective: the token id that stands where a token is hidden.
+        activation: Of experts and dense FFNs: gelu, relu or swiglu, whose three matrices have width 3d and not 4d.
+        positions: How attention knows positions: relative (a key projection of distances) or rotary (queries and keys
+            are turned).
+        layout: Which blocks are routed, or wide: every 1/R-th (spread) or the last R L (upper).
+        output_norm: LayerNorm on what a routed layer adds to the residual stream.
+        emit: Of mixture_of_tokens: give outputs back by the weights of the mixing, or by a softmax over the experts.
+        learned_temperature: Of mixture_of_tokens: learn two factors on the temperature in each block, of mixing and of
+            giving back.
 
     Raises:
         ValueError: the combination means no model; the message names the field and what is allowed.
@@ -165,6 +180,12 @@ class ModelConfig:
     objective: str = "causal"
     mask_rate: float = 0.15
     mask_token: int = 0
+    activation: str = "gelu"
+    positions: str = "relative"
+    layout: str = "spread"
+    output_norm: bool = False
+    emit: str = "mixing"
+    learned_temperature: bool = False
 
     def __post_init__(self):
         for name in (
@@ -186,6 +207,10 @@ class ModelConfig:
             ("grouping", GROUPINGS),
             ("drop_order", DROP_ORDERS),
             ("objective", OBJECTIVES),
+            ("activation", ACTIVATIONS),
+            ("positions", POSITIONS),
+            ("layout", LAYOUTS),
+            ("emit", EMITS),
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -203,15 +228,23 @@ class ModelConfig:
                     f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
                     "ones only with flop_increase above 1"
                 )
+            if self.flop_increase == 1 and self.layout != "spread":
+                raise InputError(
+                    f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1"
+                )
         else:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
-            routed_blocks(self.blocks, self.routing_frequency)
-            if abs(self.routing_frequency * self.period - 1) > ROUNDING:
-                raise InputError(
-                    f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number"
-                )
-            object.__setattr__(self, "routing_frequency", 1 / self.period)
+            object.__setattr__(self, "routing_frequency", self._whole_frequency())
+
+    def _whole_frequency(self):
+        """Return the fraction that R stands for: R L, the number of routed blocks, and 1/R of spread ones are whole."""
+        routed = routed_blocks(self.blocks, self.routing_frequency)
+        if self.layout == "upper":
+            return routed / self.blocks
+        if abs(self.routing_frequency * self.period - 1) > ROUNDING:
+            raise InputError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
+        return 1 / self.period
 
     def _check_options(self):
         """Check that no option of another router is given."""
@@ -239,6 +272,8 @@ class ModelConfig:
             if self.d_model % self.heads:
                 raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.heads)
+        if self.positions == "rotary" and self.kqv_size % 2:
+            raise InputError(f"kqv_size is {self.kqv_size}; it has to be even for rotary positions, which turn pairs")
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
         for name in FILLED_IN:
@@ -277,8 +312,9 @@ class ModelConfig:
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
-        if 4 * self.d_model % self.granularity:
-            raise InputError(f"granularity is {self.granularity}; it has to divide 4 d_model = {4 * self.d_model}")
+        if self.ffn_width % self.granularity:
+            times = self.ffn_width // self.d_model
+            raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.router == "reinforce" and self.d_model < 8:
             raise InputError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
         if self.router == "top_k":
@@ -329,8 +365,13 @@ class ModelConfig:
         return {name: None if name in usual and usual[name] == value else value for name, value in own.items()}
 
     @property
+    def ffn_width(self) -> int:
+        """f of a dense FFN, 4d, or 3d of SwiGLU; an expert has a G-th of it."""
+        return (3 if self.activation == "swiglu" else 4) * self.d_model
+
+    @property
     def period(self) -> int:
-        """1/R: every how many blocks one is routed."""
+        """1/R: every how many blocks one is routed, where they are spread."""
         return round(1 / self.routing_frequency)
 
     @property
@@ -364,12 +405,17 @@ class ModelConfig:
         return self.router == "quantile" or self.bias_rate > 0
 
     def is_routed(self, block: int) -> bool:
-        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
-        return self.router != "dense" and (block + 1) % self.period == 0
+        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0, or i >= L - n_r for the layout "upper"."""
+        return self.router != "dense" and self._is_special(block)
 
     def is_wide(self, block: int) -> bool:
         """Whether block i of a dense model has the wider FFN; the same blocks as are routed in a routed model."""
-        return self.num_wide > 0 and (block + 1) % self.period == 0
+        return self.num_wide > 0 and self._is_special(block)
+
+    def _is_special(self, block):
+        if self.layout == "upper":
+            return block >= self.blocks - routed_blocks(self.blocks, self.routing_frequency)
+        return (block + 1) % self.period == 0
 
     def accounting(self, sequence_length: int) -> Accounting:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
@@ -387,4 +433,8 @@ class ModelConfig:
             group_size=self.group_size,
             vocab_size=self.vocab_size,
             sequence_length=sequence_length,
+            activation=self.activation,
+            positions=self.positions,
+            output_norm=self.output_norm,
+            learned_temperature=self.learned_temperature,
         )

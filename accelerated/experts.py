@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .accounting import ACTIVATIONS
 from .errors import InputError
 from .notation import canonical_zero, one_hot
 
@@ -178,12 +179,49 @@ def gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=True)
 
 
-def expert_ffn(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
-    """Return GELU(x · up) · down: up [d, f], down [f, d], x [..., d] -> [..., d].
+def silu(x: jax.Array) -> jax.Array:
+    """Return x σ(x) = x / (1 + exp(−x)), written so that nothing overflows."""
+    return jax.nn.silu(x)
 
-    Differs from the reference: also for a batch of experts: up [E, d, f], down [E, f, d], x [E, C, d].
+
+def expert_ffn(
+    up: jax.Array, down: jax.Array, x: jax.Array, *, activation: str = "gelu", linear: jax.Array | None = None
+) -> jax.Array:
+    """Return φ(x · up) · down, and for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+
+    Args:
+        up: [d, f].
+        down: [f, d].
+        x: [..., d].
+        activation: one of `accounting.ACTIVATIONS`.
+        linear: [d, f], for SwiGLU and for no other.
+
+    Returns:
+        [..., d].
+
+    Raises:
+        ValueError: the activation is unknown, or `linear` is missing or not wanted.
+
+    Differs from the reference: also for a batch of experts: up and linear [E, d, f], down [E, f, d], x [E, C, d].
     """
-    return gelu(x @ up) @ down
+    return _activated(x @ up, activation, None if linear is None else x @ linear) @ down
+
+
+def _activated(hidden, activation, linear):
+    """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if (linear is None) == (activation == "swiglu"):
+        given = "missing" if linear is None else "given"
+        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
+    if activation == "gelu":
+        return gelu(hidden)
+    return jax.nn.relu(hidden) if activation == "relu" else silu(hidden) * linear
+
+
+def _matrices(params: dict) -> dict:
+    """Return the matrices of all experts: up, down and, where there is one, linear."""
+    return {name: params[name] for name in ("up", "down", "linear") if name in params}
 
 
 @jax.custom_vjp
@@ -262,11 +300,12 @@ def routed_ffn(
     order: str = "choice",
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
+    activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}.
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d]; rows without an assignment that asks are not read.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
@@ -275,13 +314,14 @@ def routed_ffn(
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
             tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
         ValueError: c <= 0; `params` lacks up or down, or its shapes and those of x, expert and gate do not fit each
-            other; or see `dispatch`.
+            other; or see `dispatch` and `expert_ffn`.
 
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
     output of its token NaN, with or without a slot.
@@ -298,7 +338,7 @@ def routed_ffn(
     slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
     if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
-        return RoutedOutput(_dropless(params, x, expert, gate, asked), none)
+        return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
     # PLACE
     capacity = slots
     if asked is not None:
@@ -308,7 +348,8 @@ def routed_ffn(
     row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
     buffers = _permute_rows(x, placement.token.reshape(-1), row)
     # RUN
-    outputs = expert_ffn(params["up"], params["down"], buffers.reshape(num_experts, slots, -1))
+    buffers = buffers.reshape(num_experts, slots, -1)
+    outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
     # COMBINE
     output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
     if asked is None:
@@ -324,6 +365,8 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
     up, down, tokens = jnp.shape(params["up"]), jnp.shape(params["down"]), jnp.shape(x)
     if len(up) != 3 or down != (up[0], up[2], up[1]):
         raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if "linear" in params and jnp.shape(params["linear"]) != up:
+        raise InputError(f"params: linear has shape {jnp.shape(params['linear'])}; {up} is needed, that of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
         raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if jnp.ndim(expert) != 2 or len(expert) != tokens[0]:
@@ -332,7 +375,7 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
         raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, that of expert")
 
 
-def _dropless(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, asked: jax.Array | None) -> jax.Array:
+def _dropless(params, x, expert, gate, asked, activation) -> jax.Array:
     """Run every assignment that asks, in blocks of rows that share an expert."""
     num_experts = len(params["up"])
     num_tokens, k = expert.shape
@@ -353,6 +396,7 @@ def _dropless(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, as
     token = token.at[row].set(ids, mode="drop")
     buffers = _permute_rows(x, token, row).reshape(num_blocks, rows_per_block, -1)
     # RUN
-    outputs = expert_ffn(params["up"][expert_of_block], params["down"][expert_of_block], buffers)
+    matrices = {name: matrix[expert_of_block] for name, matrix in _matrices(params).items()}
+    outputs = expert_ffn(**matrices, x=buffers, activation=activation)
     # COMBINE
     return _gated_sum(outputs.reshape(num_blocks * rows_per_block, -1), row, token, gate.astype(outputs.dtype))

@@ -15,7 +15,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
-from .experts import routed_ffn
+from .experts import _matrices, routed_ffn
 from .notation import ExpertChoice, Routing
 from .routers import hash_layer as hashes
 from .routers.base import base_router
@@ -90,8 +90,8 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]} and what the router has: "router" [d, E G], "bias" [E G],
-            "baseline" {"hidden": [d, d/8], "out": [d/8]}.
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
+            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -129,13 +129,14 @@ def routed_block(
         capacity_factor,
         order=config.drop_order,
         mask=asks,
+        activation=config.activation,
     )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
     return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
 
 
 def _experts(params, dtype):
-    return {name: params[name].astype(dtype) for name in ("up", "down")}
+    return {name: matrix.astype(dtype) for name, matrix in _matrices(params).items()}
 
 
 def _wide(dtype):
@@ -152,8 +153,13 @@ def _mixture_block(params, x, config, training, mask):
     groups, real, ungroup = _groups(x, mask, config, training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
+    options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
+    temperature = config.temperature
+    if config.learned_temperature:
+        temperature, options["emit_temperature"] = config.temperature * jnp.exp(params["log_temperature"])
+
     def mix(group, real):
-        return mixture_of_tokens(weights, group, config.temperature, one_hot=config.one_hot, mask=real).output
+        return mixture_of_tokens(weights, group, temperature, mask=real, **options).output
 
     nothing = jnp.zeros((), _wide(x.dtype))
     output = ungroup(jax.vmap(mix)(groups, real)).astype(x.dtype)
@@ -179,7 +185,7 @@ def _expert_choice_block(params, x, config, training, held, mask):
 
     def choose(group, logits, held, real):
         choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
-        return expert_choice_ffn(experts, group, choice), choice
+        return expert_choice_ffn(experts, group, choice, activation=config.activation), choice
 
     output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
     nothing = jnp.zeros((), _wide(x.dtype))

@@ -9,6 +9,7 @@ they give, and the residual stream. Router logits, the softmax of attention, nor
 the loss are computed in float32; what a norm gives is rounded once, at its end.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -91,26 +92,30 @@ def parameter_shapes(config: ModelConfig) -> dict:
         embedding                                  [V, d]
         blocks / attention_norm, ffn_norm          scale, offset [L, d]
         blocks / attention / query, key, value     [L, d, H, kqv]
-        blocks / attention / relative_key          [L, d, H, kqv]
+        blocks / attention / relative_key          [L, d, H, kqv], not for rotary positions
         blocks / attention / output                [L, H, kqv, d]
         dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
+        dense_ffn, wide_ffn, routed_ffn / linear   as up, of SwiGLU, whose width is 3d in place of 4d
         routed_ffn / router                        [n_r, d, E G], not for HASH
         routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
         routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
+        routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
+        routed_ffn / log_temperature               [n_r, 2], learned, of mixing and of giving back
         final_norm                                 scale, offset [d]
 
     The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
-    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
-    biases at 0.
+    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets,
+    biases and logarithms of temperatures at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
     norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
-    attention_weights = {name: projection for name in ("query", "key", "value", "relative_key")}
+    projected = ("query", "key", "value") + (("relative_key",) if config.positions == "relative" else ())
+    attention_weights = {name: projection for name in projected}
     attention_weights["output"] = ((blocks, heads, kqv, d), (heads * kqv) ** -0.5 * output_scale)
     tree = {
         "embedding": ((config.vocab_size, d), d**-0.5),
@@ -118,28 +123,35 @@ def parameter_shapes(config: ModelConfig) -> dict:
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
     if blocks > special:
-        tree["dense_ffn"] = _ffn_shapes((blocks - special,), d, 4 * d, output_scale)
+        tree["dense_ffn"] = _ffn_shapes(config, (blocks - special,), config.ffn_width, output_scale)
     if config.num_wide:
-        tree["wide_ffn"] = _ffn_shapes((special,), d, 4 * d * config.flop_increase, output_scale)
+        tree["wide_ffn"] = _ffn_shapes(config, (special,), config.ffn_width * config.flop_increase, output_scale)
     if config.num_routed:
         tree["routed_ffn"] = _routed_shapes(config, output_scale)
     return tree
 
 
-def _ffn_shapes(head, d, f, output_scale, fan_in=None):
-    return {"up": ((*head, d, f), d**-0.5), "down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
+def _ffn_shapes(config, head, f, output_scale, fan_in=None):
+    d = config.d_model
+    into = {name: ((*head, d, f), d**-0.5) for name in (("up", "linear") if config.activation == "swiglu" else ("up",))}
+    return into | {"down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
 
 
 def _routed_shapes(config, output_scale):
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
-    fan_in = 4 * d if config.router in UNGATED else 4 * d // config.granularity
-    tree = _ffn_shapes((routed, experts), d, 4 * d // config.granularity, output_scale, fan_in)
+    narrow = config.ffn_width // config.granularity
+    fan_in = config.ffn_width if config.router in UNGATED else narrow
+    tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
         tree["router"] = ((routed, d, experts), d**-0.5)
     if config.has_bias:
         tree["bias"] = ((routed, experts), 0.0)
     if config.router == "reinforce":
         tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
+    if config.output_norm:
+        tree["output_norm"] = {"scale": ((routed, d), 0.0), "offset": ((routed, d), 0.0)}
+    if config.learned_temperature:
+        tree["log_temperature"] = ((routed, 2), 0.0)
     return tree
 
 
@@ -213,26 +225,56 @@ def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def attention(params: dict, x: jax.Array, *, causal: bool = True, mask: jax.Array | None = None) -> jax.Array:
-    """Self-attention with relative positions.
+def rotary(x: jax.Array) -> jax.Array:
+    """Return [..., S, c], c even, with entries j and j + c/2 of position m turned by the angle m / 10000^(2j/c).
+
+    Turned by m, a pair (u, v) becomes (u cos − v sin, u sin + v cos). A scalar product of a query at i and a key at j
+    that are turned so depends on i and j through i − j alone.
+
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). That entry j goes with j + c/2, and not with its neighbour,
+    is our choice, and that of most public code; permuted columns of the projections lead from one to the other.
+
+    Differs from the reference: the angles are float64 constants, and the turn is computed in float32 at least.
+    """
+    length, width = x.shape[-2:]
+    wide = _at_least_float32(x)
+    angle = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)
+    cos, sin = (jnp.asarray(of(angle), wide.dtype) for of in (np.cos, np.sin))
+    u, v = wide[..., : width // 2], wide[..., width // 2 :]
+    return jnp.concatenate([u * cos - v * sin, u * sin + v * cos], axis=-1).astype(x.dtype)
+
+
+def attention(
+    params: dict,
+    x: jax.Array,
+    *,
+    causal: bool = True,
+    mask: jax.Array | None = None,
+    positions: str = "relative",
+) -> jax.Array:
+    """Self-attention with relative or rotary positions.
 
     Args:
-        params: query, key, value and relative_key [d, H, kqv]; output [H, kqv, d].
+        params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
         causal: position i depends on positions up to i only; otherwise on all.
         mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
+        positions: one of `configuration.POSITIONS`.
 
     Returns:
         [b, S, d].
     """
     _, length, d_model = x.shape
     query, key, value = (_project(x, params[name]) for name in ("query", "key", "value"))  # [b, S, H, kqv]
-    first = 0 if causal else 1 - length
-    distances = jnp.asarray(sinusoids(length, d_model, first)[::-1], x.dtype)  # from S - 1 down to `first`
-    relative = _project(distances, params["relative_key"])
-    by_content = jnp.einsum("bihc,bjhc->bhij", query, key)
-    by_distance = (_shift if causal else _shift_both)(jnp.einsum("bihc,mhc->bhim", query, relative))
-    logits = (by_content + by_distance).astype(jnp.promote_types(x.dtype, jnp.float32)) / math.sqrt(query.shape[-1])
+    if positions == "rotary":
+        query, key = (jnp.swapaxes(rotary(jnp.swapaxes(vectors, 1, 2)), 1, 2) for vectors in (query, key))
+    logits = jnp.einsum("bihc,bjhc->bhij", query, key)
+    if positions == "relative":
+        first = 0 if causal else 1 - length
+        distances = jnp.asarray(sinusoids(length, d_model, first)[::-1], x.dtype)  # from S - 1 down to `first`
+        relative = _project(distances, params["relative_key"])
+        logits = logits + (_shift if causal else _shift_both)(jnp.einsum("bihc,mhc->bhim", query, relative))
+    logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32)) / math.sqrt(query.shape[-1])
     seen = np.tril(np.ones((length, length), bool)) if causal else np.ones((length, length), bool)
     if mask is not None:
         seen = seen & (jnp.asarray(mask, bool)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
@@ -316,43 +358,45 @@ def apply(
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
-    seen = {"causal": config.objective == "causal", "mask": mask}
+    seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     if config.num_routed:
         options = {"training": training, "table": table, "mask": mask}
 
         def run(ffn, x, noise, held):
-            return routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
+            done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
+            return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
 
-        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, noise, held)
+        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, noise, held)
     else:
         if config.num_wide:
-            h = _run_groups(_wide_block, h, params, params["wide_ffn"], seen)[0]
+            run = functools.partial(_wide_block, activation=config.activation)
+            h = _run_groups(run, h, params, params["wide_ffn"], seen, config)[0]
         else:
-            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen)
+            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config)
         rest = (None, jnp.empty(0), jnp.empty(0), None, None)
     x = layer_norm(params["final_norm"], h)
     return Output(_flat_product(x, embedding.T), *rest)
 
 
-def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict) -> jax.Array:
+def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig) -> jax.Array:
     """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common; `seen`
     are options of `attention`."""
 
     def block(h, layer):
         block, ffn = layer
         h, x = _attend(block, h, seen)
-        return h + _dense_ffn(_cast(ffn, x.dtype), x), None
+        return h + _dense_ffn(_cast(ffn, x.dtype), x, config.activation), None
 
     return _scan(block, h, (blocks, ffns))[0]
 
 
-def _dense_ffn(ffn: dict, x: jax.Array) -> jax.Array:
-    return expert_ffn(ffn["up"], ffn["down"], x.reshape(-1, x.shape[-1])).reshape(x.shape)
+def _dense_ffn(ffn: dict, x: jax.Array, activation: str) -> jax.Array:
+    return expert_ffn(**ffn, x=x.reshape(-1, x.shape[-1]), activation=activation).reshape(x.shape)
 
 
-def _wide_block(ffn, x, noise, held):
+def _wide_block(ffn, x, noise, held, *, activation):
     """Return the output of a wider dense FFN, in the manner of `routed_block`."""
-    return (_dense_ffn(_cast(ffn, x.dtype), x),)
+    return (_dense_ffn(_cast(ffn, x.dtype), x, activation),)
 
 
 def _scan(step, h: jax.Array, layers):
@@ -362,8 +406,10 @@ def _scan(step, h: jax.Array, layers):
     return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
 
 
-def _run_groups(run, h, params, ffns, seen, noise=None, held=None) -> tuple:
+def _run_groups(run, h, params, ffns, seen, config, noise=None, held=None) -> tuple:
     """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
+
+    In the layout "upper" all dense blocks come first, and then groups of one block.
 
     Args:
         run: called on the last block of each group, (ffn, x, noise, held) -> (output, ...).
@@ -371,10 +417,15 @@ def _run_groups(run, h, params, ffns, seen, noise=None, held=None) -> tuple:
         params: the whole tree.
         ffns: the part of it that `run` takes, stacked.
         seen: options of `attention`.
+        config: the model.
         noise: stacked, or None.
         held: stacked, or None.
     """
-    groups = len(ffns["up"])
+    groups, blocks, dense = len(ffns["up"]), params["blocks"], params.get("dense_ffn")
+    if config.layout == "upper" and dense is not None:
+        lower = jax.tree.map(lambda leaf: leaf[:-groups], blocks)
+        h = _run_dense(h, lower, dense, seen, config)
+        blocks, dense = jax.tree.map(lambda leaf: leaf[-groups:], blocks), None
 
     def by_group(tree):
         return jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), tree)
@@ -382,13 +433,13 @@ def _run_groups(run, h, params, ffns, seen, noise=None, held=None) -> tuple:
     def group(h, layers):
         blocks, dense, ffn, noise, held = layers
         if dense is not None:
-            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen)
+            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
         h, x = _attend(last, h, seen)
         output, *rest = run(ffn, x, noise, held)
         return h + output, tuple(rest)
 
-    return _scan(group, h, (by_group(params["blocks"]), by_group(params.get("dense_ffn")), ffns, noise, held))
+    return _scan(group, h, (by_group(blocks), by_group(dense), ffns, noise, held))
 
 
 def _cast(tree, dtype):

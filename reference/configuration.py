@@ -23,9 +23,10 @@ import dataclasses
 import math
 import warnings
 
-from .accounting import ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
+from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, ROUTER_TYPES, Accounting, count, routed_blocks
 from .experts import DROP_ORDERS
 from .notation import _check_k
+from .routers.mixture_of_tokens import EMITS
 from .routers.sinkhorn import GATES
 from .routers.top_k import NORMALISATIONS
 
@@ -51,6 +52,9 @@ OBJECTIVES = ("causal", "masked")
 GROUPINGS = ("position", "sequence")
 """Which tokens are a group: one position of g sequences; or a sequence (expert_choice), g neighbours of one
 (mixture_of_tokens)."""
+
+LAYOUTS = ("spread", "upper")
+"""Which blocks are routed: every 1/R-th one, or the last R L."""
 
 DEFAULT_CAPACITY_FACTOR = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
 """Slots of an expert in units of its fair share, in training; our choice. All others drop nothing.
@@ -80,6 +84,9 @@ OPTIONS_OF = {
     "group_size": GROUPED,
     "temperature": ("mixture_of_tokens",),
     "one_hot": ("mixture_of_tokens",),
+    "emit": ("mixture_of_tokens",),
+    "learned_temperature": ("mixture_of_tokens",),
+    "output_norm": tuple(router for router in ROUTERS if router != "dense"),
     "objective": tuple(router for router in ROUTERS if router != "reinforce"),
 }
 """Which routers an option is for. Elsewhere it has to keep its default."""
@@ -164,6 +171,19 @@ class ModelConfig:
     """Of the masked objective: the share of each sequence that is hidden."""
     mask_token: int = 0
     """Of the masked objective: the id in [0, V) that the model reads where a token is hidden."""
+    activation: str = "gelu"
+    """Of experts and dense FFNs alike, one of `accounting.ACTIVATIONS`. SwiGLU has three matrices of width 3d / G instead
+    of two of width 4d / G: 9d² weights instead of 8d²."""
+    positions: str = "relative"
+    """One of `POSITIONS`; rotary ones have no weights and need an even kqv_size."""
+    layout: str = "spread"
+    """One of `LAYOUTS`; for the wide blocks of a dense model too. Spread blocks need 1/R to be whole."""
+    output_norm: bool = False
+    """LayerNorm on what a routed layer adds to the residual stream."""
+    emit: str = "mixing"
+    """Of mixture_of_tokens: how outputs are given back to the tokens, one of `mixture_of_tokens.EMITS`."""
+    learned_temperature: bool = False
+    """Of mixture_of_tokens: two factors on the temperature, of mixing and of giving back, are learned in each block."""
 
     def __post_init__(self):
         self._check_counts_and_names()
@@ -175,8 +195,7 @@ class ModelConfig:
         else:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
-            self._check_frequency()
-            object.__setattr__(self, "routing_frequency", 1 / self.period)
+            object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
     def _check_counts_and_names(self):
         for name in (
@@ -198,6 +217,10 @@ class ModelConfig:
             ("grouping", GROUPINGS),
             ("drop_order", DROP_ORDERS),
             ("objective", OBJECTIVES),
+            ("activation", ACTIVATIONS),
+            ("positions", POSITIONS),
+            ("layout", LAYOUTS),
+            ("emit", EMITS),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -213,12 +236,17 @@ class ModelConfig:
                 f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
                 "ones only with flop_increase above 1"
             )
+        if self.flop_increase == 1 and self.layout != "spread":
+            raise ValueError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
 
-    def _check_frequency(self):
-        """Check that R L, the number of routed blocks, and 1/R are whole."""
-        routed_blocks(self.blocks, self.routing_frequency)
+    def _whole_frequency(self):
+        """Return the fraction that R stands for: R L, the number of routed blocks, and 1/R of spread ones are whole."""
+        routed = routed_blocks(self.blocks, self.routing_frequency)
+        if self.layout == "upper":
+            return routed / self.blocks
         if abs(self.routing_frequency * self.period - 1) > ROUNDING:
             raise ValueError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
+        return 1 / self.period
 
     def _check_options(self):
         """Check that no option of another router is given."""
@@ -246,6 +274,8 @@ class ModelConfig:
             if self.d_model % self.heads:
                 raise ValueError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.heads)
+        if self.positions == "rotary" and self.kqv_size % 2:
+            raise ValueError(f"kqv_size is {self.kqv_size}; it has to be even for rotary positions, which turn pairs")
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise ValueError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
         for name in ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size"):
@@ -284,8 +314,9 @@ class ModelConfig:
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise ValueError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
-        if 4 * self.d_model % self.granularity:
-            raise ValueError(f"granularity is {self.granularity}; it has to divide 4 d_model = {4 * self.d_model}")
+        if self.ffn_width % self.granularity:
+            times = self.ffn_width // self.d_model
+            raise ValueError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.router == "reinforce" and self.d_model < 8:
             raise ValueError(f"d_model is {self.d_model}; the baseline of reinforce needs at least 8")
         if self.router == "top_k":
@@ -330,8 +361,13 @@ class ModelConfig:
             )
 
     @property
+    def ffn_width(self) -> int:
+        """f of a dense FFN, 4d, or 3d of SwiGLU; an expert has a G-th of it."""
+        return (3 if self.activation == "swiglu" else 4) * self.d_model
+
+    @property
     def period(self) -> int:
-        """1/R: every how many blocks one is routed."""
+        """1/R: every how many blocks one is routed, where they are spread."""
         return round(1 / self.routing_frequency)
 
     @property
@@ -365,12 +401,17 @@ class ModelConfig:
         return self.router == "quantile" or self.bias_rate > 0
 
     def is_routed(self, block: int) -> bool:
-        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0."""
-        return self.router != "dense" and (block + 1) % self.period == 0
+        """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0, or i >= L - n_r for the layout "upper"."""
+        return self.router != "dense" and self._is_special(block)
 
     def is_wide(self, block: int) -> bool:
         """Whether block i of a dense model has the wider FFN; the same blocks as are routed in a routed model."""
-        return self.num_wide > 0 and (block + 1) % self.period == 0
+        return self.num_wide > 0 and self._is_special(block)
+
+    def _is_special(self, block):
+        if self.layout == "upper":
+            return block >= self.blocks - routed_blocks(self.blocks, self.routing_frequency)
+        return (block + 1) % self.period == 0
 
     def accounting(self, sequence_length: int) -> Accounting:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
@@ -388,4 +429,8 @@ class ModelConfig:
             group_size=self.group_size,
             vocab_size=self.vocab_size,
             sequence_length=sequence_length,
+            activation=self.activation,
+            positions=self.positions,
+            output_norm=self.output_norm,
+            learned_temperature=self.learned_temperature,
         )

@@ -1,7 +1,7 @@
 """Experts: who gets a place, what an expert computes, and how the outputs come back to the tokens.
 
     1. PLACE    give each assignment (token, expert) a slot in the expert's buffer     `dispatch`
-    2. RUN      each expert is an FFN without biases: y = GELU(x · upₑ) · downₑ         `expert_ffn`
+    2. RUN      each expert is an FFN without biases: y = φ(x · upₑ) · downₑ            `expert_ffn`
     3. COMBINE  hₜ = Σⱼ gate(t, j) · y of token t at its j-th expert                    `combine`
     all three                                                                          `routed_ffn`
 
@@ -21,6 +21,8 @@ tokens in the group. Evaluation drops nothing: it has no capacity, and is as cau
 Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
 padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
 
+The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`); every dense FFN is run alike.
+
 Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
 and sends each token to G times as many. An expert of width f is the sum of G such narrow ones: cut its `up` into G
 groups of columns and its `down` into the same groups of rows.
@@ -36,6 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .accounting import ACTIVATIONS
 from .notation import check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
@@ -174,9 +177,60 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def expert_ffn(up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return GELU(x · up) · down: up [d, f], down [f, d], x [..., d] -> [..., d]."""
-    return gelu(x @ up) @ down
+def silu(x: np.ndarray) -> np.ndarray:
+    """Return x σ(x) = x / (1 + exp(−x)), written so that nothing overflows."""
+    return x * np.exp(-np.logaddexp(0, -x))
+
+
+def expert_ffn(
+    up: np.ndarray, down: np.ndarray, x: np.ndarray, *, activation: str = "gelu", linear: np.ndarray | None = None
+) -> np.ndarray:
+    """Return φ(x · up) · down, and for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+
+    Args:
+        up: [d, f].
+        down: [f, d].
+        x: [..., d].
+        activation: one of `accounting.ACTIVATIONS`.
+        linear: [d, f], for SwiGLU and for no other.
+
+    Returns:
+        [..., d].
+
+    Raises:
+        ValueError: the activation is unknown, or `linear` is missing or not wanted.
+
+    Example:
+        Of two rows, x = 2 gives ReLU 2 and x = -2 gives 0; as SwiGLU with linear = 3 they give x σ(x) · 3x:
+
+        >>> one, x = np.array([[1.0]]), np.array([[2.0], [-2.0]])
+        >>> expert_ffn(one, one, x, activation="relu").ravel().tolist()
+        [2.0, 0.0]
+        >>> np.round(expert_ffn(one, one, x, activation="swiglu", linear=3 * one), 3).ravel().tolist()
+        [10.57, 1.43]
+    """
+    _check_activation(activation, linear)
+    hidden = x @ up
+    if activation == "gelu":
+        hidden = gelu(hidden)
+    elif activation == "relu":
+        hidden = np.maximum(hidden, 0)
+    else:
+        hidden = silu(hidden) * (x @ linear)
+    return hidden @ down
+
+
+def _check_activation(activation, linear):
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if (linear is None) == (activation == "swiglu"):
+        given = "missing" if linear is None else "given"
+        raise ValueError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
+
+
+def _matrices(params: dict, e: int) -> dict:
+    """Return the matrices of expert e: up [d, f], down [f, d] and, where there is one, linear [d, f]."""
+    return {name: params[name][e] for name in ("up", "down", "linear") if name in params}
 
 
 def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate: np.ndarray) -> np.ndarray:
@@ -214,11 +268,12 @@ def routed_ffn(
     order: str = "choice",
     priority: np.ndarray | None = None,
     mask: np.ndarray | None = None,
+    activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}.
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d]; rows without an assignment that asks are not read.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
@@ -227,12 +282,13 @@ def routed_ffn(
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
         mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
             tokens with at least one of them. Where a gate of 0 means that nothing is wanted, `gate != 0` is the mask.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, or see `dispatch`.
+        ValueError: c <= 0, or see `dispatch` and `expert_ffn`.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}
@@ -256,7 +312,10 @@ def routed_ffn(
     padded = np.concatenate([x, np.zeros((1, x.shape[1]))])  # row T is the empty slot
     # RUN
     outputs = np.stack(
-        [expert_ffn(params["up"][e], params["down"][e], padded[placement.token[e]]) for e in range(num_experts)]
+        [
+            expert_ffn(**_matrices(params, e), x=padded[placement.token[e]], activation=activation)
+            for e in range(num_experts)
+        ]
     )  # [E, C, d]
     # COMBINE
     return RoutedOutput(combine(outputs, expert, placement, gate), float((~placement.kept)[asked].mean()))
@@ -270,6 +329,8 @@ def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray
     up, down, tokens = np.shape(params["up"]), np.shape(params["down"]), np.shape(x)
     if len(up) != 3 or down != (up[0], up[2], up[1]):
         raise ValueError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if "linear" in params and np.shape(params["linear"]) != up:
+        raise ValueError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, that of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
         raise ValueError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if np.ndim(expert) != 2 or len(expert) != tokens[0]:

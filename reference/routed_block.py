@@ -82,8 +82,8 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]} and what the router has: "router" [d, E G], "bias" [E G],
-            "baseline" {"hidden": [d, d/8], "out": [d/8]}.
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
+            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -112,19 +112,23 @@ def routed_block(
     if config.sample_second:
         # A second expert that GShard's draw left out has gate 0 and asks for no slot; nor does padding.
         asks = routing.gate != 0
-    output, dropped = routed_ffn(
-        params, group, routing.expert, routing.gate, capacity_factor, order=config.drop_order, mask=asks
-    )
+    options = {"order": config.drop_order, "mask": asks, "activation": config.activation}
+    output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
     output = output.reshape(x.shape)
     return BlockOutput(output, routing, dropped, decided.auxiliary, decided.bias, decided.policy)
 
 
 def _mixture_block(params, x, config, training, mask):
+    """Run a Mixture of Tokens. A learned temperature is e^s times the one of the configuration, with one s for mixing
+    and one for giving back: s = 0 leaves it as it is, and no s makes it negative (our choice)."""
     groups, real, ungroup = _groups(x, mask, config, training)
+    options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
+    temperature = config.temperature
+    if config.learned_temperature:
+        temperature, options["emit_temperature"] = config.temperature * np.exp(params["log_temperature"])
     output = np.zeros(groups.shape)
     for i in np.flatnonzero(real.any(axis=1)):  # a group of padding alone keeps its zeros
-        options = {"one_hot": config.one_hot, "mask": real[i]}
-        output[i] = mixture_of_tokens(params, groups[i], config.temperature, **options).output
+        output[i] = mixture_of_tokens(params, groups[i], temperature, mask=real[i], **options).output
     return BlockOutput(ungroup(output), None, 0.0, 0.0, None, None)
 
 
@@ -148,7 +152,7 @@ def _expert_choice_block(params, x, config, training, held, mask):
     for i, group in enumerate(groups):
         held_here = None if held is None else ExpertChoice(*(field[i] for field in held))
         choices.append(_choose(group @ params["router"], config, held_here, real[i]))
-        output[i] = expert_choice_ffn(params, group, choices[i])
+        output[i] = expert_choice_ffn(params, group, choices[i], activation=config.activation)
     choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))
     unchosen = (choice.experts_per_token == 0)[real].mean()
     return BlockOutput(ungroup(output), choice, unchosen, 0.0, None, None)

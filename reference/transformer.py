@@ -11,7 +11,8 @@ Clark et al. 2022. The shapes follow from the released parameter counts; what th
 
 Attention has relative positions in the manner of Transformer-XL, with a key projection of their own and no bias
 vectors: token i attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection
-of a sinusoid of the distance m.
+of a sinusoid of the distance m. With rotary positions (`ModelConfig.positions`) queries and keys are turned instead, so
+that the logit of i for j depends on i − j: see `rotary`.
 
 With the masked objective (`ModelConfig.objective`) some tokens of each sequence are hidden: the model reads a mask
 token in their place, attends in both directions, m from 1 − S to S − 1, and predicts what was hidden:
@@ -21,16 +22,19 @@ are losses of different tasks. (Our choice: a fixed number of tokens of each seq
 Padding on either side is left out by a `mask` of the real tokens: nobody attends to the others, they take no part in
 any router, and they are in no loss. The hashes of the position and of the token before count from the row's start.
 
-Block i is routed iff (i + 1) mod 1/R = 0; what it does with which router is in `routed_block`. RL-R is told how well
-its choices did: its terms of the loss, which need the predictions, are added in `loss`.
+Block i is routed iff (i + 1) mod 1/R = 0, or in the layout "upper" iff it is one of the last R L; what it does with
+which router is in `routed_block`. RL-R is told how well its choices did: its terms of the loss, which need the
+predictions, are added in `loss`.
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
-Our choices. Norms are LayerNorm, before attention and before the FFN. The activation is GELU in its tanh form. There
-are no biases. Initial weights are drawn from a normal distribution of standard deviation 1/√fan_in, cut at two
-deviations, which leaves 0.88 of the deviation (`TRUNCATION`); those of output projections are divided by √(2L) besides.
-Where the outputs of narrow experts are added without a gate (HASH and RL-R with G > 1), the fan-in of their second
-matrices is that of the expert they are parts of. A wide FFN has no router, though the table counts one, as for HASH.
+Our choices. Norms are LayerNorm, before attention and before the FFN; that on the output of a routed layer comes before
+the residual connection, and a token without an expert gets its offset. The activation is GELU in its tanh form unless
+another is asked for. There are no biases. Initial weights are drawn from a normal distribution of standard deviation
+1/√fan_in, cut at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`); those of output projections are
+divided by √(2L) besides. Where the outputs of narrow experts are added without a gate (HASH and RL-R with G > 1), the
+fan-in of their second matrices is that of the expert they are parts of. A wide FFN has no router, though the table
+counts one, as for HASH.
 """
 
 import math
@@ -91,26 +95,30 @@ def parameter_shapes(config: ModelConfig) -> dict:
         embedding                                  [V, d]
         blocks / attention_norm, ffn_norm          scale, offset [L, d]
         blocks / attention / query, key, value     [L, d, H, kqv]
-        blocks / attention / relative_key          [L, d, H, kqv]
+        blocks / attention / relative_key          [L, d, H, kqv], not for rotary positions
         blocks / attention / output                [L, H, kqv, d]
         dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
+        dense_ffn, wide_ffn, routed_ffn / linear   as up, of SwiGLU, whose width is 3d in place of 4d
         routed_ffn / router                        [n_r, d, E G], not for HASH
         routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
         routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
+        routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
+        routed_ffn / log_temperature               [n_r, 2], learned, of mixing and of giving back
         final_norm                                 scale, offset [d]
 
     The deviation is that of the normal distribution that initial weights are drawn from, before it is cut at
-    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets and
-    biases at 0.
+    `TRUNCATION`; the weights themselves have 0.88 of it. 0 marks what is not drawn: scales start at 1, offsets,
+    biases and logarithms of temperatures at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
     norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
-    attention_weights = {name: projection for name in ("query", "key", "value", "relative_key")}
+    projected = ("query", "key", "value") + (("relative_key",) if config.positions == "relative" else ())
+    attention_weights = {name: projection for name in projected}
     attention_weights["output"] = ((blocks, heads, kqv, d), (heads * kqv) ** -0.5 * output_scale)
     tree = {
         "embedding": ((config.vocab_size, d), d**-0.5),
@@ -118,28 +126,35 @@ def parameter_shapes(config: ModelConfig) -> dict:
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
     if blocks > special:
-        tree["dense_ffn"] = _ffn_shapes((blocks - special,), d, 4 * d, output_scale)
+        tree["dense_ffn"] = _ffn_shapes(config, (blocks - special,), config.ffn_width, output_scale)
     if config.num_wide:
-        tree["wide_ffn"] = _ffn_shapes((special,), d, 4 * d * config.flop_increase, output_scale)
+        tree["wide_ffn"] = _ffn_shapes(config, (special,), config.ffn_width * config.flop_increase, output_scale)
     if config.num_routed:
         tree["routed_ffn"] = _routed_shapes(config, output_scale)
     return tree
 
 
-def _ffn_shapes(head, d, f, output_scale, fan_in=None):
-    return {"up": ((*head, d, f), d**-0.5), "down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
+def _ffn_shapes(config, head, f, output_scale, fan_in=None):
+    d = config.d_model
+    into = {name: ((*head, d, f), d**-0.5) for name in (("up", "linear") if config.activation == "swiglu" else ("up",))}
+    return into | {"down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
 
 
 def _routed_shapes(config, output_scale):
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
-    fan_in = 4 * d if config.router in UNGATED else 4 * d // config.granularity
-    tree = _ffn_shapes((routed, experts), d, 4 * d // config.granularity, output_scale, fan_in)
+    narrow = config.ffn_width // config.granularity
+    fan_in = config.ffn_width if config.router in UNGATED else narrow
+    tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
         tree["router"] = ((routed, d, experts), d**-0.5)
     if config.has_bias:
         tree["bias"] = ((routed, experts), 0.0)
     if config.router == "reinforce":
         tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
+    if config.output_norm:
+        tree["output_norm"] = {"scale": ((routed, d), 0.0), "offset": ((routed, d), 0.0)}
+    if config.learned_temperature:
+        tree["log_temperature"] = ((routed, 2), 0.0)
     return tree
 
 
@@ -208,14 +223,43 @@ def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def attention(params: dict, x: np.ndarray, *, causal: bool = True, mask: np.ndarray | None = None) -> np.ndarray:
-    """Self-attention with relative positions.
+def rotary(x: np.ndarray) -> np.ndarray:
+    """Return [..., S, c], c even, with entries j and j + c/2 of position m turned by the angle m / 10000^(2j/c).
+
+    Turned by m, a pair (u, v) becomes (u cos − v sin, u sin + v cos). A scalar product of a query at i and a key at j
+    that are turned so depends on i and j through i − j alone.
+
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). That entry j goes with j + c/2, and not with its neighbour,
+    is our choice, and that of most public code; permuted columns of the projections lead from one to the other.
+
+    Example:
+        At position 0 nothing is turned; at position 1 the only pair is turned by 1 radian:
+
+        >>> np.round(rotary(np.array([[1.0, 0.0], [1.0, 0.0]])), 4).tolist()
+        [[1.0, 0.0], [0.5403, 0.8415]]
+    """
+    length, width = x.shape[-2:]
+    angle = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)  # [S, c/2]
+    u, v = x[..., : width // 2], x[..., width // 2 :]
+    return np.concatenate([u * np.cos(angle) - v * np.sin(angle), u * np.sin(angle) + v * np.cos(angle)], axis=-1)
+
+
+def attention(
+    params: dict,
+    x: np.ndarray,
+    *,
+    causal: bool = True,
+    mask: np.ndarray | None = None,
+    positions: str = "relative",
+) -> np.ndarray:
+    """Self-attention with relative or rotary positions.
 
     Args:
-        params: query, key, value and relative_key [d, H, kqv]; output [H, kqv, d].
+        params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
         causal: position i depends on positions up to i only; otherwise on all.
         mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
+        positions: one of `configuration.POSITIONS`.
 
     Returns:
         [b, S, d].
@@ -223,11 +267,14 @@ def attention(params: dict, x: np.ndarray, *, causal: bool = True, mask: np.ndar
     _, length, d_model = x.shape
     first = 0 if causal else 1 - length
     query, key, value = (np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value"))
-    relative = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]  # [S, S], i - j
-    by_content = np.einsum("bhic,bhjc->bhij", query, key)
-    by_distance = np.einsum("bhic,hijc->bhij", query, relative[:, np.maximum(distance, first) - first])
-    logits = (by_content + by_distance) / math.sqrt(query.shape[-1])
+    if positions == "rotary":
+        logits = np.einsum("bhic,bhjc->bhij", rotary(query), rotary(key))
+    else:
+        relative = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
+        by_content = np.einsum("bhic,bhjc->bhij", query, key)
+        logits = by_content + np.einsum("bhic,hijc->bhij", query, relative[:, np.maximum(distance, first) - first])
+    logits = logits / math.sqrt(query.shape[-1])
     seen = distance >= first
     if mask is not None:
         seen = seen & (mask[:, None, None, :] | (distance == 0))  # [b, 1, S, S]
@@ -272,20 +319,23 @@ def apply(
     routed, special = [], 0  # special: how many blocks so far were routed or wide
     for i in range(config.blocks):
         block = _at(params["blocks"], i)
-        seen = {"causal": config.objective == "causal", "mask": mask}
+        seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
         h = h + attention(block["attention"], layer_norm(block["attention_norm"], h), **seen)
         x = layer_norm(block["ffn_norm"], h)
         if config.is_routed(i):
             here = {"noise": _at(noise, special), "held": _at(held, special), "table": table, "mask": mask}
-            done = routed_block(_at(params["routed_ffn"], special), x, tokens, config, training=training, **here)
+            ffn = _at(params["routed_ffn"], special)
+            done = routed_block(ffn, x, tokens, config, training=training, **here)
             routed.append(done)
             output, special = done.output, special + 1
+            if config.output_norm:
+                output = layer_norm(ffn["output_norm"], output)
         elif config.is_wide(i):
             ffn = _at(params["wide_ffn"], special)
-            output, special = expert_ffn(ffn["up"], ffn["down"], x), special + 1
+            output, special = expert_ffn(**ffn, x=x, activation=config.activation), special + 1
         else:
             ffn = _at(params["dense_ffn"], i - special)
-            output = expert_ffn(ffn["up"], ffn["down"], x)
+            output = expert_ffn(**ffn, x=x, activation=config.activation)
         h = h + output
     logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
     if not routed:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError
-from ..experts import _capacity_of_real, expert_capacity, expert_ffn
+from ..experts import _capacity_of_real, _matrices, expert_capacity, expert_ffn
 from ..notation import ExpertChoice, _at_least_float32, _check_group, _masked_rows, _real_tokens, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
@@ -77,18 +77,20 @@ def selection_scores(logits: jax.Array, score: str) -> jax.Array:
     return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
 
 
-def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice) -> jax.Array:
+def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice, *, activation: str = "gelu") -> jax.Array:
     """Send the tokens that each expert chose through it, and add up what comes back.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}.
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d]; 0 for a token that nobody took.
     """
-    outputs = choice.gate[..., None] * expert_ffn(params["up"], params["down"], x[choice.token])  # [E, C, d]
+    outputs = expert_ffn(**_matrices(params), x=x[choice.token], activation=activation)  # [E, C, d]
+    outputs = choice.gate[..., None] * outputs
     # Added up in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)
 

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError
-from ..experts import gelu
+from ..experts import _activated, _matrices
 from ..notation import _at_least_float32, _check_group, top_k_indices
 
-ACTIVATIONS = ("gelu", "relu")
-"""Names of the nonlinearities φ of the experts."""
+EMITS = ("mixing", "experts")
+"""Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
 
 
 class MixtureOutput(NamedTuple):
@@ -69,6 +69,46 @@ def mixing_weights(
     return jnp.where(real, weights, 0)  # where no token is real the weights were NaN
 
 
+def emit_weights(
+    logits: jax.Array,
+    temperature: float = 1.0,
+    *,
+    emit: str = "mixing",
+    one_hot: bool = False,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+    """Return how much each token gets of what each expert returns.
+
+    Args:
+        logits: see `mixing_weights`.
+        temperature: see `mixing_weights`.
+        emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
+            the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
+        one_hot: the one-hot weights of the mixing, whatever `emit` says.
+        mask: see `mixing_weights`.
+
+    Returns:
+        [g, E]; each column sums to 1, or each row of a real token for "experts".
+
+    Raises:
+        ValueError: `emit` is unknown, the logits are not [g, E], or the temperature is not one number above 0.
+
+    Source: Antoniak et al. 2023, the authors' code: weights for emitting apart from those for merging.
+
+    Differs from the reference: see `mixing_weights`.
+    """
+    if emit not in EMITS:
+        raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
+    if emit == "mixing" or one_hot:
+        return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
+    _check_group("logits", logits)
+    _check_temperature(temperature)
+    logits = _at_least_float32(logits)
+    real = jnp.ones((len(logits), 1), bool) if mask is None else jnp.asarray(mask, bool)[:, None]
+    divided = _divided(logits.T, temperature, real.T).T  # but for a constant in each row
+    return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
+
+
 def _check_temperature(temperature):
     traced = isinstance(temperature, jax.core.Tracer)
     if jnp.shape(temperature) != () or (not traced and not temperature > 0):
@@ -101,6 +141,8 @@ def mixture_of_tokens(
     *,
     one_hot: bool = False,
     activation: str = "gelu",
+    emit: str = "mixing",
+    emit_temperature: float | None = None,
     mask: jax.Array | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
@@ -108,11 +150,13 @@ def mixture_of_tokens(
     Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
 
     Args:
-        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
+        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [g, d], one group.
         temperature: see `mixing_weights`.
         one_hot: see `mixing_weights`.
-        activation: of the experts, "gelu" or "relu".
+        activation: one of `accounting.ACTIVATIONS`.
+        emit: see `emit_weights`.
+        emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
 
     Returns:
@@ -126,23 +170,21 @@ def mixture_of_tokens(
     Differs from the reference: controller and weights are computed in float32 at least, the rest in the dtype of x. A
     group without a real token gets 0.
     """
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if mask is not None:
         x = jnp.where(jnp.asarray(mask, bool)[:, None], x, 0)  # 0 times what stands in the padding need not be 0
     wide = jnp.promote_types(x.dtype, jnp.float32)
-    router, up, down = params["router"].astype(wide), params["up"].astype(x.dtype), params["down"].astype(x.dtype)
+    matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
-    weights = mixing_weights(x.astype(wide) @ router, temperature, one_hot=one_hot, mask=mask)  # [g, E]
-    shares = weights.astype(x.dtype)
-    mixtures = jnp.einsum("ge,gd->ed", shares, x)  # MIX
-    hidden = _activate(jnp.einsum("ed,edf->ef", mixtures, up), activation)  # RUN
-    results = jnp.einsum("ef,efd->ed", hidden, down)
-    return MixtureOutput(shares @ results, weights)  # COMBINE
-
-
-def _activate(x, activation):
-    return gelu(x) if activation == "gelu" else jax.nn.relu(x)
+    logits = x.astype(wide) @ params["router"].astype(wide)
+    weights = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)  # [g, E]
+    shares = weights
+    if emit != "mixing" or emit_temperature is not None:
+        own = temperature if emit_temperature is None else emit_temperature
+        shares = emit_weights(logits, own, emit=emit, one_hot=one_hot, mask=mask)
+    mixtures = jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x)  # MIX
+    into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}  # RUN
+    results = jnp.einsum("ef,efd->ed", _activated(into["up"], activation, into.get("linear")), matrices["down"])
+    return MixtureOutput(shares.astype(x.dtype) @ results, weights)  # COMBINE
 
 
 def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:

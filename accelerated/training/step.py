@@ -20,7 +20,7 @@ BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
 
 
-NOT_DECAYED = ("scale", "offset", "bias", "out")
+NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2

@@ -36,6 +36,7 @@ _NAMES = {
     ),
     "mixture_of_tokens": (
         "MixtureOutput",
+        "emit_weights",
         "group_within_sequence",
         "mixing_weights",
         "ungroup_within_sequence",

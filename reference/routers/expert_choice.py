@@ -26,7 +26,7 @@ Experts compare the logarithms of the scores, which do not underflow; equal ones
 
 import numpy as np
 
-from ..experts import expert_capacity, expert_ffn
+from ..experts import _matrices, expert_capacity, expert_ffn
 from ..notation import ExpertChoice, _check_group, _real_tokens, check_finite, log_sum_exp, softmax, top_k_indices
 
 SCORES = ("softmax", "sigmoid")
@@ -122,20 +122,21 @@ def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:
     return shifted - log_sum_exp(shifted, axis=1)[:, None]
 
 
-def expert_choice_ffn(params: dict, x: np.ndarray, choice: ExpertChoice) -> np.ndarray:
+def expert_choice_ffn(params: dict, x: np.ndarray, choice: ExpertChoice, *, activation: str = "gelu") -> np.ndarray:
     """Send the tokens that each expert chose through it, and add up what comes back.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}.
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: of the same group.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d]; 0 for a token that nobody took.
     """
     result = np.zeros_like(x)
     for e, (tokens, gates) in enumerate(zip(choice.token, choice.gate, strict=True)):
-        outputs = expert_ffn(params["up"][e], params["down"][e], x[tokens])  # [C, d]
+        outputs = expert_ffn(**_matrices(params, e), x=x[tokens], activation=activation)  # [C, d]
         for t, gate, output in zip(tokens, gates, outputs, strict=True):
             result[t] += gate * output
     return result

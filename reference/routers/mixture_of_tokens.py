@@ -8,10 +8,14 @@ A group holds g tokens, which is the T of the other routers.
     2. WEIGH    wᵢₑ = exp(zᵢₑ / τ) / Σⱼ exp(zⱼₑ / τ), over the tokens of the group    `mixing_weights`
     3. MIX      mₑ = Σᵢ wᵢₑ xᵢ, one mixture for each expert
     4. RUN      yₑ = φ(mₑ · upₑ) · downₑ
-    5. COMBINE  hᵢ = Σₑ wᵢₑ yₑ, with the same weights                                 `mixture_of_tokens`
+    5. COMBINE  hᵢ = Σₑ vᵢₑ yₑ, with the same weights v = w or others                 `mixture_of_tokens`
 
 No SELECT and no PLACE: nothing is chosen, so nothing is dropped, nothing has a capacity and no LOSS has to keep the
 experts busy. The output is continuous in everything, apart from `one_hot`.
+
+The weights v of the redistribution are w unless others are asked for (`emit_weights`): they can have a temperature of
+their own, or be a softmax over the experts for each token, so that the shares of a token add up to 1 and not those of
+an expert. The authors' code computes them apart where the temperature is learned, or where they are over the experts.
 
 Cost: an FFN without biases of width f takes 4 d f FLOPs for a row. A group of g tokens gives E rows, one to each
 expert: 4 d f E / g for each token. With f = 4 d g / E that is 16 d², what a dense FFN of width 4 d takes. Controller,
@@ -37,18 +41,19 @@ Switching the mixing off:
   `experts.routed_ffn`(params, x, routing.expert, routing.gate). Each token is then on its own.
 
 Our choices: the tanh form of GELU, so that models differ in routing alone (the paper's ReLU is an option); the same
-weights for mixing and redistribution, whatever the temperature; a `mask` for padding.
+weights for mixing and redistribution, whatever the temperature, where no others are asked for; one-hot weights are for
+both; a `mask` for padding.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from ..experts import gelu
+from ..experts import _matrices, expert_ffn
 from ..notation import _check_group, _real_tokens, check_finite, softmax, top_k_indices
 
-ACTIVATIONS = ("gelu", "relu")
-"""Names of the nonlinearities φ of the experts."""
+EMITS = ("mixing", "experts")
+"""Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
 
 
 class MixtureOutput(NamedTuple):
@@ -105,6 +110,47 @@ def mixing_weights(
     return softmax(check_finite("logits / temperature", divided).T).T
 
 
+def emit_weights(
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    *,
+    emit: str = "mixing",
+    one_hot: bool = False,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return how much each token gets of what each expert returns.
+
+    Args:
+        logits: see `mixing_weights`.
+        temperature: see `mixing_weights`.
+        emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
+            the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
+        one_hot: the one-hot weights of the mixing, whatever `emit` says.
+        mask: see `mixing_weights`.
+
+    Returns:
+        [g, E]; each column sums to 1, or each row of a real token for "experts".
+
+    Raises:
+        ValueError: `emit` is unknown, or as `mixing_weights`.
+
+    Source: Antoniak et al. 2023, the authors' code: weights for emitting apart from those for merging.
+
+    Example:
+        >>> np.round(emit_weights(np.log([[1.0, 3.0], [3.0, 2.0]]), emit="experts"), 4).tolist()
+        [[0.25, 0.75], [0.6, 0.4]]
+    """
+    if emit not in EMITS:
+        raise ValueError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
+    mixing = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
+    if emit == "mixing" or one_hot:
+        return mixing
+    real = np.ones(len(logits), bool) if mask is None else np.asarray(mask, bool)
+    weights = np.zeros(mixing.shape)
+    weights[real] = softmax(np.asarray(logits)[real] / float(temperature))
+    return weights
+
+
 def _check_temperature(temperature):
     if np.shape(temperature) != () or not temperature > 0:
         raise ValueError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
@@ -117,6 +163,8 @@ def mixture_of_tokens(
     *,
     one_hot: bool = False,
     activation: str = "gelu",
+    emit: str = "mixing",
+    emit_temperature: float | None = None,
     mask: np.ndarray | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
@@ -124,11 +172,13 @@ def mixture_of_tokens(
     Causal are groups of one position of several sequences (`expert_choice.group_by_position`), and no others.
 
     Args:
-        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}.
+        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [g, d], one group.
         temperature: see `mixing_weights`.
         one_hot: see `mixing_weights`.
-        activation: of the experts, "gelu" or "relu".
+        activation: one of `accounting.ACTIVATIONS`.
+        emit: see `emit_weights`.
+        emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
 
     Returns:
@@ -147,26 +197,25 @@ def mixture_of_tokens(
         >>> np.round(mixture_of_tokens(params, np.array([[0.0], [1.0]]), activation="relu").output, 4).tolist()
         [[0.75], [2.25]]
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if mask is not None:
+        emitting = {"emit": emit, "emit_temperature": emit_temperature}
         mask = _real_tokens(mask, len(x))
-        alone = mixture_of_tokens(params, x[mask], temperature, one_hot=one_hot, activation=activation)
+        alone = mixture_of_tokens(params, x[mask], temperature, one_hot=one_hot, activation=activation, **emitting)
         output, weights = np.zeros(x.shape), np.zeros((len(x), params["router"].shape[1]))
         output[mask], weights[mask] = alone.output, alone.weights
         return MixtureOutput(output, weights)
     # SCORE and WEIGH
-    weights = mixing_weights(x @ params["router"], temperature, one_hot=one_hot)  # [g, E]
+    logits = x @ params["router"]
+    weights = mixing_weights(logits, temperature, one_hot=one_hot)  # [g, E]
+    shares = emit_weights(
+        logits, temperature if emit_temperature is None else emit_temperature, emit=emit, one_hot=one_hot
+    )  # [g, E]
     output = np.zeros(x.shape)
-    for up, down, share in zip(params["up"], params["down"], weights.T, strict=True):
-        mixture = share @ x  # MIX: [d]
-        result = _activate(mixture @ up, activation) @ down  # RUN: [d]
-        output += share[:, None] * result  # COMBINE
+    for e in range(logits.shape[1]):
+        mixture = weights[:, e] @ x  # MIX: [d]
+        result = expert_ffn(**_matrices(params, e), x=mixture, activation=activation)  # RUN: [d]
+        output += shares[:, e, None] * result  # COMBINE
     return MixtureOutput(output, weights)
-
-
-def _activate(x, activation):
-    return gelu(x) if activation == "gelu" else np.maximum(x, 0)
 
 
 def group_within_sequence(x: np.ndarray, group_size: int) -> np.ndarray:
