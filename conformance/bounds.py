@@ -206,6 +206,7 @@ BOUNDS["transformer.gradient"] = Bound(1e-9, "norm of the gradient; five-point d
 BOUNDS["transformer.gradient_float32"] = Bound(15, "u times the norm of the gradient; measured 4.6")
 BOUNDS["transformer.layer_norm"] = Bound(8, "u (|scale| max |x| / deviation + |offset|); measured 2.7")
 BOUNDS["transformer.attention"] = Bound(1, "u (1 + s^2) max |output|, s the largest projection; measured 0.23")
+BOUNDS["transformer.rotary"] = Bound(8, "u |q||k|: 6 products, each of two sums of two; measured 3.8")
 BOUNDS["transformer.router_step"] = Bound(0.05, "of the first step; rounding of gates 2^-24 over moves of 2^-14")
 BOUNDS["transformer.bfloat16"] = Bound(15, "2^-8 max |logit|; measured 5.0")
 BOUNDS["transformer.model"] = Bound(400, "u times the largest entry of each field of a loss; measured 100")

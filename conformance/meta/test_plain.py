@@ -71,7 +71,7 @@ def test_no_case_stands_on_an_edge(name, training):
         assert abs(moved - loss) < 100 * SHAKE, f"{name}, training {training}: loss {loss}, then {moved}"
     dropped = max(wanted[1], default=0.0)
     assert dropped > 0 or not training or "drops" not in name, f"{name} drops nothing"
-    assert dropped == 0 or training or name == "expert choice", f"{name} drops in evaluation"
+    assert dropped == 0 or training or name in ("expert choice", "fine-grained"), f"{name} drops in evaluation"
 
 
 def wider_head(params, x, *, attention=reference.transformer.attention, **options):

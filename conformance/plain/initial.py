@@ -12,27 +12,27 @@ def weights(config) -> dict:
     """
     d, blocks, heads, kqv = config.d_model, config.blocks, config.heads, config.kqv_size
     differing = config.router != "dense" or config.flop_increase > 1
-    special = blocks // round(1 / config.routing_frequency) if differing else 0
+    special = round(blocks * config.routing_frequency) if differing else 0
+    width, swiglu = (3 * d, True) if config.activation == "swiglu" else (4 * d, False)
+    projections = ("query", "key", "value", "relative_key")[: 3 if config.positions == "rotary" else 4]
     smaller = math.sqrt(2 * blocks)
     found = {
         "embedding": ((config.vocab_size, d), 1 / math.sqrt(d)),
         "blocks": {
             "attention_norm": norm(blocks, d),
             "ffn_norm": norm(blocks, d),
-            "attention": {
-                name: ((blocks, d, heads, kqv), 1 / math.sqrt(d)) for name in ("query", "key", "value", "relative_key")
-            }
+            "attention": {name: ((blocks, d, heads, kqv), 1 / math.sqrt(d)) for name in projections}
             | {"output": ((blocks, heads, kqv, d), 1 / math.sqrt(heads * kqv) / smaller)},
         },
         "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
     }
     if blocks > special:
-        found["dense_ffn"] = ffn((blocks - special,), d, 4 * d, 4 * d, smaller)
+        found["dense_ffn"] = ffn((blocks - special,), d, width, width, smaller, swiglu)
     if special and config.router == "dense":
-        wide = 4 * d * config.flop_increase
-        found["wide_ffn"] = ffn((special,), d, wide, wide, smaller)
+        wide = width * config.flop_increase
+        found["wide_ffn"] = ffn((special,), d, wide, wide, smaller, swiglu)
     if special and config.router != "dense":
-        found["routed_ffn"] = routed(config, special, smaller)
+        found["routed_ffn"] = routed(config, special, width, smaller)
     return found
 
 
@@ -41,27 +41,32 @@ def norm(blocks: int, d: int) -> dict:
     return {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
 
 
-def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float) -> dict:
-    """Return the two matrices of FFNs of one hidden width."""
-    return {
+def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu: bool) -> dict:
+    """Return the two matrices of FFNs of one hidden width, or the three of SwiGLU."""
+    found = {
         "up": ((*leading, d, hidden), 1 / math.sqrt(d)),
         "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller),
     }
+    return found | ({"linear": found["up"]} if swiglu else {})
 
 
-def routed(config, blocks: int, smaller: float) -> dict:
-    """Return the weights of the routed blocks: E G experts of hidden width 4d/G, and what the router has.
+def routed(config, blocks: int, width: int, smaller: float) -> dict:
+    """Return the weights of the routed blocks: E G experts, each a G-th of a dense FFN, and what the router has.
 
     Where narrow experts are added up without a gate, G of them stand for one wide FFN, whose fan-in they have.
     """
     d, experts = config.d_model, config.experts * config.granularity
-    hidden = 4 * d // config.granularity
+    hidden = width // config.granularity
     ungated = config.router in ("hash", "reinforce")
-    found = ffn((blocks, experts), d, hidden, 4 * d if ungated else hidden, smaller)
+    found = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
     if config.router != "hash":
         found["router"] = ((blocks, d, experts), 1 / math.sqrt(d))
     if config.router == "quantile" or config.bias_rate > 0:
         found["bias"] = ((blocks, experts), 0.0)
+    if config.output_norm:
+        found["output_norm"] = norm(blocks, d)
+    if config.learned_temperature:
+        found["log_temperature"] = ((blocks, 2), 0.0)
     if config.router == "reinforce":
         found["baseline"] = {
             "hidden": ((blocks, d, d // 8), 1 / math.sqrt(d)),

@@ -6,8 +6,8 @@ are the products of the normed state with the rows of the embedding table.
 
 import math
 
-from routelaws.conformance.plain.arithmetic import add, dot, gelu, layer_norm, product, softmax, times
-from routelaws.conformance.plain.routing import routed_ffn
+from routelaws.conformance.plain.arithmetic import add, dot, layer_norm, product, softmax, times
+from routelaws.conformance.plain.routing import ffn, routed_ffn
 
 
 def sinusoid(distance: float, width: int) -> list:
@@ -26,26 +26,48 @@ def head_of(matrix: list, head: int) -> list:
     return [row[head] for row in matrix]
 
 
+def turned_product(query: list, key: list, distance: float) -> float:
+    """Return the product of a query and a key that are a distance apart, with rotary positions.
+
+    Entries c and c + kqv/2 are one complex number; turning queries and keys by their positions multiplies the product
+    q conj(k) of these numbers by e^{i angle}, where the angle is distance / 10000^(2c/kqv). Real parts are added up.
+    """
+    half, total = len(query) // 2, 0.0
+    for c in range(half):
+        angle = distance / 10_000 ** (2 * c / len(query))
+        pair = complex(query[c], query[c + half]) * complex(key[c], -key[c + half])
+        total += (pair * complex(math.cos(angle), math.sin(angle))).real
+    return total
+
+
 def attention_head(weights: dict, states: list, head: int, causal: bool, real: list) -> list:
     """Return what one head reads at every position, [S][kqv].
 
     The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv, where r_m is the sinusoid of
-    distance m times a matrix of its own. A causal head sees j <= i; no head sees padding.
+    distance m times a matrix of its own; without that matrix positions are rotary, and it is the product of the turned
+    q_i and k_j. A causal head sees j <= i; no head sees padding.
     """
     width, length = len(states[0]), len(states)
-    query, key, value, relative = (head_of(weights[name], head) for name in ("query", "key", "value", "relative_key"))
+    query, key, value = (head_of(weights[name], head) for name in ("query", "key", "value"))
     kqv = len(query[0])
     queries = [product(x, query) for x in states]
     keys = [product(x, key) for x in states]
     values = [product(x, value) for x in states]
-    positions = {m: product(sinusoid(m, width), relative) for m in range(-length + 1, length)}
+    rotary = "relative_key" not in weights
+    if not rotary:
+        relative = head_of(weights["relative_key"], head)
+        positions = {m: product(sinusoid(m, width), relative) for m in range(-length + 1, length)}
     read = []
     for i in range(length):
         seen = [j for j in range(length) if real[j] and (j <= i or not causal)]
         if not seen:  # only where i itself is padding: nobody reads what is here
             read.append([0.0] * kqv)
             continue
-        logits = [(dot(queries[i], keys[j]) + dot(queries[i], positions[i - j])) / math.sqrt(kqv) for j in seen]
+        if rotary:
+            logits = [turned_product(queries[i], keys[j], i - j) for j in seen]
+        else:
+            logits = [dot(queries[i], keys[j]) + dot(queries[i], positions[i - j]) for j in seen]
+        logits = times(1 / math.sqrt(kqv), logits)
         shares = softmax(logits)
         read.append([sum(share * values[j][c] for share, j in zip(shares, seen, strict=True)) for c in range(kqv)])
     return read
@@ -55,7 +77,7 @@ def attention(weights: dict, states: list, causal: bool = True, real: list | Non
     """Return the output of attention over one sequence, [S][d]: the sum over heads of what each reads, projected.
 
     Args:
-        weights: query, key, value, relative_key [d][H][kqv] and output [H][kqv][d].
+        weights: query, key, value, relative_key [d][H][kqv] (not for rotary positions) and output [H][kqv][d].
         states: [S][d], normed.
         causal: whether position i sees only j <= i.
         real: [S] booleans, False for padding.
@@ -68,11 +90,6 @@ def attention(weights: dict, states: list, causal: bool = True, real: list | Non
     return total
 
 
-def ffn(up: list, down: list, x: list) -> list:
-    """Return gelu(x · up) · down, for up [d][f] and down [f][d]."""
-    return product([gelu(value) for value in product(x, up)], down)
-
-
 def at(weights, index: int):
     """Return entry `index` of every leaf of a dict of parameters that are stacked over blocks."""
     if isinstance(weights, dict):
@@ -81,8 +98,10 @@ def at(weights, index: int):
 
 
 def special(block: int, config) -> bool:
-    """Whether block i, from 0, is routed (or wider, in a dense model): (i + 1) mod 1/R = 0."""
+    """Whether block i, from 0, is routed (or wider, in a dense model): (i + 1) mod 1/R = 0, or the last R L blocks."""
     differs = config.router != "dense" or config.flop_increase > 1
+    if config.layout == "upper":
+        return differs and block >= config.blocks - round(config.routing_frequency * config.blocks)
     return differs and (block + 1) % round(1 / config.routing_frequency) == 0
 
 
@@ -120,12 +139,15 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
                 table,
                 real,
             )
+            if config.output_norm:
+                outward = at(params["routed_ffn"]["output_norm"], which)
+                change = [[norm(outward, x) for x in sequence] for sequence in change]
             decisions.append(decision)
         else:
             wide = special(block, config)
             matrices = at(params["wide_ffn"], block - usual) if wide else at(params["dense_ffn"], usual)
             usual += not wide
-            change = [[ffn(matrices["up"], matrices["down"], x) for x in sequence] for sequence in normed]
+            change = [[ffn(matrices, x, config) for x in sequence] for sequence in normed]
         states = [[add(x, y) for x, y in zip(*pair, strict=True)] for pair in zip(states, change, strict=True)]
     logits = [
         [product_with_rows(norm(params["final_norm"], x), params["embedding"]) for x in sequence] for sequence in states

@@ -50,9 +50,26 @@ def choices_of(config) -> int:
     return config.k * config.granularity
 
 
-def expert(weights: dict, e: int, x: list) -> list:
-    """Return the output of expert e for the state x: gelu(x · up) · down."""
-    return product([gelu(value) for value in product(x, weights["up"][e])], weights["down"][e])
+def ffn(weights: dict, x: list, config) -> list:
+    """Return φ(x · up) · down, for up [d][f] and down [f][d].
+
+    φ is gelu, or max(0, ·); of SwiGLU it is x · up times its own sigmoid, and times x · linear.
+    """
+    hidden = product(x, weights["up"])
+    if config.activation == "gelu":
+        hidden = [gelu(value) for value in hidden]
+    elif config.activation == "relu":
+        hidden = [max(value, 0.0) for value in hidden]
+    else:
+        others = product(x, weights["linear"])
+        hidden = [value * sigmoid(value) * other for value, other in zip(hidden, others, strict=True)]
+    return product(hidden, weights["down"])
+
+
+def expert(weights: dict, e: int, x: list, config) -> list:
+    """Return the output of expert e for the state x."""
+    own = {name: weights[name][e] for name in ("up", "down", "linear") if name in weights}
+    return ffn(own, x, config)
 
 
 def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool, noise, table, real: list):
@@ -116,7 +133,7 @@ def tokens_choose(weights: dict, states: list, tokens: list, config, training: b
         outputs.append([0.0] * len(x))
         for e, gate, slot in zip(experts, shares, keep, strict=True):
             if e is not None and slot:
-                outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x)))
+                outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x, config)))
     lost = [
         not slot
         for experts, row in zip(chosen, kept, strict=True)
@@ -337,7 +354,7 @@ def experts_choose(weights: dict, states: list, groups: list, config) -> Decisio
         for e in range(experts_of(config)):
             for i in largest(column(scores, e), tokens):
                 taken.add(group[i])
-                done = expert(weights, e, states[group[i]])
+                done = expert(weights, e, states[group[i]], config)
                 output[group[i]] = add(output[group[i]], times(scores[i][e], done))
     return Decision(output, dropped=1 - len(taken) / len(states))
 
@@ -346,20 +363,28 @@ def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
     """Return what Mixture of Tokens does: each expert works on one mixture of every group, and gives it back.
 
     The share of a token in the mixture of an expert is a softmax over the tokens of its group, and the token gets
-    the same share of the output.
+    the same share of the output; unless the shares of giving back are a softmax over experts, or have another
+    temperature, since both are learned.
     """
+    mixing = giving = config.temperature
+    if config.learned_temperature:
+        mixing, giving = (config.temperature * math.exp(s) for s in weights["log_temperature"])
     output = [[0.0] * len(x) for x in states]
     for group in groups:
         logits = [product(states[t], weights["router"]) for t in group]
         for e in range(experts_of(config)):
-            shares = softmax(times(1 / config.temperature, column(logits, e)))
+            shares = softmax(times(1 / mixing, column(logits, e)))
+            if config.emit == "experts":
+                given = [softmax(times(1 / giving, row))[e] for row in logits]
+            else:
+                given = softmax(times(1 / giving, column(logits, e)))
             if config.one_hot:
                 first = largest(shares, 1)[0]
-                shares = [float(i == first) for i in range(len(group))]
+                shares = given = [float(i == first) for i in range(len(group))]
             mixture = [
                 sum(share * states[t][c] for share, t in zip(shares, group, strict=True)) for c in range(config.d_model)
             ]
-            done = expert(weights, e, mixture)
-            for share, t in zip(shares, group, strict=True):
+            done = expert(weights, e, mixture, config)
+            for share, t in zip(given, group, strict=True):
                 output[t] = add(output[t], times(share, done))
     return Decision(output)

@@ -29,6 +29,12 @@ USUAL = dict(
     one_hot=False,
     objective="causal",
     mask_token=0,
+    activation="gelu",
+    positions="relative",
+    layout="spread",
+    output_norm=False,
+    emit="mixing",
+    learned_temperature=False,
 )
 """Fields whose usual value does not depend on others."""
 

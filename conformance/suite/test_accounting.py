@@ -192,6 +192,79 @@ def test_built_models_of_narrow_experts_and_wide_ffns(backend, router):
     check_built_model(backend, "25M", router, 4, Fraction(1, 8), granularity=16)
 
 
+LATER = {
+    "fine-grained": dict(router="expert_choice", routing_frequency=1.0, granularity=4, activation="relu",
+                         positions="rotary", output_norm=True),
+    "joint": dict(router="top_k", routing_frequency=1.0, activation="swiglu", positions="rotary"),
+    "joint, dense": dict(experts=1, activation="swiglu", positions="rotary"),
+    "mixture": dict(router="mixture_of_tokens", granularity=8, layout="upper", learned_temperature=True, emit="experts",
+                    activation="swiglu", output_norm=True),
+}  # fmt: skip
+"""Options that later papers add to the model."""
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_built_models_of_later_papers(backend, name):
+    """The parameters of the tree that a model is built with are those that its formulas count, in both twins."""
+    fields = dict(vocab_size=97, d_model=64, blocks=6, heads=4, experts=8) | LATER[name]
+    for module, options in ((backend.transformer, backend.configuration), (transformer, configuration)):
+        config = options.ModelConfig(**fields)
+        found = number_of_weights(module.parameter_shapes(config), lambda leaf: leaf[0])
+        counted = config.accounting(32)
+        assert found == counted.total_parameters, f"{name}: {found}, counted {counted}"
+        assert counted == configuration.ModelConfig(**fields).accounting(32), name
+
+
+def test_what_the_options_cost_by_hand(backend):
+    """d = 8, a = 2 · 4, S = 3, three blocks of which the FFNs of two are routed among 4 experts, V = 10.
+
+    Attention: 4 · 64 weights in place of 5 · 64; 2 · 256 FLOPs, 4 · 3 · 8 for scores and values, 6 · 8 to turn, 3 · 3
+    · 2 for the softmax. SwiGLU: 9 · 64 weights. Norms: 4 · 8 weights, 10 · 8 FLOPs; on an output 2 · 8 and 5 · 8.
+    """
+    shape, sizes = (8, 3, 2, 4), dict(routing_frequency=2 / 3, vocab_size=10, sequence_length=3)
+    options = dict(activation="swiglu", positions="rotary", output_norm=True)
+    for count in (backend.accounting.count, reference.count):
+        found = count(*shape, "Top-K", 4, **sizes, **options)
+        dense = 3 * (4 * 64 + 9 * 64 + 4 * 8)
+        assert found.dense_parameters == dense == 2592
+        assert found.total_parameters == dense + 2 * (3 * 9 * 64 + 8 * 4 + 16) == 6144
+        block = 2 * 256 + 4 * 3 * 8 + 6 * 8 + 3 * 3 * 2 + 2 * 9 * 64 + 10 * 8
+        assert found.flops_per_token == 3 * block + 2 * 10 * 8 + 2 * (2 * 8 * 4 + 5 * 8) == 6086
+        plain = count(*shape, "MoT", 4, **sizes)
+        learned = count(*shape, "MoT", 4, **sizes, learned_temperature=True)
+        assert learned.total_parameters == plain.total_parameters + 2 * 2
+        assert learned.flops_per_token == plain.flops_per_token
+
+
+def test_the_counts_of_later_papers(backend):
+    """What each paper counts comes out of ours, less what that paper leaves out: routers, and norms.
+
+    Fine-grained (Krajewski et al. 2024): N = d² (8E + 4) L in all and 12 d² L active, so that 64 x 3M is a model of
+    d = 256 with 4 blocks. Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active, beside 2 d V.
+    Mixture of Tokens (Antoniak et al. 2023): 512 experts of width 64, d = 256, in groups of 32 have 32 times the
+    parameters of the FFNs and the FLOPs of the dense ones.
+    """
+    for count in (backend.accounting.count, reference.count):
+        for d, blocks, label in ((256, 4, 3), (384, 4, 7), (512, 4, 13), (512, 8, 25), (640, 10, 49), (768, 12, 85)):
+            heads, norms = d // 64, 4 * d * blocks
+            fine = dict(routing_frequency=1.0, activation="relu", positions="rotary", output_norm=True)
+            found = count(d, blocks, heads, 64, "Expert-Choice", 64, granularity=8, **fine)
+            left_out = norms + blocks * (d * 64 * 8 + 2 * d)
+            assert found.total_parameters - left_out == d * d * (8 * 64 + 4) * blocks
+            assert found.dense_parameters - norms == 12 * d * d * blocks
+            assert round((found.dense_parameters - norms) / 1e6) == label
+            for experts in (2, 32):
+                joint = dict(routing_frequency=1.0, activation="swiglu", positions="rotary")
+                found = count(d, blocks, heads, 64, "Top-K", experts, **joint)
+                assert found.total_parameters - norms - blocks * d * experts == (4 + 9 * experts) * blocks * d * d
+                assert found.dense_parameters - norms == 13 * blocks * d * d
+        mixture = count(256, 4, 4, 64, "MoT", 32, routing_frequency=1.0, granularity=16, group_size=32)
+        dense = count(256, 4, 4, 64)
+        ffns, controllers = 4 * 8 * 256**2, 4 * 256 * 512
+        assert mixture.total_parameters - dense.total_parameters == 31 * ffns + controllers
+        assert mixture.flops_per_token - dense.flops_per_token == 6 * controllers
+
+
 def test_granularity_and_mixtures_cost_what_they_do(backend):
     """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
     shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
@@ -239,6 +312,10 @@ BAD = {
     "G of 0": (dict(router_type="Hash", num_experts=2, granularity=0), "granularity is 0"),
     "dense with G": (dict(granularity=2), "granularity is 2"),
     "group of 0": (dict(router_type="MoT", num_experts=2, group_size=0), "group_size is 0"),
+    "activation": (dict(activation="tanh"), "activation is 'tanh'"),
+    "positions": (dict(positions="none"), "positions is 'none'"),
+    "norm of dense": (dict(output_norm=True), "a dense model has no routed layers"),
+    "temperature of dense": (dict(learned_temperature=True), "an option of MoT"),
 }
 
 

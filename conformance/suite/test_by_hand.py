@@ -58,6 +58,34 @@ def test_gelu(backend):
     assert_digits(found, [-0.15881, 0.0, 0.34571, 0.84119, 1.95460], "gelu")
 
 
+class TestExpertFfn:
+    """up 1 1, linear 2 -1, down 1 10 on one state: 2, or -1."""
+
+    arrays = np.array([[1.0, 1.0]]), np.array([[1.0], [10.0]]), np.array([[2.0], [-1.0]])
+
+    def test_relu(self, backend):
+        """max(2, 0) (1 + 10) = 22, and max(-1, 0) = 0."""
+        found = call(backend, "experts.expert_ffn", *self.arrays, activation="relu")
+        assert_digits(found, [[22.0], [0.0]], "expert_ffn with ReLU")
+
+    def test_swiglu(self, backend):
+        """x linear is 4 and -2, or -2 and 1. silu 2 = 2/(1 + e^-2) = 1.761594, times 4 - 20; silu -1 = -1/(1 + e) =
+        -0.268941, times -2 + 10."""
+        linear = {"linear": np.array([[2.0, -1.0]])}
+        found = call(backend, "experts.expert_ffn", *self.arrays, traced=linear, activation="swiglu")
+        assert_digits(found, [[-28.18551], [-2.15153]], "expert_ffn with SwiGLU")
+        found = call(backend, "experts.silu", np.array([2.0, 0.0, -1.0]))
+        assert_digits(found, [1.76159, 0.0, -0.26894], "silu")
+
+
+def test_rotary(backend):
+    """Width 4: entries 0 and 2 turn by m, entries 1 and 3 by m/100. (1, 1, 0, 0) at 1: cos 1, cos 0.01, sin 1, sin
+    0.01; (0, 0, 1, 0) at 2: -sin 2 and cos 2 in places 0 and 2."""
+    found = call(backend, "transformer.rotary", np.array([[9.0, 9, 9, 9], [1, 1, 0, 0], [0, 0, 1, 0]]))
+    expected = [[9, 9, 9, 9], [0.54030, 0.99995, 0.84147, 0.01000], [-0.90930, 0, -0.41615, 0]]
+    assert_digits(found, expected, "rotary")
+
+
 def test_sinusoids(backend):
     """d = 4: sines, then cosines, of the distance m and of m/100, since 10000^(2/4) = 100."""
     found = call(backend, "transformer.sinusoids", sequence_length=3, d_model=4)
@@ -117,6 +145,16 @@ class TestAttention:
         mask = np.array([[False, True, True]])
         found = call(backend, "transformer.attention", self.by_distance, self.tokens, traced={"mask": mask})
         assert_digits(np.asarray(found)[0, 1:], [[0.0, 1.0], [0.0, 0.5]], "attention without token 0")
+
+    def test_rotary_logits(self, backend):
+        """Head of two, query (2√2 log 3, 0) of token 1 and keys (1, 0): turned apart by 1 radian the logit for token 0
+        is 2 log 3 cos 1 = 1.18716, for itself 2 log 3 = 2.19722. Share of token 0: 1/(1 + e^1.01006) = 0.26697."""
+        wide = np.eye(2)[:, None]
+        query = np.array([[0.0, 0.0], [2 * math.sqrt(2) * LN3, 0.0]])[:, None]
+        key = np.array([[1.0, 0.0], [1.0, 0.0]])[:, None]
+        params = {"query": query, "key": key, "value": wide, "output": np.eye(2)[None]}
+        found = call(backend, "transformer.attention", params, self.tokens[:, :2], positions="rotary")
+        assert_digits(found, [[[1.0, 0.0], [0.26697, 0.73303]]], "rotary attention to two tokens")
 
     def test_heads_are_added(self, backend):
         """The first head as by what tokens are, the second reads token by token alike: 1/2 and 1/2, times 10."""

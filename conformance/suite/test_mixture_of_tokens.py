@@ -155,6 +155,41 @@ def check_infinite_temperature(backend) -> None:
     assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
 
 
+def test_giving_back_over_experts_by_hand(backend):
+    """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1, so the tokens 4 and 8
+    mix to 5 and 6. The experts multiply that by 1 and by 10: 5 and 60. Given back over experts: 3/4 and 1/4 of these to
+    token 0, halves to token 1. At the temperature 1/2 of giving back token 0 gets 9/10 and 1/10."""
+    params = {"router": np.array([[0.25 * np.log(3), 0.0], [-0.125 * np.log(3), 0.0]])}
+    x = np.array([[4.0, 0.0], [8.0, 16.0]])
+    params |= {"up": np.array([[[1.0], [0.0]], [[10.0], [0.0]]]), "down": np.array([[[1.0, 0.0]], [[1.0, 0.0]]])}
+    for temperature, wanted in ((None, [18.75, 32.5]), (0.5, [10.5, 32.5]), (2.0, None)):
+        options = dict(activation="relu", emit="experts", emit_temperature=temperature)
+        ours = reference.mixture_of_tokens(params, x, **options).output
+        found = run(backend, LAYER, "float64", params, x, **options).output
+        assert_close_bounded("mixture.output", found, ours, UNIT["float64"] * 100, what=f"giving back, {options}")
+        if wanted is not None:
+            expected = np.array(wanted)[:, None] * [1, 0]
+            assert_close_bounded("mixture.output", ours, expected, UNIT["float64"] * 100, what="giving back by hand")
+
+
+@given(seed=seeds, precision=precisions, temperature=temperatures, masked=st.booleans())
+def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
+    """Rows of real tokens add up to 1 over the experts, padding gets nothing; as weights of mixing they are those."""
+    z = rounded(np.random.default_rng(seed).standard_normal(SHAPE) * 3, precision)
+    traced, real = ({"mask": PADDING}, PADDING) if masked else ({}, np.ones(len(z), bool))
+    path, unit = "routers.mixture_of_tokens.emit_weights", UNIT[precision] * (4 + 2 * np.abs(z).max() / temperature)
+    found = np.asarray(run(backend, path, precision, z, temperature, traced=traced, emit="experts"))
+    wanted = reference.emit_weights(z, temperature, emit="experts", **traced)
+    what = f"emit_weights, temperature {temperature}, masked {masked}, {precision}"
+    assert_close_bounded("mixture.weights", found, wanted, unit * wanted + unit * 2.0**-60, what=what)
+    assert_close_bounded("mixture.weights", wanted.sum(axis=1), real, UNIT["float64"] * 4, what=f"rows of {what}")
+    for options in (dict(emit="mixing"), dict(emit="experts", one_hot=True)):
+        same = run(backend, path, precision, z, temperature, traced=traced, **options)
+        one_hot = {"one_hot": options.get("one_hot", False)}
+        mixing = run(backend, WEIGHTS, precision, z, temperature, traced=traced, **one_hot)
+        assert_same(np.asarray(same), np.asarray(mixing), what=f"{what}, {options}")
+
+
 def test_infinite_temperature_mixes_uniformly(backend):
     check_infinite_temperature(backend)
 

@@ -54,12 +54,24 @@ MODELS = {
     "expert_choice in sequences": dict(router="expert_choice", experts=3, grouping="sequence", gate="sigmoid"),
     "mixture": dict(router="mixture_of_tokens", experts=3, granularity=2, temperature=0.5),
     "mixture of one": dict(router="mixture_of_tokens", experts=2, group_size=1),
+    "fine-grained": dict(router="expert_choice", experts=3, granularity=2, routing_frequency=1.0, kqv_size=4,
+                         positions="rotary", output_norm=True),
+    "joint": dict(router="top_k", experts=4, routing_frequency=1.0, kqv_size=4, activation="swiglu",
+                  positions="rotary", capacity_factor=1.0, z_weight=0.001),
+    "mixture in the upper blocks": dict(router="mixture_of_tokens", experts=3, blocks=3, routing_frequency=2 / 3,
+                                        layout="upper", emit="experts", learned_temperature=True, temperature=0.5,
+                                        activation="swiglu"),
+    "mixture with two temperatures": dict(router="mixture_of_tokens", experts=3, learned_temperature=True),
+    "sinkhorn above, normed": dict(router="sinkhorn", experts=4, k=2, blocks=5, routing_frequency=0.4, layout="upper",
+                                   granularity=2, activation="swiglu", output_norm=True, capacity_factor=0.8),
+    "wide above": dict(flop_increase=2, blocks=3, routing_frequency=1 / 3, layout="upper", activation="relu"),
 }  # fmt: skip
 """Small models; b is 3 and S is 5."""
 
 QUICK = (
     "wide", "hash of the token before, k = 2, G = 2", "base, k = 2, G = 2", "quantile, drops",
-    "top_k with a bias, token order", "reinforce with everything", "expert_choice", "mixture",
+    "top_k with a bias, token order", "reinforce with everything", "expert_choice", "mixture", "fine-grained",
+    "mixture in the upper blocks",
 )  # fmt: skip
 """One of each kind; `make test-all` has all of them."""
 
@@ -416,7 +428,7 @@ def test_bias(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
     """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
-    for fields in ({}, dict(d_model=48, blocks=4)):
+    for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 4)):  # R L is whole
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
@@ -464,6 +476,11 @@ DEVIATIONS = {
               {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 4 / 4, "router": 1 / 4, "bias": 0}),
     "ungated": (dict(router="reinforce", experts=2, granularity=4),
                 {"routed_ffn/up": 1 / 4, "routed_ffn/down": 1 / 8 / 4, "hidden": 1 / 4, "out": 2**-0.5}),
+    # SwiGLU has a width of 3d = 48, which 3 experts cut into 16 each.
+    "swiglu": (dict(router="top_k", experts=2, granularity=3, activation="swiglu", output_norm=True),
+               {"routed_ffn/up": 1 / 4, "routed_ffn/linear": 1 / 4, "routed_ffn/down": 1 / 4 / 4,
+                "dense_ffn/linear": 1 / 4, "dense_ffn/down": 48**-0.5 / 4, "output_norm/scale": 0}),
+    "temperatures": (dict(router="mixture_of_tokens", experts=2, learned_temperature=True), {"log_temperature": 0}),
 }  # fmt: skip
 
 
@@ -611,6 +628,16 @@ BAD = {
     "nucleus of another": (dict(router="sinkhorn", nucleus=0.5), "an option of reinforce, not of sinkhorn"),
     "largest of equal gates": (dict(router="hash", drop_order="priority"), "hash has no gates to go by"),
     "frequency of no blocks": (dict(routing_frequency=0.25), "routing_frequency is 0.25; a dense model has no routed"),
+    "activation": (dict(activation="tanh"), "activation is 'tanh'; allowed: gelu, relu, swiglu"),
+    "positions": (dict(positions="absolute"), "positions is 'absolute'; allowed: relative, rotary"),
+    "layout": (dict(router="hash", layout="lower"), "layout is 'lower'; allowed: spread, upper"),
+    "emit": (dict(router="mixture_of_tokens", emit="tokens"), "emit is 'tokens'; allowed: mixing, experts"),
+    "odd head of rotary positions": (dict(positions="rotary", kqv_size=3), "kqv_size is 3; it has to be even"),
+    "G that does not divide SwiGLU": (dict(router="hash", experts=2, granularity=16, activation="swiglu"),
+                                      "it has to divide 3 d_model = 24"),
+    "upper blocks of no routing": (dict(layout="upper"), "layout is 'upper'; a dense model has no routed blocks"),
+    "upper blocks that are not whole": (dict(router="hash", experts=2, layout="upper", routing_frequency=0.3),
+                                        "it has to be a whole number of routed blocks"),
     "GShard without normalisation": (dict(router="top_k", experts=2, k=2, sample_second=True,
                                           normalisation="none"), "normalised gates"),
 }  # fmt: skip
@@ -635,6 +662,10 @@ OTHERS = dict(
     group_size=6,
     temperature=0.5,
     one_hot=True,
+    emit="experts",
+    learned_temperature=True,
+    output_norm=True,
+    layout="upper",
     flop_increase=2,
     routing_frequency=0.25,
     k=2,
@@ -653,7 +684,7 @@ TAKEN = {
     "reinforce": {"capacity_factor", "drop_order", "k", "balance_weight", "policy_weight", "baseline_weight",
                   "entropy_weight", "nucleus", "reward_to_go"},
     "expert_choice": {"gate", "grouping", "group_size", "k"},
-    "mixture_of_tokens": {"group_size", "temperature", "one_hot"},
+    "mixture_of_tokens": {"group_size", "temperature", "one_hot", "emit", "learned_temperature"},
 }  # fmt: skip
 """By hand: the options that a router with one expert per token has. What needs another option too is not among them:
 normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
@@ -665,7 +696,7 @@ normalisation and sample_second of top_k (k = 2), groups in sequences of mixture
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
     """Each option alone, at a value that is not the default: taken, or an error that names it."""
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
-    shared = set(routed) | ({"granularity"} if routed else set())
+    shared = set(routed) | ({"granularity", "layout", "output_norm"} if routed else set())
     for module in (backend.configuration, configuration):
         usual = SMALL | dict(blocks=4, router=router) | routed
         gate = module.ModelConfig(**usual).gate
@@ -696,6 +727,9 @@ def test_what_a_default_stands_for(backend):
         twelfth = module.ModelConfig(**(SMALL | dict(blocks=12)), router="hash", routing_frequency=0.0833)
         assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
         assert dataclasses.replace(twelfth, experts=2).num_routed == 1
+        upper = module.ModelConfig(**(SMALL | dict(blocks=5)), router="hash", routing_frequency=0.6, layout="upper")
+        assert [upper.is_routed(i) for i in range(5)] == [False, False, True, True, True]
+        assert dataclasses.replace(upper, experts=2).num_routed == 3
 
 
 @pytest.mark.slow

@@ -56,6 +56,20 @@ MODELS = {
     "Mixture of Tokens among neighbours": dict(
         FOUR, router="mixture_of_tokens", grouping="sequence", group_size=2, granularity=2, objective="masked"),
     "one token of a mixture": dict(FOUR, router="mixture_of_tokens", one_hot=True),
+    "fine-grained": dict(
+        FOUR, router="expert_choice", routing_frequency=1.0, granularity=2, group_size=4, activation="relu",
+        positions="rotary", output_norm=True),
+    "joint": dict(
+        FOUR, router="top_k", routing_frequency=1.0, activation="swiglu", positions="rotary", capacity_factor=1.0,
+        z_weight=0.001),
+    "Mixture of Tokens in the upper blocks": dict(
+        FOUR, router="mixture_of_tokens", blocks=3, routing_frequency=2 / 3, layout="upper", activation="relu",
+        emit="experts", learned_temperature=True, temperature=0.7),
+    "Mixture of Tokens, two temperatures": dict(
+        FOUR, router="mixture_of_tokens", activation="swiglu", learned_temperature=True, output_norm=True),
+    "wide FFNs above, masked": dict(
+        SIZE, blocks=3, routing_frequency=1 / 3, flop_increase=2, layout="upper", activation="swiglu",
+        positions="rotary", objective="masked"),
     "masked": dict(FOUR, router="top_k", objective="masked", mask_token=3),
     "padding": dict(FOUR, router="top_k", k=2, capacity_factor=0.7, balance_weight=0.3, z_weight=0.1),
     "padding, RL-R": dict(WIDER, router="reinforce", experts=4, reward_to_go=True),
@@ -66,7 +80,7 @@ MODELS = {
 IN_TRAINING = (
     "dense", "wide FFNs", "hash, k = 2, G = 2, drops", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
     "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "GShard", "RL-R with everything", "expert choice",
-    "Mixture of Tokens", "masked", "padding",
+    "Mixture of Tokens", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "masked", "padding",
 )  # fmt: skip
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
 """What `make test` compiles; the rest waits for `make test-all`."""

@@ -522,6 +522,20 @@ def test_attention_knows_distances_only(backend):
     assert np.abs(last - swapped).max() > 1e-3, "order has to matter to the last token"
 
 
+@given(seed=seeds, precision=precisions)
+def test_rotary_products_know_distances_only(backend, seed, precision):
+    """A query and a key, 3 positions apart: their product is the same wherever they stand, and no length changes."""
+    query, key = rounded(np.random.default_rng(seed).standard_normal((2, 6)), precision)
+    turned = [np.asarray(run(backend, "transformer.rotary", precision, np.tile(one, (7, 1)))) for one in (query, key)]
+    scale = UNIT[precision] * np.linalg.norm(query) * np.linalg.norm(key)
+    products = (turned[0][3:].astype(float) * turned[1][:-3].astype(float)).sum(axis=1)
+    wanted = np.full(4, reference.rotary(np.tile(query, (7, 1)))[3] @ key)
+    assert_close_bounded("transformer.rotary", products, wanted, scale, what=f"rotary products, {precision}")
+    lengths = np.linalg.norm(turned[0].astype(float), axis=1)
+    scale, wanted = UNIT[precision] * query @ query, np.full(7, query @ query)
+    assert_close_bounded("transformer.rotary", lengths**2, wanted, scale, what=f"rotary lengths, {precision}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 3, sigmoid, drops"])
 def test_jit_changes_nothing(backend, name):
