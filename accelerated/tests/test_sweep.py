@@ -86,7 +86,7 @@ def test_runs_go_before_sizes_and_sizes_before_the_base(text_file, tmp_path):
 
 
 def test_the_presets_are_possible_and_the_demo_is_what_it_says():
-    assert set(presets()) == {"demo", "rates", "reinforce", "routers", "smoke"}
+    assert set(presets()) == {"demo", "fine_grained", "joint", "mixture", "rates", "reinforce", "routers", "smoke"}
     runs = read_grid("demo").runs
     sizes = {run.model.d_model for run in runs}
     assert len(sizes) >= 3
@@ -119,7 +119,7 @@ def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(InputError, match="there are demo, rates, reinforce, routers, smoke"):
+    with pytest.raises(InputError, match="there are demo, fine_grained, joint, mixture, rates, reinforce, routers, "):
         read_grid("nothing")
     with pytest.raises(InputError, match="No such file"):
         read_grid("nothing.toml")

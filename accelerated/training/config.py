@@ -106,8 +106,11 @@ class TrainConfig:
         ):
             if value != usual:
                 parts.append(f"{letter}{value:.3g}")
-        for value, usual in ((model.grouping, "position"), (model.objective, "causal")):
-            parts += [value] if value != usual else []
+        for option in ("grouping", "objective", "activation", "positions", "layout", "emit"):
+            value = getattr(model, option)
+            parts += [value] if value != getattr(ModelConfig, option) else []
+        parts += ["normed"] if model.output_norm else []
+        parts += ["learned"] if model.learned_temperature else []
         return "-".join([*parts, f"d{model.d_model}", f"L{model.blocks}", f"s{self.seed}"])
 
     def check(self) -> None:

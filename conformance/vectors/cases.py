@@ -301,6 +301,9 @@ def count() -> Answer:
         dict(router_type="Top-K", num_experts=16, k=2, granularity=8),
         dict(router_type="MoT", num_experts=16, group_size=24),
         dict(vocab_size=1000, sequence_length=128),
+        dict(router_type="Top-K", num_experts=8, routing_frequency=1.0, activation="swiglu", positions="rotary"),
+        dict(router_type="Expert-Choice", num_experts=8, granularity=4, activation="relu", output_norm=True),
+        dict(router_type="MoT", num_experts=16, learned_temperature=True),
     )
     cases = []
     for more in menu:
