@@ -172,8 +172,8 @@ class ModelConfig:
     mask_token: int = 0
     """Of the masked objective: the id in [0, V) that the model reads where a token is hidden."""
     activation: str = "gelu"
-    """Of experts and dense FFNs alike, one of `accounting.ACTIVATIONS`. SwiGLU has three matrices of width 3d / G instead
-    of two of width 4d / G: 9d² weights instead of 8d²."""
+    """Of experts and dense FFNs alike, one of `accounting.ACTIVATIONS`. SwiGLU has three matrices of width 3d / G in
+    place of two of width 4d / G: 9d² weights and not 8d²."""
     positions: str = "relative"
     """One of `POSITIONS`; rotary ones have no weights and need an even kqv_size."""
     layout: str = "spread"

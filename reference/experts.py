@@ -21,7 +21,7 @@ tokens in the group. Evaluation drops nothing: it has no capacity, and is as cau
 Padding: assignments that a `mask` leaves out take no slot, get 0, and count in no capacity and no fraction. Besides
 padded tokens these can be single choices, such as the second experts that GShard's router leaves out.
 
-The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`); every dense FFN is run alike.
+The nonlinearity φ is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`), in dense FFNs too.
 
 Experts can be narrow: nothing here depends on f. A layer of granularity G has G times as many experts of width f / G
 and sends each token to G times as many. An expert of width f is the sum of G such narrow ones: cut its `up` into G
