@@ -25,10 +25,10 @@ SAME = 1.02
 SAME_RATIO = 1.2
 """Largest over smallest number of tokens per parameter up to which sizes have the same ratio."""
 
-COMMON = ("objective", "vocab_size", "sequence_length")
-"""Columns that change what a loss per token means."""
+COMMON = ("objective", "vocab_size", "sequence_length", "model_options")
+"""Columns that change what a loss per token means, or what every model is."""
 
-ROUTED = ("k", "routing_frequency", "granularity")
+ROUTED = ("k", "routing_frequency", "granularity", "routing_options")
 """Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
 
 

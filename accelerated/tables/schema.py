@@ -24,8 +24,8 @@ RELEASED_COLUMNS = (
 
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "sequence_length", "batch_size", "vocab_size", "objective",
-    "learning_rate", "dropped_fraction", "max_load", "idle_experts", "evaluation_tokens",
-    "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
+    "model_options", "routing_options", "learning_rate", "dropped_fraction", "max_load", "idle_experts",
+    "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
@@ -37,9 +37,12 @@ CONFIGURATION_COLUMNS = (
     "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
     "objective",
 )  # fmt: skip
-"""What makes a run the one it is, and so has to be the same in all of its rows."""
+"""What makes a run the one it is, and so has to be the same in all of its rows. (The columns of options are newer than
+some tables, whose runs may have been gone on with.)"""
 
-TEXT_COLUMNS = ("router_type", "model_size_label", "objective", "device", "commit")
+TEXT_COLUMNS = (
+    "router_type", "model_size_label", "objective", "model_options", "routing_options", "device", "commit",
+)  # fmt: skip
 OBJECTIVES = ("causal", "masked")
 """Those of `configuration.OBJECTIVES`; here too, so that a table is read without JAX."""
 DENSE = "Dense"

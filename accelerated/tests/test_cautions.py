@@ -87,6 +87,14 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "two vocabularies":
         frame.loc[some, "vocab_size"] = 50_257
         return "vocab_size, of which the law knows nothing (32000"
+    if defect == "two activations":
+        frame["model_options"] = "gelu relative"
+        frame.loc[some, "model_options"] = "swiglu rotary"
+        return "model_options, of which the law knows nothing (gelu relative"
+    if defect == "two layouts":
+        frame["routing_options"] = np.where(frame["router_type"] == "Dense", "", "spread")
+        frame.loc[one, "routing_options"] = "upper"
+        return "routing_options, of which the law knows nothing (spread"
     if defect == "two lengths":
         frame.loc[some, "sequence_length"] = 512
         return "sequence_length"
@@ -108,6 +116,8 @@ DEFECTS = (
     "diverged",
     "loss in bits",
     "two vocabularies",
+    "two activations",
+    "two layouts",
     "two lengths",
     "a floor",
     "embeddings counted",

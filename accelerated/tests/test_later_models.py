@@ -19,6 +19,13 @@ PRESETS = {
 }  # fmt: skip
 """What the routed runs of a preset have, by hand."""
 
+WORDS = {
+    "fine_grained": ("relu rotary", "spread normed"),
+    "joint": ("swiglu rotary", "spread"),
+    "mixture": ("relu relative", "upper mixing learned"),
+}
+"""What the table says of the last run."""
+
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_has_what_its_paper_varies(preset):
@@ -58,6 +65,7 @@ def test_the_smallest_runs_of_a_preset_train(preset, small_fields, tmp_path, cap
         row = list(csv.DictReader(file))[-1]
     assert np.isfinite(float(row["loss_validation"])) and float(row["loss_validation"]) < np.log(300)
     assert int(row["total_parameter_count"]) == config.accounting().total_parameters
+    assert (row["model_options"], row["routing_options"]) == WORDS[preset]
     params = load_own_params(tmp_path / "run")
     counted = sum(
         leaf.size for name, node in params.items() if name not in ("embedding", "final_norm") for leaf in leaves(node)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ..accounting import ROUTER_TYPES
+from ..configuration import ModelConfig
 from ..files import write_atomically
 from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS
 from .config import TrainConfig
@@ -18,6 +19,16 @@ from .window_losses import WindowLosses, documents, standard_error
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
 """Header of every table that is written here."""
+
+
+def routing_options(model: ModelConfig) -> str:
+    """Return in words which blocks are routed, whether their outputs are normed, and how a mixture gives back."""
+    if model.router == "dense":
+        return ""
+    words = [model.layout, "normed" if model.output_norm else ""]
+    if model.router == "mixture_of_tokens":
+        words += [model.emit, "learned" if model.learned_temperature else ""]
+    return " ".join(word for word in words if word)
 
 
 def result_row(
@@ -69,6 +80,8 @@ def result_row(
         "batch_size": config.batch_size,
         "vocab_size": model.vocab_size,
         "objective": model.objective,
+        "model_options": f"{model.activation} {model.positions}",
+        "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
         "dropped_fraction": dropped,
         "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
