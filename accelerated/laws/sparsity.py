@@ -1,0 +1,171 @@
+"""See `routelaws.reference.laws.sparsity`.
+
+What differs here: the best size as the root of the slope of the loss in ln N, and the fit from all starts in one
+compiled loop.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ._columns import check_range
+from ._levenberg import covariance, power_terms, search
+
+ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
+CRITERION = "sum of Huber terms of ln L, delta"
+FLOPS_PER_PARAMETER = 6.0
+
+_SMALLEST, _LARGEST = 1e5, 1e16
+_FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))
+_LEVELS, _CENTRED = [0, 2, 4, 6, 9], ([0, 2, 4, 6, 6], [1, 3, 5, 7, 8], [0, 1, 2, 2, 0])
+
+
+class SparsityCoefficients(NamedTuple):
+    """See reference."""
+
+    a: float
+    alpha: float
+    b: float
+    beta: float
+    c: float
+    lam: float
+    d: float
+    delta: float
+    gamma: float
+    e: float
+
+
+PUBLISHED = SparsityCoefficients(16612.50, 0.5962, 5455.67, 0.3954, 0.4598, -0.1666, 17.26, 0.1603, 0.1595, 0.94)
+
+
+class SparsityFit(NamedTuple):
+    """See reference."""
+
+    coefficients: SparsityCoefficients
+    objective: float
+    rmsle: float
+    status: str
+    covariance: np.ndarray
+    rows: int
+    criterion: str
+
+
+class Optimum(NamedTuple):
+    """See reference."""
+
+    total_parameters: float
+    tokens: float
+    loss: float
+
+
+def predict_loss(
+    total_parameters: np.ndarray,
+    tokens: np.ndarray,
+    sparsity: np.ndarray,
+    coefficients: SparsityCoefficients = PUBLISHED,
+) -> np.ndarray:
+    """See reference."""
+    size = np.log(check_range("total_parameters", total_parameters, above=0.0))
+    tokens = np.log(check_range("tokens", tokens, above=0.0))
+    dense = np.log1p(-_check_sparsity(sparsity))
+    a, alpha, b, beta, c, lam, d, delta, gamma, e = coefficients
+    by_sparsity = c * np.exp(-lam * dense) + d * np.exp(-delta * dense - gamma * size)
+    return a * np.exp(-alpha * size) + b * np.exp(-beta * tokens) + by_sparsity + e
+
+
+def active_parameters(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
+    """See reference."""
+    if not 0 <= always_active < 1:
+        raise ValueError(f"always_active is {always_active}; needed: at least 0 and below 1")
+    idle = (1 - always_active) * _check_sparsity(sparsity)
+    return check_range("total_parameters", total_parameters, above=0.0) * (1 - idle)
+
+
+def optimum(
+    flops: float,
+    sparsity: float,
+    coefficients: SparsityCoefficients = PUBLISHED,
+    always_active: float = 0.0,
+) -> Optimum:
+    """See reference."""
+    flops = float(check_range("flops", flops, above=0.0))
+    per_size = FLOPS_PER_PARAMETER * float(active_parameters(1.0, sparsity, always_active))
+    a, alpha, b, beta, _, _, d, delta, gamma, _ = coefficients
+    by_tokens = math.log(b * beta) + beta * math.log(per_size / flops)
+    with_experts = math.log(d * gamma) - delta * math.log1p(-sparsity)
+
+    def slope(x: float) -> float:
+        """Return the logarithm of what still falls with ln N, over what already rises; it falls with x = ln N."""
+        return float(np.logaddexp(math.log(a * alpha) - alpha * x, with_experts - gamma * x) - by_tokens - beta * x)
+
+    low, high = math.log(_SMALLEST), math.log(_LARGEST)
+    if slope(low) <= 0 or slope(high) >= 0:
+        size = math.exp(low if slope(low) <= 0 else high)
+    else:
+        size = math.exp(brentq(slope, low, high, xtol=1e-14))
+    tokens = flops / (per_size * size)
+    return Optimum(size, tokens, float(predict_loss(size, tokens, sparsity, coefficients)))
+
+
+def fit_sparsity(
+    total_parameters: np.ndarray,
+    tokens: np.ndarray,
+    sparsity: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+) -> SparsityFit:
+    """See reference."""
+    if huber is not None and not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
+        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, in units of ln L, or None")
+    delta = math.inf if huber is None else float(huber)
+    size = np.atleast_1d(check_range("total_parameters", total_parameters, above=0.0))
+    tokens = np.atleast_1d(check_range("tokens", tokens, above=0.0))
+    idle = np.atleast_1d(_check_sparsity(sparsity))
+    loss = np.atleast_1d(check_range("loss", loss, above=0.0))
+    if loss.ndim != 1 or not size.shape == tokens.shape == idle.shape == loss.shape:
+        raise ValueError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
+    if loss.size < 11 or np.unique(idle).size < 3:
+        raise ValueError(
+            f"{loss.size} rows with {np.unique(idle).size} sparsities; the sparsity law has 10 coefficients and needs "
+            "at least 11 rows and 3 sparsities"
+        )
+    logs = np.stack([np.log(size), np.log(tokens), np.log1p(-idle)])
+    centre = logs.mean(axis=1)
+    target = np.log(loss)
+    level = float(target.mean()) - math.log(5)
+    starts = [
+        [level, p, level, q, level, r, level, s, t, level] for p, q, r, s, t in itertools.product(*_FIRST_EXPONENTS)
+    ]
+    found = search(power_terms, _features(*(logs - centre[:, None])), target, np.array(starts), delta)
+    move = np.eye(10)
+    levels, powers, columns = _CENTRED
+    move[levels, powers] = centre[columns]
+    values = move @ found.parameters
+    values[_LEVELS] = np.exp(values[_LEVELS])
+    return SparsityFit(
+        SparsityCoefficients(*values.tolist()),
+        found.objective,
+        float(np.linalg.norm(found.residual)) / math.sqrt(loss.size) / math.log(10),
+        "interior",
+        move @ covariance(found, delta) @ move.T,
+        loss.size,
+        "half the sum of squared differences of ln L" if math.isinf(delta) else f"{CRITERION} {delta:g}",
+    )
+
+
+def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:
+    checked = check_range("sparsity", sparsity, least=0.0)
+    check_range("1 - sparsity", 1 - checked, above=0.0)
+    return checked
+
+
+def _features(log_size: np.ndarray, log_tokens: np.ndarray, log_dense: np.ndarray) -> np.ndarray:
+    """Return the features [n, 5, 10] of the five terms."""
+    features = np.zeros((log_size.size, 5, 10))
+    features[:, range(5), _LEVELS] = 1.0
+    powers = -np.stack([log_size, log_tokens, log_dense, log_dense, log_size], axis=1)
+    features[:, [0, 1, 2, 3, 3], [1, 3, 5, 7, 8]] = powers
+    return features
