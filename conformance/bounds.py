@@ -149,6 +149,39 @@ BOUNDS["laws.compute.objective"] = Bound(
 )
 BOUNDS["laws.compute.exact"] = Bound(1e-12, "relative; A is a line carried over 40 units of ln C; measured 2e-13")
 BOUNDS["laws.compute.interval"] = Bound(5e-12, "nats; as laws.compute.exact; measured 7e-13")
+BOUNDS["laws.downstream.value"] = Bound(
+    5e-15, "absolute; an exponential of a surprise below 5, of powers; measured 6e-16"
+)
+BOUNDS["laws.downstream.pass_at_k"] = Bound(2e-13, "absolute; a product of up to 200 factors")
+BOUNDS["laws.downstream.objective"] = Bound(
+    1e-11, "relative; steps end where the sum falls by 1e-14 of itself; measured 2e-13"
+)
+BOUNDS["laws.downstream.rmse"] = Bound(1e-9, "relative; first order in the step that is left; measured 4e-12")
+BOUNDS["laws.downstream.prediction"] = Bound(1e-9, "of accuracy; as laws.downstream.rmse; measured 5e-11")
+BOUNDS["laws.downstream.covariance"] = Bound(
+    1e-6, "share of two standard errors; as laws.downstream.rmse; measured 1.5e-8"
+)
+BOUNDS["laws.downstream.interval"] = Bound(5e-14, "of accuracy; one formula in two ways; measured 3e-15")
+BOUNDS["laws.downstream.exact_line"] = Bound(
+    1e-12, "of ln A and alpha; a line carried over 45 units of ln C; measured 4e-14"
+)
+BOUNDS["laws.downstream.exact_sum"] = Bound(1e-11, "of ln A, ln B, ln E and exponents; noise-free; measured 3e-14")
+BOUNDS["laws.downstream.exact_repeated"] = Bound(
+    1e-11, "absolute; four columns carried over 45 units of ln C; measured 3e-14"
+)
+BOUNDS["laws.two_stage.value"] = Bound(4e-15, "relative to 1; a logistic, a power; measured 6e-16")
+BOUNDS["laws.two_stage.rmse"] = Bound(1e-10, "relative; steps end where the sum falls by 1e-14 of itself")
+BOUNDS["laws.two_stage.agree"] = Bound(1e-6, "of accuracy, a decade beyond; a flat valley")
+BOUNDS["laws.two_stage.exact"] = Bound(1e-12, "of accuracy; noise-free, a decade beyond; measured 3e-15")
+BOUNDS["laws.two_stage.first"] = Bound(
+    1e-11, "relative; noise-free coefficients of a sum of three terms; measured 5e-14"
+)
+BOUNDS["laws.broken.value"] = Bound(1e-12, "absolute; an exponential of a difference of 20")
+BOUNDS["laws.broken.limit"] = Bound(1e-6, "relative; the break is nine decades away; measured 2e-12")
+BOUNDS["laws.broken.exact"] = Bound(1e-7, "of accuracy; noise-free, valleys in six coefficients; measured 1.5e-16")
+BOUNDS["laws.broken.beyond"] = Bound(
+    1e-5, "of accuracy, half a decade beyond; valleys in six coefficients; measured 4e-16"
+)
 
 # Routers and experts. "u" is half the distance from 1 to the next number in the precision of the run.
 BOUNDS["notation.softmax"] = Bound(10, "u (1 + |z - max z|) of the value: exp amplifies; measured 6.0")
