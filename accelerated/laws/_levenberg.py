@@ -85,27 +85,26 @@ def _search(model, data, target, weight, starts, delta):
         outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
         return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))
 
-    def at(parameters):
-        residual = target - model(parameters, data)
-        total = terms(residual)
-        return jnp.where(jnp.isfinite(total), total, jnp.inf), residual
+    def both(parameters):
+        """Return the residuals [n] and the derivatives of the prediction [n, p]."""
+        return target - model(parameters, data), jax.jacfwd(model)(parameters, data)
 
     def going(state):
-        parameters, total, damping, rounds, arrived = state
+        _, total, damping, rounds, arrived = state
         return (rounds < ROUNDS) & ~arrived & jnp.isfinite(total) & (total > 0) & (damping <= _LAST_DAMPING)
 
     def step(state):
         parameters, total, damping, rounds, _ = state
-        residual = target - model(parameters, data)
-        jacobian = jax.jacfwd(model)(parameters, data)
+        residual, jacobian = both(parameters)
         pull = weight * jnp.minimum(1.0, delta / jnp.maximum(jnp.abs(residual), 1e-300))
         curvature = jacobian.T @ (pull[:, None] * jacobian)
         scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))
         square = curvature / jnp.outer(scale, scale) + damping * jnp.eye(scale.size)
-        move = jnp.linalg.solve(square, jacobian.T @ (pull * residual) / scale) / scale
-        there = parameters + move
-        new, _ = at(there)
-        lower = new < total
+        # Positive definite by the damping; where rounding has spoilt that the step is NaN, and is not taken.
+        root = jax.scipy.linalg.cho_factor(square, lower=True)
+        there = parameters + jax.scipy.linalg.cho_solve(root, jacobian.T @ (pull * residual) / scale) / scale
+        new = terms(target - model(there, data))
+        lower = new < total  # not for NaN
         return (
             jnp.where(lower, there, parameters),
             jnp.where(lower, new, total),
@@ -115,11 +114,10 @@ def _search(model, data, target, weight, starts, delta):
         )
 
     def descend(start):
-        total, _ = at(start)
-        state = (start, total, jnp.asarray(_FIRST_DAMPING), 0, jnp.asarray(False))
-        return jax.lax.while_loop(going, step, state)[:2]
+        total = terms(target - model(start, data))
+        total = jnp.where(jnp.isfinite(total), total, jnp.inf)
+        return jax.lax.while_loop(going, step, (start, total, jnp.asarray(_FIRST_DAMPING), 0, jnp.asarray(False)))[:2]
 
     parameters, totals = jax.vmap(descend)(starts)
     best = jnp.argmin(totals)
-    chosen = parameters[best]
-    return chosen, totals[best], target - model(chosen, data), jax.jacfwd(model)(chosen, data)
+    return parameters[best], totals[best], *both(parameters[best])

@@ -48,7 +48,8 @@ def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.nd
     log_flops = np.log(check_range("flops", flops, above=0.0))
     log_break = math.log(check_range("d1", d1, above=0.0))
     f1 = float(check_range("f1", f1, above=0.0))
-    return a + b * np.exp(-c0 * log_flops - c1 * f1 * np.logaddexp(0.0, (log_flops - log_break) / f1))
+    with np.errstate(over="ignore"):
+        return a + b * np.exp(-c0 * log_flops - c1 * f1 * np.logaddexp(0.0, (log_flops - log_break) / f1))
 
 
 def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> BrokenFit:

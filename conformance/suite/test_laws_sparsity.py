@@ -73,7 +73,8 @@ def test_values_agree(backend, law):
     assert_close_bounded("laws.sparsity.value", *active, active[1], what="active_parameters")
 
 
-@settings(max_examples=3)
+@pytest.mark.slow
+@settings(max_examples=6)
 @given(law=LAWS, huber=st.sampled_from([None, 1e-3]))
 def test_exact_tables_give_their_law_back(backend, law, huber):
     """Coefficients of a valley that is nearly flat, so that predictions are held closer than coefficients."""

@@ -56,6 +56,7 @@ def test_two_stages_from_compute(backend, second, slope, link, noise, seed):
         assert_close_bounded("laws.two_stage.exact", values, truth, what="predict_two_stage")
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(second=LOGISTICS, alpha=st.floats(0.25, 0.45), beta=st.floats(0.2, 0.4), floor=st.floats(1.5, 2.2), seed=SEEDS)
 def test_two_stages_from_parameters_and_tokens(backend, second, alpha, beta, floor, seed):
