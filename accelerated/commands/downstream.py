@@ -8,7 +8,6 @@ import tyro
 from ..findings.downstream import Study, as_dict, compare_laws
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
-from . import flags
 
 SIGN = (
     "p: how often tosses of a coin would be as one-sided as these wins. The tasks share their runs, and so are not "
@@ -97,8 +96,3 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-def main(arguments: list[str]) -> None:
-    """Run `routelaws downstream`."""
-    flags.run(downstream, "downstream", arguments)

@@ -33,7 +33,7 @@ RATES = {"power": 0.25, "flat": 0.25}
 
 
 def test_each_law_wins_where_it_is_true():
-    """The task of a direct law is predicted by it exactly, that of a logistic by two stages, a guessed one by no law."""
+    """The task of a direct law is predicted by it exactly, that of a logistic by two stages."""
     study = compare_laws(made_table(), 3e19, RATES)
     assert (study.fitted_runs, study.scored_runs, study.tasks) == (9, 5, 3)
     exact = {law: {task: error for task, error in by.items() if error < 1e-6} for law, by in study.errors.items()}

@@ -1,5 +1,6 @@
 """Downstream tasks: questions as a file has them, scores as a model gives them, and accuracies by hand."""
 
+import dataclasses
 import json
 import math
 import re
@@ -19,7 +20,8 @@ from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.training.tasks import Question, read_task, score_questions, summary
 from routelaws.accelerated.training.tokenizer import Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens
-from routelaws.accelerated.transformer import apply
+from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import transformer as reference
 
 CHOICES = [
     {"context": "import o", "choices": ["s", "t", "pen"], "answer": 0, "note": "passed over"},
@@ -39,7 +41,7 @@ def run_folder(small_fields, tmp_path_factory):
     """A run with experts that holds its first weights: what they are does not matter here."""
     folder = tmp_path_factory.mktemp("tasks") / "run"
     config = from_mapping({**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}, "test")
-    files = prepare_tokens(read_corpus(config.corpus), config.vocab_size, tell=lambda line: None)
+    files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run = loop.Run(config, folder, files)
     checkpoints = Checkpoints(run.folder / "checkpoints", print)
     checkpoints.save(1, initial_state(config)._asdict(), {})
@@ -47,20 +49,26 @@ def run_folder(small_fields, tmp_path_factory):
     return folder
 
 
+def oracle_logits(folder, ids: list[int]) -> np.ndarray:
+    """Return the logits [S, V] of one sequence by the reference, in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_own_params(folder))
+    model = reference_configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
+    return reference.apply(params, np.array([ids]), model, table=tasks.read_hash_table(folder)).logits[0]
+
+
 def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
-    """Batches, padding and cutting leave no trace: each continuation again, alone and unpadded."""
+    """Batches, padding and cutting leave no trace: each continuation again, alone and unpadded, by the reference."""
     path = write(tmp_path / "mine.jsonl", CHOICES)
     assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    config, params = read_config(run_folder), weights.load_own_params(run_folder)
-    tokenizer, table = Tokenizer((run_folder / "tokenizer.model").read_bytes()), tasks.read_hash_table(run_folder)
+    config, tokenizer = read_config(run_folder), Tokenizer((run_folder / "tokenizer.model").read_bytes())
 
     def alone(context, choice):
         end = tokenizer.encode(choice)
         whole = [1, *tokenizer.encode(context), *end]
         ids = whole[-(config.sequence_length + 1) :]
-        logits = apply(params, np.array([ids[:-1]]), config.model, table=table).logits[0]
-        likely = jax.nn.log_softmax(logits)[np.arange(len(ids) - 1), np.array(ids[1:])]
+        logits = oracle_logits(run_folder, ids[:-1])
+        likely = (logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(len(ids) - 1), ids[1:]]
         return float(likely[-len(end) :].sum()), len(end), len(whole) > len(ids)
 
     joined = [("import o", ("s", "t", "pen")), ("def f(x):", (" return x", " yield")),
@@ -91,14 +99,14 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_own_params(run_folder)
     config, table = read_config(run_folder), tasks.read_hash_table(run_folder)
     ids = [1, *tokenizer.encode("x")]
-    logits = apply(params, np.array([ids]), config.model, table=table).logits[0, -1]
+    logits = oracle_logits(run_folder, ids)[-1]
     best = int(np.argmax(logits))
     score = jax.jit(lambda windows: tasks._score(params, windows, config=config.model, table=table, dtype=None))
     encode = {"x": [ids[1]], "best": [best], "other": [(best + 1) % 300]}.get
     questions = [Question("x", (word,), 0, at) for at, word in enumerate(("best", "other"), 1)]
     scores = score_questions(questions, lambda text: encode(text, []), score, 16, 4, "here")
     assert [given[0].greedy for given in scores] == [True, False]
-    assert np.isclose(scores[0][0].log_likelihood, float(jax.nn.log_softmax(logits)[best]), rtol=1e-5)
+    assert np.isclose(scores[0][0].log_likelihood, logits[best] - np.logaddexp.reduce(logits), rtol=1e-4)
     path = write(tmp_path / "words.jsonl", WORDS)
     assert cli.main(["evaluate", str(run_folder), "--task", str(path)]) == 0
     printed = capsys.readouterr().out

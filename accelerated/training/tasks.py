@@ -103,7 +103,11 @@ def evaluate_task(
     )
     counted = {"params": config.accounting().dense_parameters}
     counted["tokens"] = config.steps * config.batch_size * config.sequence_length
-    return {"router": config.model.router, "task": Path(task).name.partition(".")[0]} | summary(questions, scores) | counted
+    return (
+        {"router": config.model.router, "task": Path(task).name.partition(".")[0]}
+        | summary(questions, scores)
+        | counted
+    )
 
 
 def read_task(path: Path) -> list[Question]:
