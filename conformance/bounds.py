@@ -110,6 +110,7 @@ BOUNDS["laws.utilisation.same_law"] = Bound(2e-13, "log10; one law in two forms,
 BOUNDS["laws.utilisation.objective"] = Bound(1e-12, "relative; two searches, residuals of 3e-4; measured 1.4e-13")
 BOUNDS["laws.utilisation.covariance"] = Bound(1e-8, "share of two standard errors; steps of 1e-5; measured 1.3e-9")
 BOUNDS["laws.catalogue.rmsle"] = Bound(1e-15, "log10; residuals of two roundings each; measured 5.5e-17")
+BOUNDS["laws.catalogue.later"] = Bound(5e-10, "relative, losses and ends of intervals; flat valleys; measured 3e-11")
 BOUNDS["laws.catalogue.linear"] = Bound(1e-14, "log10; a linear map applied three times; measured 1.7e-16")
 
 BOUNDS["laws.leverage.value"] = Bound(2e-14, "relative; a power with an exponent below 15; measured 3e-15")

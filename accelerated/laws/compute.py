@@ -4,11 +4,13 @@ What differs here: the line by a unit vector of the centred ln C. A table of bes
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ._columns import check_range
+from .intervals import Predicted, Range
 from .uncertainty import student_quantile
 
 Status = Literal["interior", "loss does not fall with compute"]
@@ -107,6 +109,30 @@ def predict_interval(
     factor = np.exp(student_quantile(level, fit.rows - 2) * np.sqrt(variance))
     above = A * np.exp(-alpha * log_flops)
     return floor + above / factor, floor + above * factor
+
+
+def compute_intervals(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """See reference."""
+    quantile = student_quantile(level, fit.rows - 2)
+    (of_level, _), (_, of_alpha) = fit.covariance
+    _, A, alpha = fit.coefficients
+    factor = math.exp(quantile * math.sqrt(of_level + fit.centre**2 * of_alpha))
+    half = quantile * math.sqrt(of_alpha)
+    return [
+        Range("A", None, A, A / factor, A * factor, ""),
+        Range("alpha", None, alpha, alpha - half, alpha + half, ""),
+    ]
+
+
+def compute_prediction(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """See reference."""
+    (flops,) = at
+    law, run = (tuple(map(float, predict_interval(fit, flops, level, each))) for each in (False, True))
+    return Predicted(float(predict_loss(flops, fit.coefficients)), law, run)
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:

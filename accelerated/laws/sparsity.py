@@ -6,6 +6,7 @@ compiled loop.
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from scipy.optimize import brentq
 
 from ._columns import check_range
 from ._levenberg import covariance, power_terms, search
+from .intervals import Predicted, Range
+from .uncertainty import student_quantile
 
 ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
 CRITERION = "sum of Huber terms of ln L, delta"
@@ -154,6 +157,40 @@ def fit_sparsity(
         loss.size,
         "half the sum of squared differences of ln L" if math.isinf(delta) else f"{CRITERION} {delta:g}",
     )
+
+
+def sparsity_intervals(
+    fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """See reference."""
+    values = np.array(fit.coefficients)
+    reach = student_quantile(level, fit.rows - 10) * np.sqrt(np.diag(fit.covariance))
+    low, high = values - reach, values + reach
+    with np.errstate(over="ignore"):
+        factor = np.exp(reach[_LEVELS])
+    low[_LEVELS], high[_LEVELS] = values[_LEVELS] / factor, values[_LEVELS] * factor
+    columns = values.tolist(), low.tolist(), high.tolist()
+    return [Range(name, None, *row, "") for name, *row in zip(fit.coefficients._fields, *columns, strict=True)]
+
+
+def sparsity_prediction(
+    fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """See reference."""
+    size, tokens, sparsity = at
+    features = _features(*(np.log([value]) for value in (size, tokens, 1 - sparsity)))[0]
+    logs = np.array(fit.coefficients)
+    logs[_LEVELS] = np.log(logs[_LEVELS])
+    terms = features @ logs
+    log_loss = float(np.logaddexp.reduce(terms))
+    gradient = np.exp(terms - log_loss) @ features
+    variance = float(gradient @ fit.covariance @ gradient)
+    misses = np.log(predict_loss(*columns, fit.coefficients)) - np.log(loss)
+    spread = np.sqrt([variance, variance + float(misses @ misses) / (fit.rows - 10)])
+    reach = student_quantile(level, fit.rows - 10) * spread
+    with np.errstate(over="ignore"):
+        law, run = zip(np.exp(log_loss - reach).tolist(), np.exp(log_loss + reach).tolist(), strict=True)
+    return Predicted(math.exp(log_loss), law, run)
 
 
 def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:

@@ -38,6 +38,8 @@ _NAMES = {
         "ComputeCoefficients",
         "ComputeFit",
         "Registered",
+        "compute_intervals",
+        "compute_prediction",
         "fit_compute",
         "speedup",
     ),
@@ -135,6 +137,8 @@ _NAMES = {
         "active_parameters",
         "fit_sparsity",
         "optimum",
+        "sparsity_intervals",
+        "sparsity_prediction",
     ),
     "two_stage": (
         "LinearCoefficients",

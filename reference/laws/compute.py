@@ -21,11 +21,13 @@ L = 1.6 + 95.18 C^-0.0941, and with it the losses at 1e21 and 1e23, which were m
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ._projection import check_range
+from .intervals import Predicted, Range
 from .uncertainty import student_quantile
 
 Status = Literal["interior", "loss does not fall with compute"]
@@ -150,6 +152,36 @@ def predict_interval(
     reach = student_quantile(level, fit.rows - 2) * np.sqrt(variance)
     floor = fit.coefficients.floor
     return floor + np.exp(line - reach), floor + np.exp(line + reach)
+
+
+def compute_intervals(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return A and α with their intervals, for `catalogue.Law`: Student's t of ln A and α; the floor is given.
+
+    Args:
+        fit: of `fit_compute`.
+        columns, loss: the rows of the fit; not needed here.
+        level: between 0 and 1.
+    """
+    quantile = student_quantile(level, fit.rows - 2)
+    _, A, alpha = fit.coefficients
+    of_level, of_alpha = float(fit.covariance[0, 0]), float(fit.covariance[1, 1])
+    reach = quantile * math.sqrt(of_level + fit.centre**2 * of_alpha)  # ln A = level + α · centre
+    half = quantile * math.sqrt(of_alpha)
+    return [
+        Range("A", None, A, A * math.exp(-reach), A * math.exp(reach), ""),
+        Range("alpha", None, alpha, alpha - half, alpha + half, ""),
+    ]
+
+
+def compute_prediction(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the loss at a budget with both of its intervals, for `catalogue.Law`; arguments as `compute_intervals`."""
+    (flops,) = at
+    ends = [tuple(float(end) for end in predict_interval(fit, flops, level, run)) for run in (False, True)]
+    return Predicted(float(predict_loss(flops, fit.coefficients)), *ends)
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:

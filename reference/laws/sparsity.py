@@ -21,6 +21,7 @@ N_a = N (1 - S) it holds, and if 5 per cent of N are always active the best S is
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +29,15 @@ import numpy as np
 from ._huber import check_delta
 from ._levenberg import Minimum, covariance, power_terms, search
 from ._projection import check_range
+from .intervals import Predicted, Range
+from .uncertainty import student_quantile
 
 ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
 CRITERION = "sum of Huber terms of ln L, delta"
 FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
 
 _SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the sizes among which the best is sought
+_FACTORS = ("a", "b", "c", "d", "e")
 _FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
 
 
@@ -194,6 +198,50 @@ def fit_sparsity(
     features = _features(np.log(size) - centre[0], np.log(tokens) - centre[1], np.log(1 - idle) - centre[2])
     found = search(power_terms(features), np.log(loss), _starts(float(np.log(loss).mean())), delta)
     return _report(found, centre, delta)
+
+
+def sparsity_intervals(
+    fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return the ten coefficients with their intervals, for `catalogue.Law`: Student's t, to first order.
+
+    The covariance is that of the logarithms of a, b, c, d and e and of the exponents. The valley is curved, so that
+    these intervals are rough where they are wide; both ends are NaN under Huber's criterion.
+
+    Args:
+        fit: of `fit_sparsity`.
+        columns, loss: the rows of the fit; not needed here.
+        level: between 0 and 1.
+    """
+    reach = student_quantile(level, fit.rows - 10) * np.sqrt(np.diag(fit.covariance))
+    ranges = []
+    for (name, value), half in zip(fit.coefficients._asdict().items(), reach, strict=True):
+        with np.errstate(over="ignore"):  # what the rows do not determine reaches from 0 to infinity
+            ends = value + np.array([-half, half]) if name not in _FACTORS else value * np.exp([-half, half])
+        ranges.append(Range(name, None, value, *ends.tolist(), ""))
+    return ranges
+
+
+def sparsity_prediction(
+    fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the loss at one point with both of its intervals, for `catalogue.Law`: to first order, in ln L.
+
+    Args:
+        fit, columns, loss, level: as `sparsity_intervals`.
+        at: N, D and S of the point.
+    """
+    size, tokens, sparsity = (np.array([value], dtype=np.float64) for value in at)
+    features = _features(np.log(size), np.log(tokens), np.log(1 - sparsity))
+    logs = np.array([math.log(v) if n in _FACTORS else v for n, v in fit.coefficients._asdict().items()])
+    value, gradient = power_terms(features)(logs)
+    variance = float(gradient[0] @ fit.covariance @ gradient[0])
+    residual = np.log(loss) - np.log(predict_loss(*columns, fit.coefficients))
+    noise = float(residual @ residual) / (fit.rows - 10)
+    quantile, best = student_quantile(level, fit.rows - 10), math.exp(float(value[0]))
+    with np.errstate(over="ignore"):
+        factors = np.exp(quantile * np.sqrt([variance, variance + noise])).tolist()
+    return Predicted(best, *((best / factor, best * factor) for factor in factors))
 
 
 def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:
