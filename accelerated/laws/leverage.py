@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from ._columns import check_range, need_rows, triangle
+from .uncertainty import student_quantile
 
 Counting = Literal["definition", "routed", "mixed"]
 Status = Literal["interior", "A_start at its lower end", "A_start at its upper end"]
@@ -145,12 +146,46 @@ def fit_leverage(
     unit, upper = triangle(design(at))
     scores = unit.T @ target
     residual = target - unit @ scores
-    root = np.linalg.inv(upper)
-    objective = float(residual @ residual) / measured.size / _LOG_10**2
+    values = np.linalg.solve(upper, scores)
     # Both sides of the line are in natural logarithms here; the coefficients are ratios, the same in any base.
-    spread = float(residual @ residual) / (measured.size - 4) * (root @ root.T)
-    coefficients = LeverageCoefficients(*(root @ scores).tolist(), math.exp(at), A_max)
+    squares = float(residual @ residual) / _LOG_10**2
+    coefficients = LeverageCoefficients(*values.tolist(), math.exp(at), A_max)
+    spread = np.full((5, 5), np.nan)
+    if status == "interior":
+        root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, activation, granularity, flops), mode="r"))
+        spread = squares / (measured.size - 5) * (root @ root.T)
+    objective = squares / measured.size
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, spread, measured.size, CRITERION)
+
+
+def predict_interval(
+    fit: LeverageFit,
+    activation: np.ndarray,
+    granularity: np.ndarray,
+    flops: np.ndarray,
+    level: float = 0.95,
+    observation: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """See reference."""
+    value = leverage(activation, granularity, flops, fit.coefficients)
+    gradient = _gradient(fit.coefficients, *np.broadcast_arrays(activation, granularity, flops))
+    variance = ((gradient @ fit.covariance) * gradient).sum(axis=-1)
+    variance = variance + observation * fit.objective * fit.rows / (fit.rows - 5)
+    factor = np.exp(_LOG_10 * student_quantile(level, fit.rows - 5) * np.sqrt(variance))
+    return value / factor, value * factor
+
+
+def _gradient(coefficients: LeverageCoefficients, activation, granularity, flops) -> np.ndarray:
+    """Return the derivatives [..., 5] of log10 EL in (a, d, gamma, beta, ln A_start)."""
+    a, d, gamma, beta, start, limit = coefficients
+    log_granularity, log_flops = np.log(granularity) / _LOG_2, np.log(flops) / _LOG_10
+    log_effective = _log_effective(activation, start, limit)
+    shift = 1 / (1 / start - 1 / limit)
+    change = np.exp(log_effective) * (shift / (activation + shift)) ** 2 / start
+    exponent = a + d * log_flops + gamma * log_granularity**2 + beta * log_granularity
+    columns = (np.ones_like(log_flops), log_flops, log_granularity**2, log_granularity)
+    columns = [column * log_effective / _LOG_10 for column in columns] + [exponent * change / _LOG_10]
+    return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
 def _log_effective(activation: np.ndarray, start: float, limit: float) -> np.ndarray:

@@ -32,6 +32,7 @@ import numpy as np
 
 from ._columns import effective, independent, least_squares, need_rows
 from ._projection import check_range
+from .uncertainty import student_quantile
 
 Counting = Literal["definition", "routed", "mixed"]
 Status = Literal["interior", "A_start at its lower end", "A_start at its upper end"]
@@ -65,7 +66,7 @@ class LeverageFit(NamedTuple):
     objective: float  # mean squared difference of log10 leverages
     rmsle: float  # its square root
     status: Status
-    covariance: np.ndarray  # [4, 4] of (a, d, γ, β) at the A_start found
+    covariance: np.ndarray  # [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
     rows: int
     criterion: str
 
@@ -198,17 +199,68 @@ def fit_leverage(
             "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
         )
     start, at_edge = _best_start(columns, A_max)
-    solution, covariance, objective = least_squares(_design(columns, start, A_max), np.log10(leverage))
-    coefficients = LeverageCoefficients(*(float(v) for v in solution), start, A_max)
+    solution, _, objective = least_squares(_design(columns, start, A_max), np.log10(leverage))
+    coefficients = LeverageCoefficients(*(float(v) for v in solution), float(start), A_max)
+    covariance = np.full((5, 5), np.nan)
+    if at_edge == "interior":
+        inverse = np.linalg.pinv(_gradient(coefficients, *columns[:3]))
+        covariance = objective * leverage.size / (leverage.size - 5) * inverse @ inverse.T
     return LeverageFit(coefficients, objective, math.sqrt(objective), at_edge, covariance, activation.size, CRITERION)
+
+
+def predict_interval(
+    fit: LeverageFit,
+    activation: np.ndarray,
+    granularity: np.ndarray,
+    flops: np.ndarray,
+    level: float = 0.95,
+    observation: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high end of the interval of a predicted leverage, to first order in log10 EL.
+
+    Args:
+        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        activation, granularity, flops: [m] or numbers, as for `leverage`.
+        level: between 0 and 1.
+        observation: True for one more measured leverage, False for the law.
+
+    Raises:
+        ValueError: as `leverage`, or the level is out of its range.
+    """
+    value = leverage(activation, granularity, flops, fit.coefficients)
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, granularity, flops)))
+    gradient = _gradient(fit.coefficients, *(column.ravel() for column in columns))
+    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)
+    if observation:
+        variance = variance + fit.objective * fit.rows / (fit.rows - 5)
+    factor = 10.0 ** (student_quantile(level, fit.rows - 5) * np.sqrt(variance))
+    return value / factor, value * factor
+
+
+def _gradient(coefficients: LeverageCoefficients, activation, granularity, flops) -> np.ndarray:
+    """Return the derivatives [n, 5] of log10 EL in (a, d, γ, β, ln A_start).
+
+    With x = A + s and s = (1/A_start - 1/A_max)⁻¹, so that 1/Â = 1/x + 1/A_max, ln Â changes by Â s²/(x² A_start) per
+    unit of ln A_start.
+    """
+    start, limit = coefficients[4:]
+    design = _design([activation, granularity, flops, None], start, limit)
+    s = 1 / (1 / start - 1 / limit)
+    change = effective(activation, start, limit) * s**2 / ((activation + s) ** 2 * start)
+    exponent = _powers(granularity, flops) @ np.array(coefficients[:4])
+    return np.concatenate([design, (exponent * change / math.log(10))[:, None]], axis=1)
 
 
 def _design(columns: list[np.ndarray], start: float, limit: float) -> np.ndarray:
     """Return the columns [n, 4] in which log10 EL is linear at one A_start: log10 Â times (1, log C, log² G, log G)."""
     activation, granularity, flops, _ = columns
+    return _powers(granularity, flops) * np.log10(effective(activation, start, limit))[:, None]
+
+
+def _powers(granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
+    """Return (1, log10 C, (log2 G)², log2 G) in the order of the coefficients, [n, 4]."""
     log_granularity = np.log2(granularity)
-    powers = np.stack([np.ones_like(flops), np.log10(flops), log_granularity**2, log_granularity], axis=1)
-    return powers * np.log10(effective(activation, start, limit))[:, None]
+    return np.stack([np.ones_like(flops), np.log10(flops), log_granularity**2, log_granularity], axis=1)
 
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
