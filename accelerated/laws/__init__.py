@@ -89,14 +89,14 @@ _NAMES = {
         "range_of",
     ),
     "leverage": (
-        "Allocation",
+        "LeverageAllocation",
         "LeverageCoefficients",
         "LeverageFit",
         "activation_ratio",
-        "allocate",
         "best_granularity",
         "effective_activation",
         "fit_leverage",
+        "leverage_allocation",
     ),
     "linear_intervals": (
         "bilinear_design",
@@ -131,13 +131,13 @@ _NAMES = {
         "effective_experts",
     ),
     "sparsity": (
-        "Optimum",
         "SparsityCoefficients",
         "SparsityFit",
-        "active_parameters",
+        "SparsityOptimum",
         "fit_sparsity",
-        "optimum",
+        "sparsity_active",
         "sparsity_intervals",
+        "sparsity_optimum",
         "sparsity_prediction",
     ),
     "two_stage": (

@@ -49,7 +49,7 @@ class LeverageFit(NamedTuple):
     criterion: str
 
 
-class Allocation(NamedTuple):
+class LeverageAllocation(NamedTuple):
     """See reference."""
 
     flops_per_token: np.ndarray
@@ -93,13 +93,13 @@ def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
     return math.exp(-coefficients.beta * _LOG_2 / (2 * coefficients.gamma)) if coefficients.gamma > 0 else math.inf
 
 
-def allocate(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> Allocation:
+def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
     """See reference."""
     if model not in _SPLIT:
         raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
     log_flops = np.log(check_range("flops", flops, above=0.0))
     factor, power, token_factor, token_power = _SPLIT[model]
-    return Allocation(factor * np.exp(power * log_flops), token_factor * np.exp(token_power * log_flops))
+    return LeverageAllocation(factor * np.exp(power * log_flops), token_factor * np.exp(token_power * log_flops))
 
 
 def fit_leverage(

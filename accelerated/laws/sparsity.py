@@ -56,7 +56,7 @@ class SparsityFit(NamedTuple):
     criterion: str
 
 
-class Optimum(NamedTuple):
+class SparsityOptimum(NamedTuple):
     """See reference."""
 
     total_parameters: float
@@ -79,7 +79,7 @@ def predict_loss(
     return a * np.exp(-alpha * size) + b * np.exp(-beta * tokens) + by_sparsity + e
 
 
-def active_parameters(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
+def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
     """See reference."""
     if not 0 <= always_active < 1:
         raise ValueError(f"always_active is {always_active}; needed: at least 0 and below 1")
@@ -87,15 +87,15 @@ def active_parameters(total_parameters: np.ndarray, sparsity: np.ndarray, always
     return check_range("total_parameters", total_parameters, above=0.0) * (1 - idle)
 
 
-def optimum(
+def sparsity_optimum(
     flops: float,
     sparsity: float,
     coefficients: SparsityCoefficients = PUBLISHED,
     always_active: float = 0.0,
-) -> Optimum:
+) -> SparsityOptimum:
     """See reference."""
     flops = float(check_range("flops", flops, above=0.0))
-    per_size = FLOPS_PER_PARAMETER * float(active_parameters(1.0, sparsity, always_active))
+    per_size = FLOPS_PER_PARAMETER * float(sparsity_active(1.0, sparsity, always_active))
     a, alpha, b, beta, _, _, d, delta, gamma, _ = coefficients
     by_tokens = math.log(b * beta) + beta * math.log(per_size / flops)
     with_experts = math.log(d * gamma) - delta * math.log1p(-sparsity)
@@ -110,7 +110,7 @@ def optimum(
     else:
         size = math.exp(brentq(slope, low, high, xtol=1e-14))
     tokens = flops / (per_size * size)
-    return Optimum(size, tokens, float(predict_loss(size, tokens, sparsity, coefficients)))
+    return SparsityOptimum(size, tokens, float(predict_loss(size, tokens, sparsity, coefficients)))
 
 
 def fit_sparsity(

@@ -85,8 +85,8 @@ def test_saturation_is_that_of_the_routed_law(backend):
 
 @given(flops=st.floats(1e18, 1e24), model=st.sampled_from(["dense", "moe"]))
 def test_allocations_split_the_budget(backend, flops, model):
-    found, wanted = backend.laws.leverage.allocate(flops, model), reference.allocate(flops, model)
-    assert_close_bounded("laws.leverage.value", found, wanted, wanted, what="allocate")
+    found, wanted = backend.laws.leverage.leverage_allocation(flops, model), reference.leverage_allocation(flops, model)
+    assert_close_bounded("laws.leverage.value", found, wanted, wanted, what="leverage_allocation")
     check("laws.leverage.budget", abs(float(found.flops_per_token * found.tokens) / flops - 1))
 
 

@@ -30,9 +30,9 @@ GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11],
 def test_the_published_optima(backend):
     for sparsity, (billions, loss) in OPTIMA.items():
         for module in (backend.laws.sparsity, reference):
-            best = module.optimum(1e20, sparsity)
+            best = module.sparsity_optimum(1e20, sparsity)
             assert (f"{best.total_parameters / 1e9:.2f}", f"{best.loss:.4f}") == (billions, loss)
-            spent = 6 * float(module.active_parameters(best.total_parameters, sparsity)) * best.tokens
+            spent = 6 * float(module.sparsity_active(best.total_parameters, sparsity)) * best.tokens
             check("laws.sparsity.budget", abs(spent / 1e20 - 1))
     for module in (backend.laws.sparsity, reference):
         found = [
@@ -45,7 +45,9 @@ def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
     """With N_a = N (1 - S) the loss still falls at 0.98; with 5 per cent always active the best S is 0.94."""
     for module in (backend.laws.sparsity, reference):
         sparsities = np.round(np.arange(0.80, 0.995, 0.01), 2)
-        free, held = ([module.optimum(1e20, float(s), always_active=a).loss for s in sparsities] for a in (0.0, 0.05))
+        free, held = (
+            [module.sparsity_optimum(1e20, float(s), always_active=a).loss for s in sparsities] for a in (0.0, 0.05)
+        )
         assert np.all(np.diff(free) < 0)
         assert sparsities[np.argmin(held)] == 0.94
 
@@ -54,13 +56,13 @@ def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
 def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active):
     """The reference scans, the twin finds a root; both beat their neighbours."""
     ours = backend.laws.sparsity.SparsityCoefficients(*law)
-    found = backend.laws.sparsity.optimum(flops, sparsity, ours, always_active)
-    wanted = reference.optimum(flops, sparsity, law, always_active)
+    found = backend.laws.sparsity.sparsity_optimum(flops, sparsity, ours, always_active)
+    wanted = reference.sparsity_optimum(flops, sparsity, law, always_active)
     check("laws.sparsity.optimum_loss", abs(found.loss / wanted.loss - 1))
     check("laws.sparsity.optimum", abs(found.total_parameters / wanted.total_parameters - 1))
     for factor in (0.9, 1.1):
         size = found.total_parameters * factor
-        tokens = flops / (6 * reference.active_parameters(size, sparsity, always_active))
+        tokens = flops / (6 * reference.sparsity_active(size, sparsity, always_active))
         assert float(backend.laws.sparsity.predict_loss(size, tokens, sparsity, ours)) > found.loss
 
 
@@ -69,8 +71,8 @@ def test_values_agree(backend, law):
     ours = backend.laws.sparsity.SparsityCoefficients(*law)
     found, wanted = backend.laws.sparsity.predict_loss(*GRID, ours), reference.predict_loss(*GRID, law)
     assert_close_bounded("laws.sparsity.value", found, wanted, wanted, what="predict_loss")
-    active = [module.active_parameters(GRID[0], GRID[2], 0.05) for module in (backend.laws.sparsity, reference)]
-    assert_close_bounded("laws.sparsity.value", *active, active[1], what="active_parameters")
+    active = [module.sparsity_active(GRID[0], GRID[2], 0.05) for module in (backend.laws.sparsity, reference)]
+    assert_close_bounded("laws.sparsity.value", *active, active[1], what="sparsity_active")
 
 
 @pytest.mark.slow
@@ -152,4 +154,4 @@ def test_what_cannot_be_fitted_is_named(backend, case):
         with pytest.raises(ValueError, match=message):
             module.fit_sparsity(*arguments)
         with pytest.raises(ValueError, match="always_active is 1"):
-            module.active_parameters(1e9, 0.5, 1)
+            module.sparsity_active(1e9, 0.5, 1)

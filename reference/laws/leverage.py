@@ -71,7 +71,7 @@ class LeverageFit(NamedTuple):
     criterion: str
 
 
-class Allocation(NamedTuple):
+class LeverageAllocation(NamedTuple):
     """How a budget is split: C = M D."""
 
     flops_per_token: np.ndarray  # M, training FLOPs per token without the embedding
@@ -157,7 +157,7 @@ def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
     return 2.0 ** (-coefficients.beta / (2 * coefficients.gamma)) if coefficients.gamma > 0 else math.inf
 
 
-def allocate(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> Allocation:
+def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
     """Return the paper's compute-optimal split of a budget; the product of both is the budget to 0.1 per cent.
 
     Raises:
@@ -167,7 +167,7 @@ def allocate(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> Alloc
         raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
     flops = check_range("flops", flops, above=0.0)
     factor, power, token_factor, token_power = _SPLIT[model]
-    return Allocation(factor * flops**power, token_factor * flops**token_power)
+    return LeverageAllocation(factor * flops**power, token_factor * flops**token_power)
 
 
 def fit_leverage(

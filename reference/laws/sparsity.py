@@ -16,7 +16,7 @@ How well this is attested: form and coefficients are from two secondary copies t
 come out when recomputed; the paper's own text was not at hand. Its fit (Huber's terms of log L with delta 1e-3, C of
 3e19 to 1e21, S up to 0.95) explains 68 per cent of the variance at the S of 0.98 that was held out: beyond the data the
 law is weak. The statement that the loss falls with S up to 0.98 rests on how active parameters are counted: with
-N_a = N (1 - S) it holds, and if 5 per cent of N are always active the best S is about 0.95 (`active_parameters`).
+N_a = N (1 - S) it holds, and if 5 per cent of N are always active the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
 """
 
 import itertools
@@ -71,7 +71,7 @@ class SparsityFit(NamedTuple):
     criterion: str
 
 
-class Optimum(NamedTuple):
+class SparsityOptimum(NamedTuple):
     """The best total size for a budget at one sparsity."""
 
     total_parameters: float
@@ -111,7 +111,7 @@ def predict_loss(
     return by_size + by_tokens + k.c / dense**k.lam + k.d / (dense**k.delta * size**k.gamma) + k.e
 
 
-def active_parameters(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
+def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
     """Return N_a: the share `always_active` of N, and of the rest the part 1 - S.
 
     Raises:
@@ -123,12 +123,12 @@ def active_parameters(total_parameters: np.ndarray, sparsity: np.ndarray, always
     return size * (always_active + (1 - always_active) * (1 - _check_sparsity(sparsity)))
 
 
-def optimum(
+def sparsity_optimum(
     flops: float,
     sparsity: float,
     coefficients: SparsityCoefficients = PUBLISHED,
     always_active: float = 0.0,
-) -> Optimum:
+) -> SparsityOptimum:
     """Return the total size that is best for a budget at one sparsity, with C = 6 N_a D.
 
     Found by scans of ln N: one over the whole range, then ever finer ones about the best.
@@ -137,13 +137,13 @@ def optimum(
         flops: C, training FLOPs, above 0.
         sparsity: S.
         coefficients: the law.
-        always_active: see `active_parameters`.
+        always_active: see `sparsity_active`.
 
     Raises:
         ValueError: an argument is out of its range.
 
     Example:
-        >>> best = optimum(1e20, 0.9)
+        >>> best = sparsity_optimum(1e20, 0.9)
         >>> round(best.total_parameters / 1e9, 2), round(best.loss, 4)
         (3.97, 2.3638)
     """
@@ -151,7 +151,7 @@ def optimum(
 
     def at(log_size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = np.exp(log_size)
-        tokens = flops / (FLOPS_PER_PARAMETER * active_parameters(size, sparsity, always_active))
+        tokens = flops / (FLOPS_PER_PARAMETER * sparsity_active(size, sparsity, always_active))
         return tokens, predict_loss(size, tokens, sparsity, coefficients)
 
     low, high = math.log(_SMALLEST), math.log(_LARGEST)
@@ -160,7 +160,7 @@ def optimum(
         best = int(np.argmin(at(scanned)[1]))
         low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, 100)]
     tokens, loss = at(scanned[best])
-    return Optimum(float(np.exp(scanned[best])), float(tokens), float(loss))
+    return SparsityOptimum(float(np.exp(scanned[best])), float(tokens), float(loss))
 
 
 def fit_sparsity(
