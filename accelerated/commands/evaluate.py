@@ -8,8 +8,9 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
+from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
-from ..training.tasks import MEASURES, evaluate_task
+from ..training.tasks import MEASURES, evaluate_task, table_row
 
 
 def evaluate(
@@ -18,6 +19,7 @@ def evaluate(
     one_hot: bool = False,
     tokens: int | None = None,
     task: Path | None = None,
+    table: Path | None = None,
     json: bool = False,
 ) -> None:
     """Evaluate a trained model again, also with other groups of sequences, or on a downstream task.
@@ -30,14 +32,20 @@ def evaluate(
         task: Questions instead of texts, one JSON object a line: {"context", "choices", "answer"}, where the choice of
             the greatest likelihood is the model's and answer counts from 0, or {"text"}, the last word of which is to
             be predicted. Context and choice are joined as they stand, so a choice begins with its space.
+        table: With --task, a .csv file that the accuracy is put into, one row for each run, for `routelaws downstream`.
         json: Print one JSON object and nothing else.
     """
     tell = functools.partial(print, file=sys.stderr)
     if task is not None:
         if tokens is not None:
             raise InputError("--tokens is for texts; a task is evaluated on all of its questions")
-        _tell_task(folder, evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=tell), json)
+        found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=tell)
+        if table is not None:
+            add_run(table, table_row(folder, found))
+        _tell_task(folder, found, json)
         return
+    if table is not None:
+        raise InputError("--table is for accuracies; give a --task")
     found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, tell=tell)
     if json:
         print(dump_json(found))

@@ -13,6 +13,8 @@ layout `acc`, `acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuraci
 and `cross_entropy_loss` is a loss; the others (counts, standard errors, scores of probability) are passed over.
 """
 
+import csv
+import io
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..files import write_atomically
 from .reading import read_blocks, take_apart
 from .schema import Problems, to_numbers
 
@@ -109,6 +112,36 @@ def guess_rate(task: str, rates: dict[str, float] | None = None) -> float:
     if rates and task in rates:
         return rates[task]
     return next((rate for name, rate in GUESS_RATES.items() if task.startswith(name)), 0.0)
+
+
+def add_run(path, run: dict) -> None:
+    """Put what is known of a run into a table of one row for each run: into the row of its name, or a new one.
+
+    Args:
+        path: the table, `.csv`; it is made if there is none.
+        run: {column: value}, with the name of the run under "run".
+
+    Raises:
+        InputError: the file is no CSV file with a column run, or cannot be written.
+    """
+    path, rows = Path(path), []
+    try:
+        if path.exists():
+            with open(path, newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file, restval="", strict=True))
+        if path.suffix != ".csv" or any(row.get("run") is None or None in row for row in rows):
+            raise InputError(f"{path}: is no table that a run can be added to; needed: a .csv file with a column run")
+        place = next((row for row in rows if row["run"] == str(run["run"])), None)
+        if place is None:
+            rows.append(place := {})
+        place |= run
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(path, text.getvalue())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: a run cannot be added ({getattr(error, 'strerror', None) or error})") from None
 
 
 class _Columns:

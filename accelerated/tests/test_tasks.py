@@ -11,6 +11,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.accuracies import add_run, read_accuracies
 from routelaws.accelerated.training import loop, tasks, weights
 from routelaws.accelerated.training.checkpoints import Checkpoints
 from routelaws.accelerated.training.config import from_mapping
@@ -92,6 +93,7 @@ def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
     assert found["cut"] == cut and 0 < cut < 3
     assert found["guess_rate"] == np.mean([1 / 3, 1 / 2, 1 / 3])
     assert found["tokens"] == 8 * 4 * 16 and found["params"] == config.accounting().dense_parameters
+    assert found["flops"] == 3 * config.accounting().flops_per_token * found["tokens"]
 
 
 def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsys):
@@ -107,9 +109,14 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     scores = score_questions(questions, lambda text: encode(text, []), score, 16, 4, "here")
     assert [given[0].greedy for given in scores] == [True, False]
     assert np.isclose(scores[0][0].log_likelihood, logits[best] - np.logaddexp.reduce(logits), rtol=1e-4)
-    path = write(tmp_path / "words.jsonl", WORDS)
-    assert cli.main(["evaluate", str(run_folder), "--task", str(path)]) == 0
+    path, table = write(tmp_path / "words.jsonl", WORDS), tmp_path / "accuracies.csv"
+    table.write_text("run,params,tokens,loss_validation,acc_quiz\nother,5,100,3.5,0.25\n")
+    assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
     printed = capsys.readouterr().out
+    kept = read_accuracies(table)
+    assert kept.run.tolist() == ["other", str(run_folder)] and kept.accuracies["quiz"][0] == 0.25
+    assert 0 <= kept.accuracies["words"][1] <= 1 and np.isnan(kept.accuracies["words"][0])
+    assert kept.tokens.tolist() == [100, 8 * 4 * 16]
     assert "words: accuracy" in printed and "the last word" in printed
     assert "2 questions, guessing is right in 0.0000" in printed
 
@@ -126,6 +133,17 @@ def test_accuracies_by_hand():
     assert (found["guess_rate"], found["cut"], found["log_likelihood"]) == (1 / 3, 4, (-2 - 3 - 4 - 4) / 4)
     one = summary(questions[:1], [[scores[0]] * 3])
     assert (one["accuracy"], one["standard_error"]) == (1.0, None), "a tie goes to the first; one question has no error"
+
+
+def test_a_run_has_one_row_in_a_table(tmp_path):
+    table = tmp_path / "table.csv"
+    for run in ({"run": "a", "params": 5, "acc_x": 0.5}, {"run": "b", "params": 6}, {"run": "a", "acc_y": 0.25}):
+        add_run(table, run)
+    assert table.read_text().split() == ["run,params,acc_x,acc_y", "a,5,0.5,0.25", "b,6,,"]
+    table.write_text("name,params\na,5\n")
+    with pytest.raises(InputError, match="table.csv: is no table that a run can be added to; needed: a .csv file with"):
+        add_run(table, {"run": "a"})
+    assert table.read_text() == "name,params\na,5\n"
 
 
 def test_layouts(tmp_path):
@@ -182,6 +200,7 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", empty], "holds no question"),
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
         (["--task", empty, "--tokens", 4], "--tokens is for texts"),
+        (["--table", tmp_path / "a.csv"], "--table is for accuracies; give a --task"),
     ):
         assert cli.main(["evaluate", str(run_folder), *map(str, arguments)]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]

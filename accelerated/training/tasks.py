@@ -35,9 +35,13 @@ from ..configuration import GROUPED
 from ..errors import InputError
 from ..transformer import apply
 from .evaluate import changed_model
+from .result_rows import read_rows
 from .run_folder import read_config, read_hash_table
 from .tokenizer import END_OF_DOCUMENT, Tokenizer
 from .weights import load_own_params
+
+TRAINING = 3
+"""FLOPs of training over those of the forward pass alone."""
 
 MEASURES = {"accuracy": "sum", "accuracy_per_token": "for each token", "accuracy_per_character": "for each character"}
 """What a choice is the best by, under the names that `evaluate_task` gives."""
@@ -77,7 +81,8 @@ def evaluate_task(
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
         "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
         "standard_error_..." (choice only), "log_likelihood": mean of that of the right answer, nats, "cut": questions
-        whose context was cut, "params": N without the embedding, "tokens": trained on}.
+        whose context was cut, "params": N without the embedding, "tokens": trained on, "flops": of that training, three
+        times those of the forward passes, and the losses of the run's last evaluation, "loss_NAME"}.
 
     Raises:
         InputError: no run there, the task cannot be read (with its line), or the model cannot read one text alone.
@@ -101,13 +106,16 @@ def evaluate_task(
     scores = score_questions(
         questions, tokenizer.encode, functools.partial(score, params), config.sequence_length, config.batch_size, task
     )
-    counted = {"params": config.accounting().dense_parameters}
-    counted["tokens"] = config.steps * config.batch_size * config.sequence_length
-    return (
-        {"router": config.model.router, "task": Path(task).name.partition(".")[0]}
-        | summary(questions, scores)
-        | counted
-    )
+    name = Path(task).name.partition(".")[0]
+    return {"router": config.model.router, "task": name} | summary(questions, scores) | _training(folder, config)
+
+
+def table_row(folder: Path, found: dict) -> dict:
+    """Return what `evaluate_task` found as a row for `tables.accuracies.add_run`."""
+    kept = {name: value for name, value in found.items() if name in ("params", "tokens", "flops")}
+    kept |= {name: value for name, value in found.items() if name.startswith("loss_")}
+    scores = {f"acc_{found['task']}{m.removeprefix('accuracy')}": found[m] for m in MEASURES if m in found}
+    return {"run": str(folder)} | kept | scores
 
 
 def read_task(path: Path) -> list[Question]:
@@ -189,6 +197,16 @@ def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
             hits.append(int(np.argmax(values)) == question.answer)
         said |= _accuracy(measure, hits)
     return said | {"log_likelihood": float(right), "cut": cut}
+
+
+def _training(folder: Path, config) -> dict:
+    """Return what a run was trained on and the losses that it ended with, by the last row of its table."""
+    counted = config.accounting()
+    per_step, rows = config.batch_size * config.sequence_length, read_rows(folder / "results.csv")
+    steps = int(rows[-1]["step"]) if rows else config.steps
+    flops = TRAINING * counted.flops_per_token * per_step * steps
+    losses = {k: float(v) for k, v in rows[-1].items() if k.startswith("loss_") and v} if rows else {}
+    return {"params": counted.dense_parameters, "tokens": per_step * steps, "flops": flops} | losses
 
 
 def _accuracy(name: str, hits: list[bool]) -> dict:
