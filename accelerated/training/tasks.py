@@ -43,7 +43,11 @@ from .weights import load_own_params
 TRAINING = 3
 """FLOPs of training over those of the forward pass alone."""
 
-MEASURES = {"accuracy": "sum", "accuracy_per_token": "for each token", "accuracy_per_character": "for each character"}
+MEASURES = {
+    "accuracy": "summed over its tokens",
+    "accuracy_per_token": "for each token",
+    "accuracy_per_character": "for each character",
+}
 """What a choice is the best by, under the names that `evaluate_task` gives."""
 
 
