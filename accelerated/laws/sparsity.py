@@ -7,15 +7,17 @@ compiled loop.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 
 from ._columns import check_range
-from ._levenberg import covariance, power_terms, search
+from ._levenberg import covariance, determined, power_terms, search
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
+
+Status = Literal["interior", "not determined"]
 
 ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
 CRITERION = "sum of Huber terms of ln L, delta"
@@ -50,7 +52,7 @@ class SparsityFit(NamedTuple):
     coefficients: SparsityCoefficients
     objective: float
     rmsle: float
-    status: str
+    status: Status
     covariance: np.ndarray
     rows: int
     criterion: str
@@ -130,10 +132,11 @@ def fit_sparsity(
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     if loss.ndim != 1 or not size.shape == tokens.shape == idle.shape == loss.shape:
         raise ValueError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
-    if loss.size < 11 or np.unique(idle).size < 3:
+    counts = [np.unique(column).size for column in (size, tokens, idle)]
+    if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
         raise ValueError(
-            f"{loss.size} rows with {np.unique(idle).size} sparsities; the sparsity law has 10 coefficients and needs "
-            "at least 11 rows and 3 sparsities"
+            f"{loss.size} rows of {counts[0]} sizes, {counts[1]} numbers of tokens and {counts[2]} sparsities; the "
+            "law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 numbers of tokens and 3 sparsities"
         )
     logs = np.stack([np.log(size), np.log(tokens), np.log1p(-idle)])
     centre = logs.mean(axis=1)
@@ -152,7 +155,7 @@ def fit_sparsity(
         SparsityCoefficients(*values.tolist()),
         found.objective,
         float(np.linalg.norm(found.residual)) / math.sqrt(loss.size) / math.log(10),
-        "interior",
+        "interior" if determined(found) else "not determined",
         move @ covariance(found, delta) @ move.T,
         loss.size,
         "half the sum of squared differences of ln L" if math.isinf(delta) else f"{CRITERION} {delta:g}",

@@ -78,6 +78,8 @@ def fit_two_stage_ratio(
         raise ValueError(
             f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
         )
+    if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
+        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
     log_size, log_tokens, target = (np.log(column) for column in columns)
     centre, level = (float(log_size.mean()), float(log_tokens.mean())), float(target.mean())
     features = np.zeros((target.size, 3, 5))

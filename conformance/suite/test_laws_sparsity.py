@@ -138,9 +138,24 @@ def test_intervals_hold_what_they_say(backend):
     assert all(0.90 < share < 0.99 for share in shares.values()), shares
 
 
+def test_a_table_that_does_not_determine_the_law_says_so(backend):
+    """Two sizes and two numbers of tokens: a term of two coefficients and the floor have but two numbers to go by."""
+    size, tokens, idle = (v.ravel() for v in np.meshgrid([1e9, 1e10], [1e10, 1e11], [0.0, 0.5, 0.75, 0.9]))
+    loss = reference.predict_loss(size, tokens, idle)
+    for module in (backend.laws.sparsity, reference):
+        fit = module.fit_sparsity(size, tokens, idle, loss, None)
+        assert fit.status == "not determined"
+        again = module.predict_loss(size, tokens, idle, fit.coefficients)
+        assert np.all(np.abs(np.log(again / loss)) < 1e-3)
+
+
 BAD = {
     "S of 1": ((GRID[0], GRID[1], np.ones(60), GRID[0]), "1 - sparsity: entry .* above 0"),
-    "few": ((GRID[0][:9], GRID[1][:9], GRID[2][:9], GRID[0][:9]), "9 rows .* at least 11 rows and 3 sparsities"),
+    "few": ((GRID[0][:9], GRID[1][:9], GRID[2][:9], GRID[0][:9]), "9 rows of .* at least 11 rows of 2 sizes"),
+    "one D": (
+        (GRID[0], np.full(60, 1e10), GRID[2], GRID[0]),
+        "60 rows of 4 sizes, 1 numbers of tokens and 5 sparsities",
+    ),
     "lengths": ((GRID[0][1:], GRID[1], GRID[2], GRID[0]), "the same length"),
     "huber": ((*GRID, GRID[0], -1.0), "huber is -1.0"),
 }

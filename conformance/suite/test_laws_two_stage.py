@@ -114,5 +114,7 @@ def test_what_cannot_be_fitted_is_named(backend, case):
             module.fit_two_stage(*arguments)
         with pytest.raises(ValueError, match="at least 6 rows"):
             module.fit_two_stage_ratio(SIZES[:5], TOKENS[:5], SIZES[:5], np.full(5, 0.5))
+        with pytest.raises(ValueError, match="one number of parameters or of tokens; needed: two of each"):
+            module.fit_two_stage_ratio(SIZES, np.full(16, 1e10), SIZES, np.full(16, 0.5))
         with pytest.raises(ValueError, match="7 rows of 4 budgets"):
             broken.fit_broken(FLOPS[:6], np.full(6, 0.5))

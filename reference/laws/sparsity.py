@@ -22,15 +22,17 @@ N_a = N (1 - S) it holds, and if 5 per cent of N are always active the best S at
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ._huber import check_delta
-from ._levenberg import Minimum, covariance, power_terms, search
+from ._levenberg import Minimum, covariance, determined, power_terms, search
 from ._projection import check_range
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
+
+Status = Literal["interior", "not determined"]
 
 ATTESTED = "two secondary copies that agree; the source's own text was not at hand"
 CRITERION = "sum of Huber terms of ln L, delta"
@@ -65,7 +67,7 @@ class SparsityFit(NamedTuple):
     coefficients: SparsityCoefficients
     objective: float  # what the criterion says
     rmsle: float  # root mean squared difference of log10 losses
-    status: str
+    status: Status  # "not determined": other coefficients fit these rows as well
     covariance: np.ndarray  # [10, 10] of (ln a, α, ln b, β, ln c, λ, ln d, δ, γ, ln e); NaN under Huber's criterion
     rows: int
     criterion: str
@@ -180,7 +182,8 @@ def fit_sparsity(
         huber: delta, in units of ln L, the paper's by default; None for least squares.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows or 3 sparsities.
+        ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
+            tokens or 3 sparsities.
     """
     delta = math.inf if huber is None else check_delta(huber)
     size = np.atleast_1d(check_range("total_parameters", total_parameters, above=0.0))
@@ -189,10 +192,11 @@ def fit_sparsity(
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     if loss.ndim != 1 or not size.shape == tokens.shape == idle.shape == loss.shape:
         raise ValueError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
-    if loss.size < 11 or np.unique(idle).size < 3:
+    counts = [np.unique(column).size for column in (size, tokens, idle)]
+    if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
         raise ValueError(
-            f"{loss.size} rows with {np.unique(idle).size} sparsities; the sparsity law has 10 coefficients and needs "
-            "at least 11 rows and 3 sparsities"
+            f"{loss.size} rows of {counts[0]} sizes, {counts[1]} numbers of tokens and {counts[2]} sparsities; the "
+            "law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 numbers of tokens and 3 sparsities"
         )
     centre = np.array([np.log(size).mean(), np.log(tokens).mean(), np.log(1 - idle).mean()])
     features = _features(np.log(size) - centre[0], np.log(tokens) - centre[1], np.log(1 - idle) - centre[2])
@@ -280,7 +284,8 @@ def _report(found: Minimum, centre: np.ndarray, delta: float) -> SparsityFit:
     rows = found.residual.size
     spread = move @ covariance(found, delta) @ move.T
     rmsle = float(np.sqrt(np.mean(found.residual**2))) / math.log(10)
+    status: Status = "interior" if determined(found) else "not determined"
     criterion = "half the sum of squared differences of ln L" if math.isinf(delta) else f"{CRITERION} {delta:g}"
     return SparsityFit(
-        SparsityCoefficients(*(float(v) for v in values)), found.objective, rmsle, "interior", spread, rows, criterion
+        SparsityCoefficients(*(float(v) for v in values)), found.objective, rmsle, status, spread, rows, criterion
     )

@@ -100,6 +100,8 @@ def fit_two_stage_ratio(
         raise ValueError(
             f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
         )
+    if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
+        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
     one, zero = np.ones_like(log_size), np.zeros_like(log_size)
