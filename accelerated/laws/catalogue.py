@@ -316,7 +316,7 @@ _COMPUTE = Law(
 
 _SPARSITY = Law(
     name="sparsity",
-    formula="L = a/N^alpha + b/D^beta + c/(1 - S)^lam + d/((1 - S)^delta N^gamma) + e",
+    formula="L = a/P^alpha + b/D^beta + c/(1 - S)^lam + d/((1 - S)^delta P^gamma) + e",
     parameters=(
         Parameter("a", "nats", "factor of the term in size"),
         Parameter("alpha", "1", "exponent of the term in size"),
@@ -326,7 +326,7 @@ _SPARSITY = Law(
         Parameter("lam", "1", "exponent of the term in sparsity, λ; below 0 where sparsity helps"),
         Parameter("d", "nats", "factor of the term in sparsity and size"),
         Parameter("delta", "1", "exponent of 1 - S in the term in sparsity and size"),
-        Parameter("gamma", "1", "exponent of N in the term in sparsity and size"),
+        Parameter("gamma", "1", "exponent of P in the term in sparsity and size"),
         Parameter("e", "nats", "loss that no model goes below"),
     ),
     columns=("total_parameters", "tokens", "sparsity"),

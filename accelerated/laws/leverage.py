@@ -76,13 +76,13 @@ def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficie
 
 def leverage(
     activation: np.ndarray,
-    granularity: np.ndarray,
+    tian_granularity: np.ndarray,
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
     """See reference."""
     log_effective = _log_effective(check_range("activation", activation, above=0.0), *coefficients[4:])
-    log_granularity = np.log(check_range("granularity", granularity, above=0.0)) / _LOG_2
+    log_granularity = np.log(check_range("tian_granularity", tian_granularity, above=0.0)) / _LOG_2
     log_flops = np.log(check_range("flops", flops, above=0.0)) / _LOG_10
     a, d, gamma, beta, *_ = coefficients
     return np.exp((a + d * log_flops + (beta + gamma * log_granularity) * log_granularity) * log_effective)
@@ -103,19 +103,23 @@ def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe
 
 
 def fit_leverage(
-    activation: np.ndarray, granularity: np.ndarray, flops: np.ndarray, leverage: np.ndarray, A_max: float = math.inf
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    leverage: np.ndarray,
+    A_max: float = math.inf,
 ) -> LeverageFit:
     """See reference."""
-    given = {"activation": activation, "granularity": granularity, "flops": flops, "leverage": leverage}
+    given = {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
     columns = [np.atleast_1d(check_range(name, np.atleast_1d(column), above=0.0)) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = ", ".join(str(column.shape) for column in columns)
         raise ValueError(f"{', '.join(given)} have shapes {shapes}; needed: one axis, the same length")
     if not A_max >= 10:
         raise ValueError(f"A_max is {A_max}; needed: at least 10")
-    activation, granularity, flops, measured = columns
+    activation, tian_granularity, flops, measured = columns
     need_rows(measured.size, 6, "leverage")
-    log_granularity = np.log(granularity) / _LOG_2
+    log_granularity = np.log(tian_granularity) / _LOG_2
     powers = np.stack([np.ones_like(flops), np.log(flops) / _LOG_10, log_granularity**2, log_granularity], axis=1)
     target = np.log(measured)
 
@@ -152,7 +156,7 @@ def fit_leverage(
     coefficients = LeverageCoefficients(*values.tolist(), math.exp(at), A_max)
     spread = np.full((5, 5), np.nan)
     if status == "interior":
-        root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, activation, granularity, flops), mode="r"))
+        root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, activation, tian_granularity, flops), mode="r"))
         spread = squares / (measured.size - 5) * (root @ root.T)
     objective = squares / measured.size
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, spread, measured.size, CRITERION)
@@ -161,24 +165,24 @@ def fit_leverage(
 def predict_interval(
     fit: LeverageFit,
     activation: np.ndarray,
-    granularity: np.ndarray,
+    tian_granularity: np.ndarray,
     flops: np.ndarray,
     level: float = 0.95,
     observation: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """See reference."""
-    value = leverage(activation, granularity, flops, fit.coefficients)
-    gradient = _gradient(fit.coefficients, *np.broadcast_arrays(activation, granularity, flops))
+    value = leverage(activation, tian_granularity, flops, fit.coefficients)
+    gradient = _gradient(fit.coefficients, *np.broadcast_arrays(activation, tian_granularity, flops))
     variance = ((gradient @ fit.covariance) * gradient).sum(axis=-1)
     variance = variance + observation * fit.objective * fit.rows / (fit.rows - 5)
     factor = np.exp(_LOG_10 * student_quantile(level, fit.rows - 5) * np.sqrt(variance))
     return value / factor, value * factor
 
 
-def _gradient(coefficients: LeverageCoefficients, activation, granularity, flops) -> np.ndarray:
+def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
     """Return the derivatives [..., 5] of log10 EL in (a, d, gamma, beta, ln A_start)."""
     a, d, gamma, beta, start, limit = coefficients
-    log_granularity, log_flops = np.log(granularity) / _LOG_2, np.log(flops) / _LOG_10
+    log_granularity, log_flops = np.log(tian_granularity) / _LOG_2, np.log(flops) / _LOG_10
     log_effective = _log_effective(activation, start, limit)
     shift = 1 / (1 / start - 1 / limit)
     change = np.exp(log_effective) * (shift / (activation + shift)) ** 2 / start

@@ -1,6 +1,6 @@
 """See `routelaws.reference.laws.sparsity`.
 
-What differs here: the best size as the root of the slope of the loss in ln N, and the fit from all starts in one
+What differs here: the best size as the root of the slope of the loss in ln P, and the fit from all starts in one
 compiled loop.
 """
 
@@ -103,7 +103,7 @@ def sparsity_optimum(
     with_experts = math.log(d * gamma) - delta * math.log1p(-sparsity)
 
     def slope(x: float) -> float:
-        """Return the logarithm of what still falls with ln N, over what already rises; it falls with x = ln N."""
+        """Return the logarithm of what still falls with ln P, over what already rises; it falls with x = ln P."""
         return float(np.logaddexp(math.log(a * alpha) - alpha * x, with_experts - gamma * x) - by_tokens - beta * x)
 
     low, high = math.log(_SMALLEST), math.log(_LARGEST)

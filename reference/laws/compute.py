@@ -11,10 +11,10 @@ the residual variance with n - 2 degrees of freedom, and q the quantile of Stude
 
     ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
 
-Soft: the floor. Six runs over two decades and a half are fitted nearly as well by any floor between 1 and 2; what is
-far beyond them then differs. What does not depend on the budget is a speed-up: two recipes with one floor and one α
-whose losses at one budget are L_worse and L_better differ by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
-in compute (`speedup`).
+Soft: the floor. The six runs below are fitted nearly as well by any floor from 1.3 to 1.7, and best by 1.5; at 1e23
+FLOPs the losses that these floors lead to differ by 0.07. What does not depend on the budget is a speed-up: two recipes
+with one floor and one α whose losses at one budget are L_worse and L_better differ by the factor
+((L_worse - floor)/(L_better - floor))^(1/α) in compute (`speedup`).
 
 The registered prediction is Marin's, 2026, from the text of its repository: the best of six budgets of 1e18 to 3e20,
 L = 1.6 + 95.18 C^-0.0941, and with it the losses at 1e21 and 1e23, which were measured afterwards (`REGISTERED`).

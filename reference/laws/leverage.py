@@ -7,7 +7,8 @@ After Tian et al. 2025 (arXiv 2507.17702),
     1/Â = 1/(A + (1/A_start - 1/A_max)⁻¹) + 1/A_max
 
 where  A  activation ratio, the share of the experts that a token uses, between 0 and 1
-       G  granularity, 2 d_model / d_expert (half of the number that the fine-grained law calls G)
+       G  granularity, 2 d_model / d_expert (half of the number that the fine-grained law calls G, and so named
+          `tian_granularity` here)
        C  training FLOPs of the mixture.
 
 The last line is Clark's saturation (`routed.py`), with A in the place of E - 1.
@@ -117,7 +118,7 @@ def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficie
 
 def leverage(
     activation: np.ndarray,
-    granularity: np.ndarray,
+    tian_granularity: np.ndarray,
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
@@ -125,7 +126,7 @@ def leverage(
 
     Args:
         activation: A, above 0.
-        granularity: G = 2 d_model / d_expert, above 0.
+        tian_granularity: G = 2 d_model / d_expert, above 0.
         flops: C, training FLOPs, above 0.
         coefficients: the law.
 
@@ -140,7 +141,7 @@ def leverage(
         (7.22, 7.24)
     """
     log_effective = np.log10(effective_activation(activation, coefficients))
-    log_granularity = np.log2(check_range("granularity", granularity, above=0.0))
+    log_granularity = np.log2(check_range("tian_granularity", tian_granularity, above=0.0))
     log_flops = np.log10(check_range("flops", flops, above=0.0))
     a, d, gamma, beta, *_ = coefficients
     exponent = a + d * log_flops + beta * log_granularity + gamma * log_granularity**2
@@ -171,12 +172,16 @@ def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe
 
 
 def fit_leverage(
-    activation: np.ndarray, granularity: np.ndarray, flops: np.ndarray, leverage: np.ndarray, A_max: float = math.inf
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    leverage: np.ndarray,
+    A_max: float = math.inf,
 ) -> LeverageFit:
     """Fit the law to measured leverages.
 
     Args:
-        activation, granularity, flops: [n], as for `leverage`.
+        activation, tian_granularity, flops: [n], as for `leverage`.
         leverage: [n], EL, above 0.
         A_max: given, not fitted; at least 10 (our choice: a limit among the A of a table is another law).
 
@@ -184,8 +189,8 @@ def fit_leverage(
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot tell
             the coefficients apart (needed: two C, three G, three A).
     """
-    columns = [np.atleast_1d(v) for v in (activation, granularity, flops, leverage)]
-    names = ("activation", "granularity", "flops", "leverage")
+    columns = [np.atleast_1d(v) for v in (activation, tian_granularity, flops, leverage)]
+    names = ("activation", "tian_granularity", "flops", "leverage")
     columns = [check_range(name, column, above=0.0) for name, column in zip(names, columns, strict=True)]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = [str(column.shape) for column in columns]
@@ -193,7 +198,7 @@ def fit_leverage(
     if not A_max >= 10:
         raise ValueError(f"A_max is {A_max}; needed: at least 10")
     need_rows(columns[0].size, 6, "leverage")
-    activation, granularity, flops, leverage = columns
+    activation, tian_granularity, flops, leverage = columns
     if np.unique(activation).size < 3 or not independent(_design(columns, _STARTS[1], A_max)):
         raise ValueError(
             "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
@@ -211,7 +216,7 @@ def fit_leverage(
 def predict_interval(
     fit: LeverageFit,
     activation: np.ndarray,
-    granularity: np.ndarray,
+    tian_granularity: np.ndarray,
     flops: np.ndarray,
     level: float = 0.95,
     observation: bool = False,
@@ -220,15 +225,15 @@ def predict_interval(
 
     Args:
         fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
-        activation, granularity, flops: [m] or numbers, as for `leverage`.
+        activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
         level: between 0 and 1.
         observation: True for one more measured leverage, False for the law.
 
     Raises:
         ValueError: as `leverage`, or the level is out of its range.
     """
-    value = leverage(activation, granularity, flops, fit.coefficients)
-    columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, granularity, flops)))
+    value = leverage(activation, tian_granularity, flops, fit.coefficients)
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
     gradient = _gradient(fit.coefficients, *(column.ravel() for column in columns))
     variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)
     if observation:
@@ -237,29 +242,29 @@ def predict_interval(
     return value / factor, value * factor
 
 
-def _gradient(coefficients: LeverageCoefficients, activation, granularity, flops) -> np.ndarray:
+def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
     """Return the derivatives [n, 5] of log10 EL in (a, d, γ, β, ln A_start).
 
     With x = A + s and s = (1/A_start - 1/A_max)⁻¹, so that 1/Â = 1/x + 1/A_max, ln Â changes by Â s²/(x² A_start) per
     unit of ln A_start.
     """
     start, limit = coefficients[4:]
-    design = _design([activation, granularity, flops, None], start, limit)
+    design = _design([activation, tian_granularity, flops, None], start, limit)
     s = 1 / (1 / start - 1 / limit)
     change = effective(activation, start, limit) * s**2 / ((activation + s) ** 2 * start)
-    exponent = _powers(granularity, flops) @ np.array(coefficients[:4])
+    exponent = _powers(tian_granularity, flops) @ np.array(coefficients[:4])
     return np.concatenate([design, (exponent * change / math.log(10))[:, None]], axis=1)
 
 
 def _design(columns: list[np.ndarray], start: float, limit: float) -> np.ndarray:
     """Return the columns [n, 4] in which log10 EL is linear at one A_start: log10 Â times (1, log C, log² G, log G)."""
-    activation, granularity, flops, _ = columns
-    return _powers(granularity, flops) * np.log10(effective(activation, start, limit))[:, None]
+    activation, tian_granularity, flops, _ = columns
+    return _powers(tian_granularity, flops) * np.log10(effective(activation, start, limit))[:, None]
 
 
-def _powers(granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
+def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
     """Return (1, log10 C, (log2 G)², log2 G) in the order of the coefficients, [n, 4]."""
-    log_granularity = np.log2(granularity)
+    log_granularity = np.log2(tian_granularity)
     return np.stack([np.ones_like(flops), np.log10(flops), log_granularity**2, log_granularity], axis=1)
 
 

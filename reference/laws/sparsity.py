@@ -2,10 +2,10 @@
 
 After Abnar et al. 2025 (arXiv 2501.12370),
 
-    L(N, D, S) = a/N^α + b/D^β + c/(1 - S)^λ + d/((1 - S)^δ N^γ) + e
+    L(P, D, S) = a/P^α + b/D^β + c/(1 - S)^λ + d/((1 - S)^δ P^γ) + e
 
 where  L  loss, nats per token
-       N  total parameters
+       P  total parameters (the paper's N)
        D  training tokens
        S  sparsity, (E - K)/E with K of E experts used, at least 0 and below 1.
 
@@ -16,7 +16,7 @@ How well this is attested: form and coefficients are from two secondary copies t
 come out when recomputed; the paper's own text was not at hand. Its fit (Huber's terms of log L with delta 1e-3, C of
 3e19 to 1e21, S up to 0.95) explains 68 per cent of the variance at the S of 0.98 that was held out: beyond the data the
 law is weak. The statement that the loss falls with S up to 0.98 rests on how active parameters are counted: with
-N_a = N (1 - S) it holds, and if 5 per cent of N are always active the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
+P (1 - S) it holds, and if 5 per cent of P are always active the best S at 1e20 FLOPs is 0.94 (`sparsity_active`).
 """
 
 import itertools
@@ -90,7 +90,7 @@ def predict_loss(
     """Return L.
 
     Args:
-        total_parameters: N, above 0.
+        total_parameters: P, above 0.
         tokens: D, above 0.
         sparsity: S, at least 0 and below 1.
         coefficients: the law.
@@ -114,7 +114,7 @@ def predict_loss(
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
-    """Return N_a: the share `always_active` of N, and of the rest the part 1 - S.
+    """Return the active parameters: the share `always_active` of P, and of the rest the part 1 - S.
 
     Raises:
         ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
@@ -131,9 +131,9 @@ def sparsity_optimum(
     coefficients: SparsityCoefficients = PUBLISHED,
     always_active: float = 0.0,
 ) -> SparsityOptimum:
-    """Return the total size that is best for a budget at one sparsity, with C = 6 N_a D.
+    """Return the total size that is best for a budget at one sparsity, with C = 6 D times active parameters.
 
-    Found by scans of ln N: one over the whole range, then ever finer ones about the best.
+    Found by scans of ln P: one over the whole range, then ever finer ones about the best.
 
     Args:
         flops: C, training FLOPs, above 0.
@@ -233,7 +233,7 @@ def sparsity_prediction(
 
     Args:
         fit, columns, loss, level: as `sparsity_intervals`.
-        at: N, D and S of the point.
+        at: P, D and S of the point.
     """
     size, tokens, sparsity = (np.array([value], dtype=np.float64) for value in at)
     features = _features(np.log(size), np.log(tokens), np.log(1 - sparsity))
@@ -276,8 +276,8 @@ def _starts(log_loss: float) -> np.ndarray:
 
 
 def _report(found: Minimum, centre: np.ndarray, delta: float) -> SparsityFit:
-    """Return the fit, with the levels moved from the middle of the table to N = D = 1 - S = 1."""
-    move = np.eye(10)  # ln a = its level in the middle + α · mean ln N, and so on
+    """Return the fit, with the levels moved from the middle of the table to P = D = 1 - S = 1."""
+    move = np.eye(10)  # ln a = its level in the middle + α · mean ln P, and so on
     move[0, 1], move[2, 3], move[4, 5], move[6, 7], move[6, 8] = centre[[0, 1, 2, 2, 0]]
     values = move @ found.parameters
     values[[0, 2, 4, 6, 9]] = np.exp(values[[0, 2, 4, 6, 9]])
