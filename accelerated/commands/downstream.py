@@ -9,6 +9,9 @@ from ..findings.downstream import Study, as_dict, compare_laws
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 
+SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
+"""The laws whose errors are printed for each task; those of all laws are in --json."""
+
 SIGN = (
     "p: how often tosses of a coin would be as one-sided as these wins. The tasks share their runs, and so are not "
     "that many independent trials."
@@ -70,12 +73,14 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
         f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}",
         markup=False,
     )
-    laws = [law for law in study.errors if study.errors[law]]
-    shown = Table("task", *laws, title="mean absolute error of the accuracy above the cut", title_justify="left")
+    laws = [law for law in SHOWN if study.errors.get(law)]
+    shown = Table("task", title="mean absolute error of the accuracy above the cut", title_justify="left")
+    for law in laws:
+        shown.add_column(law, min_width=max(map(len, law.split())))
     for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
         shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
     console.print(shown)
-    pairs = Table("first", "second", "tasks", "wins", "mean error", "median error", "p")
+    pairs = Table("first", "second", "tasks", "wins, first to second", "mean error", "median error", "p")
     for pair in study.pairs:
         pairs.add_row(
             pair.first,
