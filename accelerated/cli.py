@@ -1,4 +1,5 @@
-"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | evaluate | generate`.
+"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | downstream | evaluate |
+generate`.
 
 Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
 results only; progress and remarks go to standard error.
@@ -31,6 +32,7 @@ COMMANDS = {
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again, or hold runs against each other.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
+    "downstream": "Hold laws of downstream accuracy against each other, fitted below a budget and scored above it.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
 }

@@ -110,7 +110,80 @@ BOUNDS["laws.utilisation.same_law"] = Bound(2e-13, "log10; one law in two forms,
 BOUNDS["laws.utilisation.objective"] = Bound(1e-12, "relative; two searches, residuals of 3e-4; measured 1.4e-13")
 BOUNDS["laws.utilisation.covariance"] = Bound(1e-8, "share of two standard errors; steps of 1e-5; measured 1.3e-9")
 BOUNDS["laws.catalogue.rmsle"] = Bound(1e-15, "log10; residuals of two roundings each; measured 5.5e-17")
+BOUNDS["laws.catalogue.later"] = Bound(5e-10, "relative, losses and ends of intervals; flat valleys; measured 3e-11")
 BOUNDS["laws.catalogue.linear"] = Bound(1e-14, "log10; a linear map applied three times; measured 1.7e-16")
+
+BOUNDS["laws.leverage.value"] = Bound(2e-14, "relative; a power with an exponent below 15; measured 3e-15")
+BOUNDS["laws.leverage.budget"] = Bound(2e-3, "relative; printed factors have four to six digits")
+BOUNDS["laws.leverage.objective"] = Bound(1e-12, "relative; two searches, flat at the end; measured 7e-14")
+BOUNDS["laws.leverage.fit"] = Bound(3e-6, "standard errors; A_start to the root of the sum's rounding; measured 5e-7")
+BOUNDS["laws.leverage.interval"] = Bound(5e-8, "relative; as laws.leverage.fit; measured 4e-9")
+BOUNDS["laws.leverage.covariance"] = Bound(1e-7, "share of two standard errors, as laws.leverage.fit; measured 7e-9")
+BOUNDS["laws.leverage.exact"] = Bound(
+    1e-7, "relative; noise-free: a search that ends at 1e-10 of a flat sum; measured 3e-8"
+)
+BOUNDS["laws.sparsity.value"] = Bound(4e-15, "relative; powers with exponents below 15; measured 5e-16")
+BOUNDS["laws.sparsity.budget"] = Bound(2e-15, "relative; three products and a quotient; measured 3e-16")
+BOUNDS["laws.sparsity.optimum"] = Bound(
+    1e-6, "relative; a scan sees a flat loss to the root of its rounding; measured 1.5e-7"
+)
+BOUNDS["laws.sparsity.optimum_loss"] = Bound(2e-15, "relative; the loss is flat at its least; measured 2e-16")
+BOUNDS["laws.sparsity.objective"] = Bound(
+    1e-11, "relative; steps end where the sum falls by 1e-14 of itself; measured 4e-14"
+)
+BOUNDS["laws.sparsity.rmsle"] = Bound(1e-8, "relative; under Huber's sum squares are not what is least; measured 3e-14")
+BOUNDS["laws.sparsity.prediction"] = Bound(1e-10, "nats; two ends in a flat valley; measured 4e-15")
+BOUNDS["laws.sparsity.covariance"] = Bound(
+    1e-8, "share of two standard errors; two ends in a flat valley; measured 5e-11"
+)
+BOUNDS["laws.sparsity.exact"] = Bound(
+    1e-11, "relative; noise-free: rounding over a valley of condition 1e8; measured 2.5e-13"
+)
+BOUNDS["laws.sparsity.exact_far"] = Bound(1e-13, "relative; noise-free, two decades beyond the rows; measured 5e-16")
+BOUNDS["laws.compute.value"] = Bound(2e-15, "relative; exponents below 10; measured 2e-16")
+BOUNDS["laws.compute.published"] = Bound(0.02, "relative; the published line and our refit of its six rounded losses")
+BOUNDS["laws.compute.speedup"] = Bound(
+    5e-14, "relative; a ratio to the power of 1/alpha, alpha from 0.09 on; measured 5e-15"
+)
+BOUNDS["laws.compute.orthogonal"] = Bound(1e-13, "sum of six residuals, per unit of the column; measured 1e-14")
+BOUNDS["laws.compute.objective"] = Bound(
+    5e-12, "relative; residuals of 1e-3 from losses rounded at 1e-16; measured 1e-12"
+)
+BOUNDS["laws.compute.exact"] = Bound(1e-12, "relative; A is a line carried over 40 units of ln C; measured 2e-13")
+BOUNDS["laws.compute.interval"] = Bound(5e-12, "nats; as laws.compute.exact; measured 7e-13")
+BOUNDS["laws.downstream.value"] = Bound(
+    5e-15, "absolute; an exponential of a surprise below 5, of powers; measured 6e-16"
+)
+BOUNDS["laws.downstream.pass_at_k"] = Bound(5e-15, "absolute; a product of up to 200 factors; measured 6e-17")
+BOUNDS["laws.downstream.objective"] = Bound(
+    1e-11, "relative; steps end where the sum falls by 1e-14 of itself; measured 2e-13"
+)
+BOUNDS["laws.downstream.rmse"] = Bound(1e-9, "relative; first order in the step that is left; measured 4e-12")
+BOUNDS["laws.downstream.prediction"] = Bound(1e-9, "of accuracy; as laws.downstream.rmse; measured 5e-11")
+BOUNDS["laws.downstream.covariance"] = Bound(
+    1e-6, "share of two standard errors; as laws.downstream.rmse; measured 1.5e-8"
+)
+BOUNDS["laws.downstream.interval"] = Bound(5e-14, "of accuracy; one formula in two ways; measured 3e-15")
+BOUNDS["laws.downstream.exact_line"] = Bound(
+    1e-12, "of ln A and alpha; a line carried over 45 units of ln C; measured 4e-14"
+)
+BOUNDS["laws.downstream.exact_sum"] = Bound(1e-11, "of ln A, ln B, ln E and exponents; noise-free; measured 3e-14")
+BOUNDS["laws.downstream.exact_repeated"] = Bound(
+    1e-12, "absolute; four columns carried over 45 units of ln C; measured 3e-14"
+)
+BOUNDS["laws.two_stage.value"] = Bound(4e-15, "relative to 1; a logistic, a power; measured 6e-16")
+BOUNDS["laws.two_stage.rmse"] = Bound(1e-10, "relative; steps end where the sum falls by 1e-14 of itself")
+BOUNDS["laws.two_stage.agree"] = Bound(1e-6, "of accuracy, a decade beyond; a flat valley")
+BOUNDS["laws.two_stage.exact"] = Bound(1e-12, "of accuracy; noise-free, a decade beyond; measured 3e-15")
+BOUNDS["laws.two_stage.first"] = Bound(
+    1e-11, "relative; noise-free coefficients of a sum of three terms; measured 5e-14"
+)
+BOUNDS["laws.broken.value"] = Bound(1e-14, "absolute; an exponential of a difference of 20; measured 0")
+BOUNDS["laws.broken.limit"] = Bound(1e-8, "relative; the break is nine decades away; measured 2e-10")
+BOUNDS["laws.broken.exact"] = Bound(1e-7, "of accuracy; noise-free, valleys in six coefficients; measured 1.5e-16")
+BOUNDS["laws.broken.beyond"] = Bound(
+    1e-5, "of accuracy, half a decade beyond; valleys in six coefficients; measured 4e-16"
+)
 
 # Routers and experts. "u" is half the distance from 1 to the next number in the precision of the run.
 BOUNDS["notation.softmax"] = Bound(10, "u (1 + |z - max z|) of the value: exp amplifies; measured 6.0")

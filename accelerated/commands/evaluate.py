@@ -7,7 +7,10 @@ from pathlib import Path
 
 import tyro
 
+from ..errors import InputError
+from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
+from ..training.tasks import MEASURES, evaluate_task, table_row
 
 
 def evaluate(
@@ -15,18 +18,34 @@ def evaluate(
     group_size: int | None = None,
     one_hot: bool = False,
     tokens: int | None = None,
+    task: Path | None = None,
+    table: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Evaluate a trained model again, also with other groups of sequences.
+    """Evaluate a trained model again, also with other groups of sequences, or on a downstream task.
 
     Args:
         folder: Folder of a run; its last checkpoint is used, on the texts that it was evaluated on.
         group_size: Sequences in a group, for expert_choice and mixture_of_tokens; 1 leaves each alone.
         one_hot: Mixtures of one token each, for mixture_of_tokens.
         tokens: Evaluation tokens; as many as in the run if not given.
+        task: Questions instead of texts, one JSON object a line: {"context", "choices", "answer"}, where the choice of
+            the greatest likelihood is the model's and answer counts from 0, or {"text"}, the last word of which is to
+            be predicted. Context and choice are joined as they stand, so a choice begins with its space.
+        table: With --task, a .csv file that the accuracy is put into, one row for each run, for `routelaws downstream`.
         json: Print one JSON object and nothing else.
     """
     tell = functools.partial(print, file=sys.stderr)
+    if task is not None:
+        if tokens is not None:
+            raise InputError("--tokens is for texts; a task is evaluated on all of its questions")
+        found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=tell)
+        if table is not None:
+            add_run(table, table_row(folder, found))
+        _tell_task(folder, found, json)
+        return
+    if table is not None:
+        raise InputError("--table is for accuracies; give a --task")
     found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, tell=tell)
     if json:
         print(dump_json(found))
@@ -38,3 +57,20 @@ def evaluate(
         spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
         of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
         print(f"{folder}: loss_{name} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+
+
+def _tell_task(folder: Path, found: dict, json: bool) -> None:
+    """Print the accuracies of a task."""
+    if json:
+        print(dump_json(found))
+        return
+    for measure, by in MEASURES.items():
+        if measure not in found:
+            continue
+        error = found[measure.replace("accuracy", "standard_error")]
+        spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
+        how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
+        print(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
+    print(f"{folder}: {found['task']}: {found['questions']} questions, guessing is right in {found['guess_rate']:.4f}")
+    if found["cut"]:
+        print(f"{folder}: {found['task']}: the context of {found['cut']} questions was cut at its beginning")

@@ -12,6 +12,9 @@ from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.table import RouterRows
 
+TRAINING = 3.0
+"""Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
+
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Return the columns of a law and the loss, [n] each.
@@ -59,6 +62,12 @@ def _tokens_per_step(frame) -> np.ndarray:
     return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
 
 
+def _sparsity(frame) -> np.ndarray:
+    """Return S = 1 - k/E, 0 for a dense model."""
+    k = frame["k"].fillna(1).to_numpy(dtype=np.float64) if "k" in frame else np.ones(len(frame))
+    return 1 - k / _numbers(frame, "num_experts")
+
+
 def _granularity(frame) -> np.ndarray:
     """Return G, 1 where the table does not say."""
     if "granularity" not in frame:
@@ -67,6 +76,8 @@ def _granularity(frame) -> np.ndarray:
 
 
 COLUMNS: dict[str, str | Callable] = {
+    "flops": lambda frame: TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step"),
+    "sparsity": _sparsity,
     "dense_parameters": "dense_parameter_count",
     "total_parameters": "total_parameter_count",
     "granularity": _granularity,

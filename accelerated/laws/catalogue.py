@@ -12,7 +12,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import _left_out, bounded_intervals, dense, fitting, linear_intervals, log_linear, routed, utilisation
+from . import (
+    _left_out,
+    bounded_intervals,
+    compute,
+    dense,
+    fitting,
+    linear_intervals,
+    log_linear,
+    routed,
+    sparsity,
+    utilisation,
+)
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
 Axes = Literal["experts", "compute", "dense", "every"]
@@ -286,8 +297,52 @@ _UTILISATION = Law(
     cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
 )
 
-LAWS: dict[str, Law] = {law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION)}
-"""The laws by name, from the simplest to the most general."""
+_COMPUTE = Law(
+    name="compute",
+    formula="L = floor + A / C^alpha",
+    parameters=(
+        Parameter("floor", "nats", "loss that no compute goes below; given, 0 by default, not fitted"),
+        Parameter("A", "nats", "loss above the floor at one FLOP"),
+        Parameter("alpha", "1", "fall of ln(L - floor) per unit of ln C"),
+    ),
+    columns=("flops",),
+    fit=compute.fit_compute,
+    predict=lambda fit, flops: compute.predict_loss(flops, fit.coefficients),
+    axes="every",
+    count=lambda flops: 2,
+    own_intervals=compute.compute_intervals,
+    own_prediction=compute.compute_prediction,
+)
+
+_SPARSITY = Law(
+    name="sparsity",
+    formula="L = a/P^alpha + b/D^beta + c/(1 - S)^lam + d/((1 - S)^delta P^gamma) + e",
+    parameters=(
+        Parameter("a", "nats", "factor of the term in size"),
+        Parameter("alpha", "1", "exponent of the term in size"),
+        Parameter("b", "nats", "factor of the term in tokens"),
+        Parameter("beta", "1", "exponent of the term in tokens"),
+        Parameter("c", "nats", "factor of the term in sparsity"),
+        Parameter("lam", "1", "exponent of the term in sparsity, λ; below 0 where sparsity helps"),
+        Parameter("d", "nats", "factor of the term in sparsity and size"),
+        Parameter("delta", "1", "exponent of 1 - S in the term in sparsity and size"),
+        Parameter("gamma", "1", "exponent of P in the term in sparsity and size"),
+        Parameter("e", "nats", "loss that no model goes below"),
+    ),
+    columns=("total_parameters", "tokens", "sparsity"),
+    fit=partial(sparsity.fit_sparsity, huber=None),
+    predict=lambda fit, *columns: sparsity.predict_loss(*columns, fit.coefficients),
+    axes="every",
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=sparsity.sparsity_intervals,
+    own_prediction=sparsity.sparsity_prediction,
+)
+
+LAWS: dict[str, Law] = {
+    law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION, _COMPUTE, _SPARSITY)
+}
+"""The laws by name: those of the paper from the simplest to the most general, then the later ones."""
 
 SHORT_CUTS: dict[str, Callable] = {
     _DENSE.name: _left_out.by_hat_matrix, _PER_SIZE.name: _left_out.by_lines, _SEPARABLE.name: _left_out.by_hat_matrix,

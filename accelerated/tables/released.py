@@ -1,25 +1,32 @@
-"""The released table of Clark et al. 2022, fetched once and checked by its SHA-256.
+"""The released tables of Clark et al. 2022 and of other papers, fetched once and checked by their SHA-256.
 
-The table is not part of this project: it is downloaded from the repository of the paper's authors, at a fixed commit,
-into the folder that ROUTELAWS_DATA names, or else `routelaws/data` in the user's cache folder. A file that is there
-already is used without a network, if it is the right one.
+No table is part of this project: each is downloaded from the repository of its authors, at a fixed commit, into the
+folder that ROUTELAWS_DATA names, or else `routelaws/data` in the user's cache folder. A file that is there already is
+used without a network, if it is the right one. Where a repository holds many small files the table is made of these.
 """
 
 import hashlib
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..files import write_atomically
+from .overtraining import downstream_tasks, overtraining_runs
 
 
 class Released(NamedTuple):
     """Where a released table comes from."""
 
-    url: str  # the file at a fixed commit
-    sha256: str
+    url: str  # the file, or the archive that the table is made of, at a fixed commit
+    sha256: str  # of the table
     licence: str
+    make: Callable[[Path], bytes] | None = None  # from the archive; None where the file itself is the table
 
+
+_OVERTRAINING = "https://codeload.github.com/mlfoundations/scaling/tar.gz/a003c4913793ac2ae7ef87b28ecb562955d026d5"
 
 TABLES = {
     "curves.csv.gz": Released(
@@ -27,9 +34,22 @@ TABLES = {
         "42da0c392b127df2c01fa7b705f72396050d05e5/data/curves.csv.gz",
         "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f",
         "CC-BY 4.0",
-    )
+    ),
+    "overtraining_runs.csv": Released(
+        _OVERTRAINING,
+        "2bcb5d4632c7b133c3757ac545fd1a9bce369e22fca1b795eebdf4412ac666f6",
+        "MIT",
+        overtraining_runs,
+    ),
+    "downstream_tasks.csv": Released(
+        _OVERTRAINING,
+        "f4887508cb9d7d9a5b51543a5d100cd43681c1bd495f146f31d613476d37740d",
+        "MIT",
+        downstream_tasks,
+    ),
 }
-"""The tables that can be fetched, by the name of their file: 5,799 evaluations of the paper's 223 runs."""
+"""The tables that can be fetched, by the name of their file: 5,799 evaluations of the 223 runs of Clark et al.; losses
+and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
 
 
 def released_table(name: str = "curves.csv.gz") -> Path:
@@ -83,7 +103,12 @@ def _download(path: Path, table: Released) -> None:
 
     advice = f"download it by other means to {path}, or set ROUTELAWS_DATA to a folder that holds it"
     try:
-        pooch.retrieve(table.url, f"sha256:{table.sha256}", fname=path.name, path=path.parent, progressbar=False)
+        if table.make is None:
+            pooch.retrieve(table.url, f"sha256:{table.sha256}", fname=path.name, path=path.parent, progressbar=False)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            archive = pooch.retrieve(table.url, None, fname="archive.tar.gz", path=folder, progressbar=False)
+            content = table.make(Path(archive))
     except requests.exceptions.RequestException as error:
         reason = f"HTTP {error.response.status_code}" if error.response is not None else type(error).__name__
         raise InputError(f"{path.name} could not be downloaded from {table.url} ({reason}): {advice}") from None
@@ -91,3 +116,7 @@ def _download(path: Path, table: Released) -> None:
         if "hash" not in str(error).lower():
             raise
         raise InputError(f"{table.url} gave a file with another SHA-256, which was not kept: {advice}") from None
+    if hashlib.sha256(content).hexdigest() != table.sha256:
+        raise InputError(f"{table.url} holds files that make another {path.name}, which was not kept: {advice}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)

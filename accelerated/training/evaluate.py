@@ -40,7 +40,7 @@ def evaluate_run(
     """
     folder = Path(folder)
     config = read_config(folder)
-    model = _changed(config, group_size, one_hot)
+    model = changed_model(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()
     files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
@@ -62,8 +62,8 @@ def evaluate_run(
     return results
 
 
-def _changed(config, group_size, one_hot):
-    """Return the run's model with other groups."""
+def changed_model(config, group_size, one_hot):
+    """Return the run's model with other groups; InputError where an option does not fit its router."""
     if group_size is not None and config.model.router not in GROUPED:
         raise InputError(f"--group-size is for {' and '.join(GROUPED)}; this run's router is {config.model.router}")
     if one_hot and config.model.router != "mixture_of_tokens":

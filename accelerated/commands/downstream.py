@@ -1,0 +1,103 @@
+"""What `routelaws downstream` does: hold the laws of downstream accuracy against each other."""
+
+from json import dumps as dump_json
+from pathlib import Path
+
+import tyro
+
+from ..findings.downstream import Study, as_dict, compare_laws
+from ..tables.accuracies import read_accuracies, read_guess_rates
+from ..tables.released import released_table
+
+SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
+"""The laws whose errors are printed for each task; those of all laws are in --json."""
+
+SIGN = (
+    "p: how often tosses of a coin would be as one-sided as these wins. The tasks share their runs, and so are not "
+    "that many independent trials."
+)
+
+
+def downstream(
+    table: tyro.conf.Positional[Path | None] = None,
+    *,
+    cut: float = 2e20,
+    tasks: Path | None = None,
+    loss: str | None = None,
+    ratio: float | None = None,
+    least_gain: float = 0.05,
+    json: bool = False,
+) -> None:
+    """Fit laws of downstream accuracy below a budget, score them above it, and hold them against each other.
+
+    Args:
+        table: A table of accuracies, .csv or .jsonl, also packed (.gz): one row for each run with the columns params,
+            tokens, loss_TEXT and acc_TASK (and, where known, run, training_set and flops), or one row for each run,
+            benchmark and metric with the columns tokens, benchmark, metric_type, score and tpr. If none is given, the
+            104 over-training runs of Gadre et al. 2024, which are downloaded once.
+        cut: Training FLOPs; the laws are fitted to the runs with at most these and scored on the others.
+        tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
+        loss: The text whose loss the two-stage laws go through; the first of the table if not given.
+        ratio: Only runs with these tokens per parameter, within a tenth; all if not given.
+        least_gain: Laws of log accuracy take rows that are this far above the guess rate.
+        json: Print one JSON object and nothing else.
+    """
+    if table is None:
+        tasks = tasks or released_table("downstream_tasks.csv")
+        table, loss = released_table("overtraining_runs.csv"), loss or "c4_val"
+    accuracies = read_accuracies(table)
+    rates = None if tasks is None else read_guess_rates(tasks)
+    study = compare_laws(accuracies, cut, rates, loss, ratio, least_gain)
+    if json:
+        print(dump_json(as_dict(study) | {"remarks": accuracies.remarks}, allow_nan=False))
+    else:
+        print_study(study, accuracies.remarks)
+
+
+def print_study(study: Study, remarks: list[str], console=None) -> None:
+    """Print a study for a reader.
+
+    Args:
+        study: of `compare_laws`.
+        remarks: of `read_accuracies`.
+        console: a rich Console; a new one on standard output if None.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    for remark in remarks:
+        console.print(remark, markup=False)
+    console.print(
+        f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
+        f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}",
+        markup=False,
+    )
+    laws = [law for law in SHOWN if study.errors.get(law)]
+    shown = Table("task", title="mean absolute error of the accuracy above the cut", title_justify="left")
+    for law in laws:
+        shown.add_column(law, min_width=max(map(len, law.split())))
+    for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
+        shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
+    console.print(shown)
+    pairs = Table("first", "second", "tasks", "wins, first to second", "mean error", "median error", "p")
+    for pair in study.pairs:
+        pairs.add_row(
+            pair.first,
+            pair.second,
+            str(pair.tasks),
+            f"{pair.first_wins} to {pair.second_wins}",
+            f"{pair.first_error:.4f} to {pair.second_error:.4f}",
+            f"{pair.first_median:.4f} to {pair.second_median:.4f}",
+            f"{pair.p:.2g}",
+        )
+    console.print(pairs)
+    for law in ("direct", "ratio"):
+        if missing := study.left_out.get(law):
+            console.print(f"{law}: {len(missing)} tasks left out, since no training set has enough rows: ", end="")
+            console.print(", ".join(missing), markup=False)
+    console.print(SIGN)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

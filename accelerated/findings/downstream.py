@@ -1,0 +1,232 @@
+"""Laws of downstream accuracy held against each other: fitted to runs below a budget, scored on the runs above it.
+
+For every task, and every training set by itself, each law is fitted to the runs with at most `cut` training FLOPs and
+predicts the accuracies of all runs above. The score of a law on a task is the mean absolute error of these predictions,
+over the runs of all training sets for which it could be fitted. A prediction below 0 or above 1, as a line or a
+logistic can make, counts as 0 or 1. Two laws are compared on what both predict.
+
+    direct                          -ln Q' = A/C^α, from the rows above the guess rate
+    ceiling                         the same with a ceiling
+    broken                          a broken power law of the accuracy in compute
+    two-stage linear, logistic      the loss from compute, and the accuracy from the loss
+    ratio                           -ln Q' = A/N^α + B/D^β, from the rows above the guess rate, by Huber's sum
+    two-stage ratio                 the loss from parameters and tokens, and the accuracy from the loss (logistic)
+    no change                       the accuracy of the largest budget below the cut: what not to extrapolate costs
+
+A two-stage law has no logarithm of an accuracy, so that it takes every row. "..., same rows" takes those rows only that
+the direct law takes: what then differs is the law and not the choice of rows.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..laws import broken, downstream, downstream_sums, two_stage
+from ..tables.accuracies import Accuracies, guess_rate
+
+RATIO_HUBER = 1e-3
+"""Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""
+
+PAIRS = (
+    ("direct", "two-stage linear"), ("direct", "two-stage logistic"), ("direct", "two-stage logistic, same rows"),
+    ("direct", "broken"), ("direct", "ceiling"), ("direct", "no change"), ("ratio", "direct"),
+    ("ratio", "two-stage ratio"), ("ratio", "two-stage ratio, same rows"), ("ratio", "no change"),
+)  # fmt: skip
+"""The laws that are compared, each pair on what both predict."""
+
+
+class Rows(NamedTuple):
+    """The runs of one training set on one side of the cut, with their accuracies of one task."""
+
+    parameters: np.ndarray
+    tokens: np.ndarray
+    flops: np.ndarray
+    loss: np.ndarray
+    accuracy: np.ndarray
+
+
+class Pair(NamedTuple):
+    """Two laws on the tasks for which both could be fitted."""
+
+    first: str
+    second: str
+    tasks: int
+    first_wins: int  # tasks on which the first law's mean absolute error is the smaller one
+    second_wins: int
+    first_error: float  # mean over tasks of the mean absolute error
+    second_error: float
+    first_median: float  # median over tasks instead of the mean
+    second_median: float
+    p: float  # of a sign test over tasks, two-sided: how often chance alone is as one-sided
+
+
+class Study(NamedTuple):
+    """What a table says of the laws."""
+
+    cut: float  # training FLOPs
+    loss: str  # the text whose loss the two-stage laws go through
+    fitted_runs: int
+    scored_runs: int
+    tasks: int
+    errors: dict[str, dict[str, float]]  # {law: {task: mean absolute error}}, tasks where it could be fitted
+    left_out: dict[str, dict[str, str]]  # {law: {task: why it could be fitted to no training set}}
+    pairs: list[Pair]
+
+
+def compare_laws(
+    table: Accuracies,
+    cut: float,
+    rates: dict[str, float] | None = None,
+    loss: str | None = None,
+    ratio: float | None = None,
+    least_gain: float = downstream.LEAST_GAIN,
+) -> Study:
+    """Fit every law below a budget and score it above.
+
+    Args:
+        table: of `read_accuracies`.
+        cut: training FLOPs; runs with at most these are fitted.
+        rates: {task: guess rate}; GUESS_RATES where a task is not named.
+        loss: the text whose loss the two-stage laws go through; the first of the table if None.
+        ratio: tokens per parameter; only runs within a tenth of it are taken. All if None.
+        least_gain: rows count for the laws of log accuracy where they are this far above the guess rate.
+
+    Raises:
+        InputError: no such loss, or no run on one side of the cut.
+    """
+    if not table.losses:
+        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
+    loss = next(iter(table.losses)) if loss is None else loss
+    if loss not in table.losses:
+        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
+    chosen = np.isfinite(table.losses[loss])
+    if ratio is not None:
+        chosen &= np.abs(table.tokens / table.parameters / ratio - 1) < 0.1
+    below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
+    if not (below.any() and above.any()):
+        raise InputError(
+            f"{below.sum()} runs at or below {cut:g} FLOPs and {above.sum()} above; needed: some on both sides of --cut"
+        )
+    laws, found, reasons = _laws(least_gain), {}, {}
+    for task in table.accuracies:
+        rate = guess_rate(task, rates)
+        for group in dict.fromkeys(table.training_set[chosen].tolist()):
+            sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
+            if not (len(sides[0].flops) and len(sides[1].flops)):
+                continue
+            for law, predict in laws.items():
+                try:
+                    misses = np.abs(np.clip(predict(*sides, rate), 0.0, 1.0) - sides[1].accuracy)
+                except (ValueError, ArithmeticError) as error:
+                    reasons.setdefault(law, {})[task] = str(error)
+                    misses = np.full(len(sides[1].flops), np.nan)
+                found.setdefault(law, {}).setdefault(task, []).append(misses)
+    misses = {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in found.items()}
+    errors = {
+        law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
+        for law, by in misses.items()
+    }
+    left_out = {
+        law: {task: why for task, why in reasons.get(law, {}).items() if task not in by} for law, by in errors.items()
+    }
+    pairs = [_pair(first, second, misses) for first, second in PAIRS]
+    return Study(
+        cut, loss, int(below.sum()), int(above.sum()), len(table.accuracies), errors, left_out,
+        [pair for pair in pairs if pair.tasks],
+    )  # fmt: skip
+
+
+def as_dict(study: Study) -> dict:
+    """Return a study as strict JSON holds it; a number that is not there is None."""
+    pairs = [
+        {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in pair._asdict().items()
+        }
+        for pair in study.pairs
+    ]
+    return study._asdict() | {"pairs": pairs}
+
+
+def sign_test(first: int, second: int) -> float:
+    """Return the two-sided p of a split of first + second wins, if each win were the toss of a coin.
+
+    Example:
+        Five of five: 2/32.
+
+        >>> sign_test(5, 0)
+        0.0625
+    """
+    total = first + second
+    tail = sum(math.comb(total, k) for k in range(min(first, second) + 1))
+    return min(1.0, 2 * tail / 2**total)
+
+
+def _rows(table: Accuracies, task: str, loss: str, mask: np.ndarray) -> Rows:
+    mask = mask & np.isfinite(table.accuracies[task])
+    columns = (table.parameters, table.tokens, table.flops, table.losses[loss], table.accuracies[task])
+    return Rows(*(column[mask] for column in columns))
+
+
+def _laws(least_gain: float) -> dict[str, Callable]:
+    """Return {name: (rows below, rows above, guess rate) -> predicted accuracies above}."""
+
+    def same(rows: Rows, rate: float) -> Rows:
+        used = (rows.accuracy > rate + least_gain) & (rows.accuracy < 1)
+        return Rows(*(column[used] for column in rows))
+
+    def direct(below: Rows, above: Rows, rate: float) -> np.ndarray:
+        fit = downstream.fit_direct(below.flops, below.accuracy, rate, least_gain)
+        return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
+
+    def ceiling(below: Rows, above: Rows, rate: float) -> np.ndarray:
+        fit = downstream_sums.fit_ceiling(below.flops, below.accuracy, rate, least_gain)
+        return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
+
+    def across_ratios(below: Rows, above: Rows, rate: float) -> np.ndarray:
+        columns = below.parameters, below.tokens
+        fit = downstream_sums.fit_ratio(*columns, below.accuracy, rate, least_gain, RATIO_HUBER)
+        return downstream.predict_accuracy(fit.coefficients, above.parameters, above.tokens, guess_rate=rate)
+
+    def broken_law(below: Rows, above: Rows, rate: float) -> np.ndarray:
+        fit = broken.fit_broken(below.flops, below.accuracy)
+        return broken.predict_broken(above.flops, fit.coefficients)
+
+    def stages(below: Rows, above: Rows, link: str) -> np.ndarray:
+        fit = two_stage.fit_two_stage(below.flops, below.loss, below.accuracy, link)
+        return two_stage.predict_two_stage(fit, above.flops)
+
+    def stages_ratio(below: Rows, above: Rows) -> np.ndarray:
+        fit = two_stage.fit_two_stage_ratio(below.parameters, below.tokens, below.loss, below.accuracy)
+        return two_stage.predict_two_stage(fit, above.parameters, above.tokens)
+
+    return {
+        "direct": direct,
+        "ceiling": ceiling,
+        "broken": broken_law,
+        "two-stage linear": lambda below, above, rate: stages(below, above, "linear"),
+        "two-stage logistic": lambda below, above, rate: stages(below, above, "logistic"),
+        "two-stage logistic, same rows": lambda below, above, rate: stages(same(below, rate), above, "logistic"),
+        "ratio": across_ratios,
+        "two-stage ratio": lambda below, above, rate: stages_ratio(below, above),
+        "two-stage ratio, same rows": lambda below, above, rate: stages_ratio(same(below, rate), above),
+        "no change": lambda below, above, rate: np.full(len(above.flops), below.accuracy[np.argmax(below.flops)]),
+    }
+
+
+def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> Pair:
+    """Return two laws on the runs that both predict, task by task."""
+    means = []
+    for task in misses.get(first, {}):
+        ours, theirs = misses[first][task], misses.get(second, {}).get(task)
+        both = np.isfinite(ours) & np.isfinite(theirs) if theirs is not None else np.zeros(len(ours), bool)
+        if both.any():
+            means.append((float(ours[both].mean()), float(theirs[both].mean())))
+    wins = sum(a < b for a, b in means), sum(a > b for a, b in means)
+    if not means:
+        return Pair(first, second, 0, *wins, *[math.nan] * 4, 1.0)
+    middle = *np.mean(means, axis=0).tolist(), *np.median(means, axis=0).tolist()
+    return Pair(first, second, len(means), *wins, *middle, sign_test(*wins))

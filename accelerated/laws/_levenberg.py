@@ -1,0 +1,130 @@
+"""Levenberg's and Marquardt's method, all starts of a fit at once in one compiled loop.
+
+See `routelaws.reference.laws._levenberg` for the method. Here the starts are a mapped axis, the derivatives come from
+JAX, and the rows are padded to a multiple of 32 with a weight of 0, so that tables of nearly one length share one
+compiled loop. Everything is float64, whatever the process has set.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._columns import triangle
+
+ROUNDS = 400
+_FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
+_NO_LOWER = 1e-14
+_PADDING = 32
+
+
+class Minimum(NamedTuple):
+    """The best point that the starts have led to."""
+
+    parameters: np.ndarray  # [p]
+    objective: float
+    residual: np.ndarray  # [n]
+    jacobian: np.ndarray  # [n, p]
+
+
+def search(model, data, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
+    """Return the best minimum that is reached from any of the starts.
+
+    Args:
+        model: (θ [p], data) -> prediction [n], a function of this package's files, compiled once for each.
+        data: arrays whose first axis is the rows [n, ...], or a tuple of these.
+        target: [n].
+        starts: [s, p].
+        delta: of Huber's terms; infinite for least squares.
+
+    Raises:
+        ArithmeticError: no start has a finite sum.
+    """
+    rows = len(target)
+    filled = -(-rows // _PADDING) * _PADDING
+    take = np.minimum(np.arange(filled), rows - 1)
+    data = jax.tree.map(lambda column: np.asarray(column, np.float64)[take], data)
+    weight = (np.arange(filled) < rows).astype(np.float64)
+    with jax.enable_x64(True):
+        found = _search(
+            model, data, np.asarray(target, np.float64)[take], weight, np.asarray(starts, np.float64), delta
+        )
+        parameters, objective, residual, jacobian = (np.asarray(value) for value in found)
+    if not math.isfinite(objective):
+        raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
+    return Minimum(parameters, float(objective), residual[:rows], jacobian[:rows])
+
+
+def power_terms(parameters, features):
+    """Return ln Σⱼ exp(features[:, j] · θ), [n]; features [n, terms, p]."""
+    return jax.nn.logsumexp(features @ parameters, axis=1)
+
+
+def determined(minimum: Minimum) -> bool:
+    """See `routelaws.reference.laws._levenberg.determined`."""
+    return triangle(minimum.jacobian) is not None
+
+
+def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
+    """Return s² (JᵀJ)⁻¹ by a QR step; NaN where the reference gives NaN."""
+    rows, unknowns = minimum.jacobian.shape
+    length = np.linalg.norm(minimum.jacobian, axis=0)
+    unknown = np.full((unknowns, unknowns), np.nan)
+    if math.isfinite(delta) or rows <= unknowns or not np.all(length > 0):
+        return unknown
+    unit = minimum.jacobian / length
+    if np.linalg.matrix_rank(unit) < unknowns:
+        return unknown
+    root = np.linalg.inv(np.linalg.qr(unit, mode="r"))
+    variance = float(minimum.residual @ minimum.residual) / (rows - unknowns)
+    return variance * (root @ root.T) / np.outer(length, length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _search(model, data, target, weight, starts, delta):
+    """Return the parameters, the sum, the residuals and the derivatives of the best start."""
+
+    def terms(residual):
+        size = jnp.abs(residual)
+        outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
+        return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))
+
+    def both(parameters):
+        """Return the residuals [n] and the derivatives of the prediction [n, p]."""
+        return target - model(parameters, data), jax.jacfwd(model)(parameters, data)
+
+    def going(state):
+        _, total, damping, rounds, arrived = state
+        return (rounds < ROUNDS) & ~arrived & jnp.isfinite(total) & (total > 0) & (damping <= _LAST_DAMPING)
+
+    def step(state):
+        parameters, total, damping, rounds, _ = state
+        residual, jacobian = both(parameters)
+        pull = weight * jnp.minimum(1.0, delta / jnp.maximum(jnp.abs(residual), 1e-300))
+        curvature = jacobian.T @ (pull[:, None] * jacobian)
+        scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))
+        square = curvature / jnp.outer(scale, scale) + damping * jnp.eye(scale.size)
+        # Positive definite by the damping; where rounding has spoilt that the step is NaN, and is not taken.
+        root = jax.scipy.linalg.cho_factor(square, lower=True)
+        there = parameters + jax.scipy.linalg.cho_solve(root, jacobian.T @ (pull * residual) / scale) / scale
+        new = terms(target - model(there, data))
+        lower = new < total  # not for NaN
+        return (
+            jnp.where(lower, there, parameters),
+            jnp.where(lower, new, total),
+            jnp.where(lower, jnp.maximum(damping / 5, _LEAST_DAMPING), damping * 2),
+            rounds + 1,
+            lower & (total - new <= _NO_LOWER * total),
+        )
+
+    def descend(start):
+        total = terms(target - model(start, data))
+        total = jnp.where(jnp.isfinite(total), total, jnp.inf)
+        return jax.lax.while_loop(going, step, (start, total, jnp.asarray(_FIRST_DAMPING), 0, jnp.asarray(False)))[:2]
+
+    parameters, totals = jax.vmap(descend)(starts)
+    best = jnp.argmin(totals)
+    return parameters[best], totals[best], *both(parameters[best])

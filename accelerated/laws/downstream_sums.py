@@ -1,0 +1,107 @@
+"""See `routelaws.reference.laws.downstream_sums`.
+
+What differs here: all starts of a fit run in one compiled loop (`_levenberg.py`).
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from ._levenberg import covariance, power_terms, search
+from .downstream import LEAST_GAIN, AccuracyFit, CeilingCoefficients, RatioCoefficients, chosen_rows, report
+
+_EXPONENTS = (0.1, 0.3, 0.6, 1.2)
+_SHARES = (0.1, 0.5, 0.9)
+_VANISHED, _AS_GOOD, _ROUNDING = 1e-6, 1e-9, 1e-20
+
+
+def fit_ratio(
+    parameters: np.ndarray,
+    tokens: np.ndarray,
+    accuracy: np.ndarray,
+    guess_rate: float = 0.0,
+    least_gain: float = LEAST_GAIN,
+    huber: float | None = None,
+) -> AccuracyFit:
+    """See reference."""
+    delta = check_huber(huber)
+    columns = {"parameters": parameters, "tokens": tokens}
+    logs, target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 4)
+    centre = _centres(logs, columns)
+    features = np.zeros((target.size, 2, 4))
+    features[:, 0, 0] = features[:, 1, 2] = 1.0
+    features[:, 0, 1], features[:, 1, 3] = centre[0] - logs[0], centre[1] - logs[1]
+    level = float(target.mean())
+    starts = [
+        [level + math.log(1 - share), alpha, level + math.log(share), beta]
+        for share, alpha, beta in itertools.product(_SHARES, _EXPONENTS, _EXPONENTS)
+    ]
+    found = search(power_terms, features, target, np.array(starts), delta)
+    move = np.eye(4)
+    move[0, 1], move[2, 3] = centre
+    values = move @ found.parameters
+    with np.errstate(over="ignore"):
+        values[[0, 2]] = np.exp(values[[0, 2]])
+    spread = move @ covariance(found, delta) @ move.T
+    coefficients = RatioCoefficients(*values.tolist())
+    status = _status(features, found.parameters)
+    return report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
+
+
+def fit_ceiling(
+    flops: np.ndarray,
+    accuracy: np.ndarray,
+    guess_rate: float = 0.0,
+    least_gain: float = LEAST_GAIN,
+    huber: float | None = None,
+) -> AccuracyFit:
+    """See reference."""
+    delta = check_huber(huber)
+    columns = {"flops": flops}
+    (log_flops,), target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 3)
+    (centre,) = _centres([log_flops], columns)
+    features = np.zeros((target.size, 2, 3))
+    features[:, 0, 0] = features[:, 1, 2] = 1.0
+    features[:, 0, 1] = centre - log_flops
+    level = float(target.mean())
+    starts = [[level + math.log(1 - share), a, level + math.log(share)] for share in _SHARES for a in _EXPONENTS]
+    found = search(power_terms, features, target, np.array(starts), delta)
+    # Without a ceiling: its term is e^-1000, which is 0 and stays where it is; the compiled loop is the same.
+    line = search(power_terms, features, target, np.array([[level, 0.1, -1000.0]] * len(starts)), delta)
+    status, ceiling, spread = _status(features, found.parameters), 0.0, np.full((3, 3), np.nan)
+    if line.objective <= found.objective * (1 + _AS_GOOD) + _ROUNDING * target.size:
+        found, status = line, "no ceiling is seen"
+        known = found._replace(jacobian=found.jacobian[:, :2])
+    else:
+        known, ceiling = found, math.exp(found.parameters[2])
+    unknowns = known.jacobian.shape[1]
+    move = np.eye(unknowns)
+    move[0, 1] = centre
+    spread[:unknowns, :unknowns] = move @ covariance(known, delta) @ move.T
+    level, alpha = (move @ found.parameters[:unknowns])[:2].tolist()
+    with np.errstate(over="ignore"):
+        coefficients = CeilingCoefficients(float(np.exp(level)), alpha, ceiling)
+    return report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
+
+
+def check_huber(huber: float | None) -> float:
+    """Return delta, infinite for least squares; ValueError unless it is a finite number above 0 or None."""
+    if huber is None:
+        return math.inf
+    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
+        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, or None")
+    return float(huber)
+
+
+def _centres(logs: list[np.ndarray], columns: dict) -> list[float]:
+    if not all(np.ptp(log) > 0 for log in logs):
+        raise ValueError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
+    return [float(log.mean()) for log in logs]
+
+
+def _status(features: np.ndarray, parameters: np.ndarray) -> str:
+    terms = features @ parameters
+    if np.exp(terms - terms.max(axis=1, keepdims=True)).max(axis=0).min() < _VANISHED:
+        return "one term vanishes"
+    return "interior" if parameters[1] > 0 else "accuracy does not rise"

@@ -1,0 +1,197 @@
+"""See `routelaws.reference.laws.leverage`.
+
+What differs here: natural logarithms inside, and A_start by Brent's method about the best of a coarse scan.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from ._columns import check_range, need_rows, triangle
+from .uncertainty import student_quantile
+
+Counting = Literal["definition", "routed", "mixed"]
+Status = Literal["interior", "A_start at its lower end", "A_start at its upper end"]
+
+ATTESTED = "read in the source's text; the bases of its logarithms are inferred from its conclusions"
+CRITERION = "mean squared difference of log10 leverages"
+
+_STARTS = (1e-6, 1.0)
+_GRID = 49
+_LOG_2, _LOG_10 = math.log(2), math.log(10)
+
+
+class LeverageCoefficients(NamedTuple):
+    """See reference."""
+
+    a: float
+    d: float
+    gamma: float
+    beta: float
+    A_start: float
+    A_max: float
+
+
+PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.28e16)
+
+
+class LeverageFit(NamedTuple):
+    """See reference."""
+
+    coefficients: LeverageCoefficients
+    objective: float
+    rmsle: float
+    status: Status
+    covariance: np.ndarray
+    rows: int
+    criterion: str
+
+
+class LeverageAllocation(NamedTuple):
+    """See reference."""
+
+    flops_per_token: np.ndarray
+    tokens: np.ndarray
+
+
+_SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.2232, 0.4905)}
+
+
+def activation_ratio(experts: float, active: float, shared: float, counting: Counting = "definition") -> float:
+    """See reference."""
+    if not (0 < active <= experts and shared >= 0):
+        raise ValueError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
+    above, below = {"definition": (shared, shared), "routed": (0, 0), "mixed": (shared, 0)}.get(counting, (None, None))
+    if above is None:
+        raise ValueError(f"counting {counting!r} is not known; allowed: definition, routed, mixed")
+    return (active + above) / (experts + below)
+
+
+def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
+    """See reference."""
+    return np.exp(_log_effective(check_range("activation", activation, above=0.0), *coefficients[4:]))
+
+
+def leverage(
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    coefficients: LeverageCoefficients = PUBLISHED,
+) -> np.ndarray:
+    """See reference."""
+    log_effective = _log_effective(check_range("activation", activation, above=0.0), *coefficients[4:])
+    log_granularity = np.log(check_range("tian_granularity", tian_granularity, above=0.0)) / _LOG_2
+    log_flops = np.log(check_range("flops", flops, above=0.0)) / _LOG_10
+    a, d, gamma, beta, *_ = coefficients
+    return np.exp((a + d * log_flops + (beta + gamma * log_granularity) * log_granularity) * log_effective)
+
+
+def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
+    """See reference."""
+    return math.exp(-coefficients.beta * _LOG_2 / (2 * coefficients.gamma)) if coefficients.gamma > 0 else math.inf
+
+
+def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
+    """See reference."""
+    if model not in _SPLIT:
+        raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
+    log_flops = np.log(check_range("flops", flops, above=0.0))
+    factor, power, token_factor, token_power = _SPLIT[model]
+    return LeverageAllocation(factor * np.exp(power * log_flops), token_factor * np.exp(token_power * log_flops))
+
+
+def fit_leverage(
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    leverage: np.ndarray,
+    A_max: float = math.inf,
+) -> LeverageFit:
+    """See reference."""
+    given = {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
+    columns = [np.atleast_1d(check_range(name, np.atleast_1d(column), above=0.0)) for name, column in given.items()]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
+        shapes = ", ".join(str(column.shape) for column in columns)
+        raise ValueError(f"{', '.join(given)} have shapes {shapes}; needed: one axis, the same length")
+    if not A_max >= 10:
+        raise ValueError(f"A_max is {A_max}; needed: at least 10")
+    activation, tian_granularity, flops, measured = columns
+    need_rows(measured.size, 6, "leverage")
+    log_granularity = np.log(tian_granularity) / _LOG_2
+    powers = np.stack([np.ones_like(flops), np.log(flops) / _LOG_10, log_granularity**2, log_granularity], axis=1)
+    target = np.log(measured)
+
+    def design(log_start: float) -> np.ndarray:
+        return powers * _log_effective(activation, math.exp(log_start), A_max)[:, None]
+
+    def squares(log_start: float) -> float:
+        factors = triangle(design(log_start))
+        if factors is None:
+            return math.inf
+        residual = target - factors[0] @ (factors[0].T @ target)
+        return float(residual @ residual)
+
+    low, high = math.log(_STARTS[0]), math.log(_STARTS[1])
+    if np.unique(activation).size < 3 or triangle(design(high)) is None:
+        raise ValueError(
+            "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
+        )
+    grid = np.linspace(low, high, _GRID)
+    best = int(np.argmin([squares(t) for t in grid]))
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    at = float(minimize_scalar(squares, bounds=ends, method="bounded", options={"xatol": 1e-10}).x)
+    status = "interior"
+    if at <= low + 0.01:
+        status = "A_start at its lower end"
+    elif at >= high - 0.01:
+        status = "A_start at its upper end"
+    unit, upper = triangle(design(at))
+    scores = unit.T @ target
+    residual = target - unit @ scores
+    values = np.linalg.solve(upper, scores)
+    # Both sides of the line are in natural logarithms here; the coefficients are ratios, the same in any base.
+    squares = float(residual @ residual) / _LOG_10**2
+    coefficients = LeverageCoefficients(*values.tolist(), math.exp(at), A_max)
+    spread = np.full((5, 5), np.nan)
+    if status == "interior":
+        root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, activation, tian_granularity, flops), mode="r"))
+        spread = squares / (measured.size - 5) * (root @ root.T)
+    objective = squares / measured.size
+    return LeverageFit(coefficients, objective, math.sqrt(objective), status, spread, measured.size, CRITERION)
+
+
+def predict_interval(
+    fit: LeverageFit,
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    level: float = 0.95,
+    observation: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """See reference."""
+    value = leverage(activation, tian_granularity, flops, fit.coefficients)
+    gradient = _gradient(fit.coefficients, *np.broadcast_arrays(activation, tian_granularity, flops))
+    variance = ((gradient @ fit.covariance) * gradient).sum(axis=-1)
+    variance = variance + observation * fit.objective * fit.rows / (fit.rows - 5)
+    factor = np.exp(_LOG_10 * student_quantile(level, fit.rows - 5) * np.sqrt(variance))
+    return value / factor, value * factor
+
+
+def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
+    """Return the derivatives [..., 5] of log10 EL in (a, d, gamma, beta, ln A_start)."""
+    a, d, gamma, beta, start, limit = coefficients
+    log_granularity, log_flops = np.log(tian_granularity) / _LOG_2, np.log(flops) / _LOG_10
+    log_effective = _log_effective(activation, start, limit)
+    shift = 1 / (1 / start - 1 / limit)
+    change = np.exp(log_effective) * (shift / (activation + shift)) ** 2 / start
+    exponent = a + d * log_flops + gamma * log_granularity**2 + beta * log_granularity
+    columns = (np.ones_like(log_flops), log_flops, log_granularity**2, log_granularity)
+    columns = [column * log_effective / _LOG_10 for column in columns] + [exponent * change / _LOG_10]
+    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+
+def _log_effective(activation: np.ndarray, start: float, limit: float) -> np.ndarray:
+    """Return ln Â."""
+    return -np.log(1 / (activation + 1 / (1 / start - 1 / limit)) + 1 / limit)

@@ -1,0 +1,240 @@
+"""Tables of downstream accuracies: one row for each run, or one for each run, benchmark and metric.
+
+    wide    params, tokens, acc_TASK..., loss_TEXT...; and, where known, run, training_set, flops
+    long    tokens, benchmark, metric_type, score, tpr; and, where known, flops, params
+
+The long layout is that of the tables which Krajewski et al. 2025 (arXiv 2512.08894) published: a first column without a
+name that numbers the rows, `tpr` for tokens per parameter. One of these two tables has neither parameters nor FLOPs.
+Then N = tokens/tpr, which is good to some 10 per cent since their `tpr` is nominal (20 stands for 21.8 in the first run
+of the other table), and C = 6 N D. A run is one value each of tokens, tpr and params.
+
+An accuracy is between 0 and 1, a loss above 0; a blank cell is a run without that number. Of the metrics of the long
+layout `acc`, `acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies, of a task named "benchmark metric",
+and `cross_entropy_loss` is a loss; the others (counts, standard errors, scores of probability) are passed over.
+"""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..files import write_atomically
+from .reading import read_blocks, take_apart
+from .schema import Problems, to_numbers
+
+FLOPS_PER_PARAMETER = 6.0
+"""Training FLOPs for each parameter and token, where a table does not give the FLOPs."""
+
+GUESS_RATES = {
+    "arc_": 0.25, "hellaswag": 0.25, "mmlu": 0.25, "openbook_qa": 0.25, "openbookqa": 0.25, "commonsense_qa": 0.2,
+    "sciq": 0.25, "piqa": 0.5, "copa": 0.5, "winogrande": 0.5, "boolq": 0.5, "siqa": 1 / 3,
+}  # fmt: skip
+"""Share of right answers by guessing, by how the name of a task begins (our table); 0 for every other."""
+
+_ACCURACY = re.compile(r"acc|acc_norm|exact_match|sympy_equiv|pass@\d+")
+_WIDE, _LONG = ("params", "tokens"), ("tokens", "benchmark", "metric_type", "score", "tpr")
+
+
+class Accuracies(NamedTuple):
+    """Runs, with their losses and accuracies; NaN where a run has none."""
+
+    run: np.ndarray  # [n] names
+    training_set: np.ndarray  # [n] names, "" where the table has no such column
+    parameters: np.ndarray  # [n]
+    tokens: np.ndarray  # [n]
+    flops: np.ndarray  # [n]
+    losses: dict[str, np.ndarray]  # {text: [n]} nats per token
+    accuracies: dict[str, np.ndarray]  # {task: [n]} between 0 and 1
+    remarks: list[str]  # what was derived or left out, in words
+
+
+def read_accuracies(path) -> Accuracies:
+    """Read a table of accuracies in either layout.
+
+    Raises:
+        InputError: the file cannot be read, has the columns of neither layout, or cells are not what is needed; each
+            with its row and column.
+    """
+    problems, parts = Problems(path), []
+
+    def take(block):
+        cells, rows = take_apart(block, problems)
+        parts.append(cells)
+        return rows
+
+    read_blocks(path, take)
+    problems.raise_if_any()
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    cells = {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
+    rows = [row for part in parts for row in part.rows]
+    if not rows:
+        raise InputError(f"{path}: no rows below the header")
+    if set(_LONG) <= set(cells):
+        return _long(_Columns(path, cells, rows))
+    if set(_WIDE) <= set(cells) and any(name.startswith("acc_") for name in cells):
+        return _wide(_Columns(path, cells, rows))
+    raise InputError(
+        f"{path}: is no table of accuracies; needed: the columns {', '.join(_WIDE)} and acc_TASK, or "
+        f"{', '.join(_LONG)}; there: {', '.join(cells)}"
+    )
+
+
+def read_guess_rates(path) -> dict[str, float]:
+    """Return {task: share of right answers by guessing} of a table with the columns task and random_accuracy.
+
+    Raises:
+        InputError: the file cannot be read, or a rate is not at least 0 and below 1.
+    """
+    problems, rates = Problems(path), {}
+
+    def take(block):
+        cells, rows = take_apart(block, problems)
+        for name in ("task", "random_accuracy"):
+            if name not in cells.columns:
+                raise InputError(f"{path}: has no column {name}; there: {', '.join(cells.columns)}")
+        columns = _Columns(path, cells.columns, cells.rows)
+        values = columns.number("random_accuracy", least=0.0, most=1.0)
+        columns.raise_if_any()
+        rates.update(zip(cells.columns["task"], values.tolist(), strict=True))
+        return rows
+
+    read_blocks(path, take)
+    problems.raise_if_any()
+    return rates
+
+
+def guess_rate(task: str, rates: dict[str, float] | None = None) -> float:
+    """Return the guess rate of a task: that of a table, or that of GUESS_RATES."""
+    if rates and task in rates:
+        return rates[task]
+    return next((rate for name, rate in GUESS_RATES.items() if task.startswith(name)), 0.0)
+
+
+def add_run(path, run: dict) -> None:
+    """Put what is known of a run into a table of one row for each run: into the row of its name, or a new one.
+
+    Args:
+        path: the table, `.csv`; it is made if there is none.
+        run: {column: value}, with the name of the run under "run".
+
+    Raises:
+        InputError: the file is no CSV file with a column run, or cannot be written.
+    """
+    path, rows = Path(path), []
+    try:
+        if path.exists():
+            with open(path, newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file, restval="", strict=True))
+        if path.suffix != ".csv" or any(row.get("run") is None or None in row for row in rows):
+            raise InputError(f"{path}: is no table that a run can be added to; needed: a .csv file with a column run")
+        place = next((row for row in rows if row["run"] == str(run["run"])), None)
+        if place is None:
+            rows.append(place := {})
+        place |= run
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(path, text.getvalue())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: a run cannot be added ({getattr(error, 'strerror', None) or error})") from None
+
+
+class _Columns:
+    """The cells of a table, and what is wrong with them."""
+
+    def __init__(self, path, cells: dict[str, list[str]], rows: list[int]):
+        self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
+
+    def raise_if_any(self) -> None:
+        self.problems.raise_if_any()
+
+    def text(self, name: str) -> np.ndarray:
+        return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
+
+    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None) -> np.ndarray:
+        """Return a column as numbers, with a problem for every cell out of its range; NaN where it may be blank.
+
+        Args:
+            name: of the column; all blank where there is none.
+            least, above, most: the range.
+            blank: whether a cell may be blank.
+            where: [n] bool, the rows that are looked at; all if None.
+        """
+        cells = self.cells.get(name, [""] * len(self.rows))
+        values, wrong = to_numbers(cells)
+        missing = np.isnan(values) & ~wrong
+        bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
+        bad = bad | (missing & (not blank))
+        bad = bad if where is None else bad & where
+        limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)
+        limits += [f"at most {most:g}"] * (most < np.inf)
+        needed = ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
+        self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
+        return np.where(bad, np.nan, values)
+
+
+def _wide(columns: _Columns) -> Accuracies:
+    parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
+    flops, remarks = columns.number("flops", above=0.0, blank=True), []
+    if np.isnan(flops).any():
+        remarks.append("flops: 6 · params · tokens" + ("" if "flops" not in columns.cells else ", where blank"))
+        flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
+    losses, accuracies = {}, {}
+    for name in columns.cells:
+        if name.startswith("loss_"):
+            losses[name.removeprefix("loss_")] = columns.number(name, above=0.0, blank=True)
+        elif name.startswith("acc_"):
+            accuracies[name.removeprefix("acc_")] = columns.number(name, least=0.0, most=1.0, blank=True)
+    columns.raise_if_any()
+    run = columns.text("run")
+    run = np.where(run == "", [f"row {row}" for row in columns.rows], run)
+    return Accuracies(run, columns.text("training_set"), parameters, tokens, flops, losses, accuracies, remarks)
+
+
+def _long(columns: _Columns) -> Accuracies:
+    benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
+    right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
+    wanted = right | (metric == "cross_entropy_loss")
+    tokens, tpr = (columns.number(name, above=0.0, where=wanted) for name in ("tokens", "tpr"))
+    parameters = columns.number("params", above=0.0, blank=True, where=wanted)
+    flops = columns.number("flops", above=0.0, blank=True, where=wanted)
+    # An accuracy is in 0 to 1, a loss above 0; a blank score is a run without that number.
+    score = columns.number("score", least=0.0, most=1.0, blank=True, where=right)
+    score = np.where(right, score, columns.number("score", above=0.0, blank=True, where=wanted & ~right))
+    columns.raise_if_any()
+    remarks = []
+    if np.isnan(parameters[wanted]).any():
+        remarks.append("params: tokens / tpr, where blank; tpr is nominal, so that these are good to some 10 per cent")
+        parameters = np.where(np.isnan(parameters), tokens / tpr, parameters)
+    if np.isnan(flops[wanted]).any():
+        remarks.append("flops: 6 · params · tokens, where blank")
+        flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
+    chosen = np.flatnonzero(wanted)
+    if not chosen.size:
+        raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
+    keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
+    place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    first = {key: i for key, i in reversed(list(zip(keys, chosen, strict=True)))}
+    order = [first[key] for key in place]
+    found: tuple[dict, dict] = ({}, {})  # losses, accuracies
+    twice = 0
+    for i, key in zip(chosen, keys, strict=True):
+        name = f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i])
+        column = found[int(right[i])].setdefault(name, np.full(len(place), np.nan))
+        if np.isnan(column[place[key]]):
+            column[place[key]] = score[i]
+        else:
+            twice += 1
+    if twice:
+        remarks.append(f"{twice} rows repeat a run, benchmark and metric; the first of each counts")
+    passed = len(columns.rows) - chosen.size
+    if passed:
+        remarks.append(f"{passed} rows of other metrics passed over")
+    run = np.array([f"{parameters[i]:.3g} parameters, {tokens[i]:.3g} tokens" for i in order])
+    blank = np.full(len(order), "")
+    return Accuracies(run, blank, parameters[order], tokens[order], flops[order], *found, remarks)

@@ -1,0 +1,182 @@
+"""Tables of downstream accuracies: both layouts, what is made of a repository, and what is wrong with a file."""
+
+import csv
+import hashlib
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables import released
+from routelaws.accelerated.tables.accuracies import GUESS_RATES, guess_rate, read_accuracies, read_guess_rates
+from routelaws.accelerated.tables.overtraining import downstream_tasks, overtraining_runs
+from routelaws.conformance.engine.released import released_file
+
+LONG = """,tokens,benchmark,metric_type,score,tpr
+0,2.0e9,arc_easy,acc,0.40,20.0
+1,2.0e9,arc_easy,acc_stderr,0.01,20.0
+2,2.0e9,arc_easy,loglikelihood,-21.8,20.0
+3,2.0e9,c4,cross_entropy_loss,3.9,20.0
+4,2.0e9,humaneval-py,pass@16,0,20.0
+5,2.0e9,humaneval-py,pass@16_stderr,,20.0
+6,8.0e9,arc_easy,acc,0.50,80.0
+7,8.0e9,arc_easy,acc,0.60,80.0
+8,8.0e9,c4,cross_entropy_loss,3.5,80.0
+"""
+"""Rows as the published tables of the downstream paper have them, the one without parameters and FLOPs."""
+
+WIDE = """run,params,tokens,flops,loss_own,acc_quiz
+a,1e6,2e7,,3.5,0.3
+b,2e6,4e7,5e14,3.25,
+"""
+
+
+def write(tmp_path, text, name="table.csv"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_papers_own_layout(tmp_path):
+    """Two runs of one size: parameters from tokens and tokens per parameter, C = 6 N D; the metrics sorted out."""
+    table = read_accuracies(write(tmp_path, LONG))
+    assert table.parameters.tolist() == [1e8, 1e8] and table.tokens.tolist() == [2e9, 8e9]
+    assert table.flops.tolist() == [6 * 1e8 * 2e9, 6 * 1e8 * 8e9]
+    assert {name: values.tolist() for name, values in table.losses.items()} == {"c4": [3.9, 3.5]}
+    assert set(table.accuracies) == {"arc_easy acc", "humaneval-py pass@16"}
+    assert table.accuracies["arc_easy acc"].tolist() == [0.4, 0.5], "of a row that is there twice the first counts"
+    assert table.accuracies["humaneval-py pass@16"][0] == 0 and np.isnan(table.accuracies["humaneval-py pass@16"][1])
+    said = " ".join(table.remarks)
+    assert "tpr is nominal" in said and "1 rows repeat" in said and "3 rows of other metrics" in said
+
+
+def test_parameters_and_flops_are_taken_as_they_stand(tmp_path):
+    lines = LONG.splitlines()
+    text = "\n".join([lines[0] + ",params,flops", *(line + ",1.1e8,1.5e18" for line in lines[1:4])])
+    table = read_accuracies(write(tmp_path, text))
+    assert (table.parameters.tolist(), table.flops.tolist()) == ([1.1e8], [1.5e18])
+    assert not any("6 ·" in remark for remark in table.remarks)
+
+
+def test_one_row_a_run(tmp_path):
+    table = read_accuracies(write(tmp_path, WIDE))
+    assert table.run.tolist() == ["a", "b"] and table.flops.tolist() == [6 * 1e6 * 2e7, 5e14]
+    assert table.losses["own"].tolist() == [3.5, 3.25]
+    assert table.accuracies["quiz"][0] == 0.3 and np.isnan(table.accuracies["quiz"][1])
+
+
+BAD = {
+    "accuracy": (
+        WIDE.replace("0.3", "1.3"),
+        "row 1, column acc_quiz: '1.3'; needed: a number, at least 0 and at most 1",
+    ),
+    "params": (WIDE.replace("2e6", "x"), "row 2, column params: 'x'; needed: a number, above 0"),
+    "score": (LONG.replace("0.50", "50"), "row 7, column score: '50'"),
+    "loss": (LONG.replace("3.9", "-3.9"), "row 4, column score: '-3.9'; needed: a number, above 0"),
+    "columns": ("a,b\n1,2\n", "is no table of accuracies; needed: the columns params, tokens and acc_TASK, or tokens,"),
+    "nothing": (LONG.splitlines()[0] + "\n", "no rows below the header"),
+    "metrics": ("\n".join(LONG.splitlines()[:1] + LONG.splitlines()[2:4]), "no row has a metric_type"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_named(tmp_path, case):
+    text, message = BAD[case]
+    with pytest.raises(InputError, match=message) as caught:
+        read_accuracies(write(tmp_path, text))
+    assert "table.csv" in str(caught.value)
+
+
+def test_guess_rates(tmp_path):
+    rates = read_guess_rates(write(tmp_path, "task,task_type,random_accuracy\nquiz,choice,0.2\n"))
+    assert rates == {"quiz": 0.2}
+    assert (guess_rate("quiz", rates), guess_rate("arc_easy acc", rates), guess_rate("gsm8k")) == (0.2, 0.25, 0.0)
+    assert all(0 < rate < 1 for rate in GUESS_RATES.values())
+    with pytest.raises(
+        InputError, match="row 1, column random_accuracy: '2'; needed: a number, at least 0 and at most 1"
+    ):
+        read_guess_rates(write(tmp_path, "task,random_accuracy\nquiz,2\n"))
+    with pytest.raises(InputError, match="has no column random_accuracy"):
+        read_guess_rates(write(tmp_path, "task,rate\nquiz,0.2\n"))
+
+
+def archive(path, files: dict[str, str]):
+    """Write files as the archive of a repository, whose paths begin with a folder of its own."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"scaling-1234/{name}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def number(text: str):
+    return int(text) if text.isdigit() else float(text)
+
+
+def repository(rows: list[dict]) -> dict[str, str]:
+    """Return the files of the authors' repository that hold these rows."""
+    files = {}
+    for row in rows:
+        losses = [
+            {"loss": number(row[name]), "val_data": [f"eval_data/val/{name.removeprefix('loss_')}/shard.tar"]}
+            for name in row
+            if name.startswith("loss_")
+        ]
+        given = {name: number(row[name]) for name in ("params", "params_no_embed", "tokens", "chinchilla_multiplier")}
+        run = {"name": row["run"], "dataset_name": row["training_set"], "hyperparameters": given, "results": losses}
+        scores = {name.removeprefix("acc_"): number(row[name]) for name in row if name.startswith("acc_")}
+        files[f"exp_data/models/{row['run']}.json"] = json.dumps(run)
+        files[f"exp_data/evals/evaluation_{row['run']}_heavy.json"] = json.dumps({"eval_metrics": {"icl": scores}})
+    return files
+
+
+@pytest.mark.released
+def test_the_repositorys_files_make_the_released_table(tmp_path):
+    """The 208 files that hold the table give it back to the last byte, whatever the order of the files."""
+    path = released_file("overtraining_runs.csv")
+    with open(path, newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    files = repository(rows)
+    made = overtraining_runs(archive(tmp_path / "a.tar.gz", dict(sorted(files.items(), reverse=True))))
+    assert made == path.read_bytes() and len(rows) == 104
+
+
+def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
+    """Made once and kept; made of other files it is not kept; a file that lacks an entry is named."""
+    row = {"run": "c4-1", "training_set": "c4", "params": "10", "params_no_embed": "5", "tokens": "200",
+           "chinchilla_multiplier": "1.0", "loss_c4": "3.5", "acc_quiz": "0.25"}  # fmt: skip
+    files = repository([row | {"run": "c4-2", "tokens": "400"}, row])
+    packed = archive(tmp_path / "here.tar.gz", files)
+    wanted = b"run,training_set,params,params_no_embed,tokens,chinchilla_multiplier,loss_c4,acc_quiz\r\n"
+    wanted += b"c4-1,c4,10,5,200,1.0,3.5,0.25\r\nc4-2,c4,10,5,400,1.0,3.5,0.25\r\n"
+    assert overtraining_runs(packed) == wanted
+
+    import pooch
+
+    monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: str(packed))
+    entry = released.Released("an archive", hashlib.sha256(wanted).hexdigest(), "MIT", overtraining_runs)
+    monkeypatch.setitem(released.TABLES, "runs.csv", entry)
+    assert released.released_table("runs.csv").read_bytes() == wanted
+    monkeypatch.setitem(released.TABLES, "other.csv", entry._replace(sha256="0" * 64))
+    with pytest.raises(InputError, match="holds files that make another other.csv, which was not kept"):
+        released.released_table("other.csv")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["runs.csv"]
+
+    broken = archive(tmp_path / "broken.tar.gz", files | {"exp_data/models/c4-1.json": '{"name": "c4-1"}'})
+    with pytest.raises(InputError, match=r"exp_data/models/c4-1.json: has no entry"):
+        overtraining_runs(broken)
+    with pytest.raises(InputError, match=r"holds no exp_data/models/\*.json"):
+        overtraining_runs(archive(tmp_path / "empty.tar.gz", {"readme": "x"}))
+    with pytest.raises(InputError, match="is no archive that can be read"):
+        overtraining_runs(write(tmp_path, "x", "text.tar.gz"))
+
+
+def test_tasks_of_the_repository(tmp_path):
+    text = 'Eval Task,Task Category,Task Type,#shots,#datapoints,Random baseline\nquiz,"a, b",multiple choice,0,40,25\n'
+    made = downstream_tasks(archive(tmp_path / "a.tar.gz", {"exp_data/eval_metadata.csv": text}))
+    assert made == b"task,task_type,num_examples,random_accuracy\r\nquiz,multiple choice,40,0.25\r\n"

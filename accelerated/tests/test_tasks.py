@@ -1,0 +1,207 @@
+"""Downstream tasks: questions as a file has them, scores as a model gives them, and accuracies by hand."""
+
+import dataclasses
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.accuracies import add_run, read_accuracies
+from routelaws.accelerated.training import loop, tasks, weights
+from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.run_folder import read_config
+from routelaws.accelerated.training.step import initial_state
+from routelaws.accelerated.training.tasks import Question, read_task, score_questions, summary
+from routelaws.accelerated.training.tokenizer import Tokenizer
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import transformer as reference
+
+CHOICES = [
+    {"context": "import o", "choices": ["s", "t", "pen"], "answer": 0, "note": "passed over"},
+    {"context": "def f(x): ", "choices": ["return x", "yield"], "answer": 1},
+    {"context": "for i in range(10): " * 20, "choices": [" print(i)", " pass", " x"], "answer": 2},
+]
+WORDS = [{"text": "the quick brown fox "}, {"text": "return self.value"}]
+
+
+def write(path, entries):
+    path.write_text("\n".join(json.dumps(entry) for entry in entries) + "\n\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_folder(small_fields, tmp_path_factory):
+    """A run with experts that holds its first weights: what they are does not matter here."""
+    folder = tmp_path_factory.mktemp("tasks") / "run"
+    config = from_mapping({**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}, "test")
+    files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    run = loop.Run(config, folder, files)
+    checkpoints = Checkpoints(run.folder / "checkpoints", print)
+    checkpoints.save(1, initial_state(config)._asdict(), {})
+    checkpoints.close()
+    return folder
+
+
+def oracle_logits(folder, ids: list[int]) -> np.ndarray:
+    """Return the logits [S, V] of one sequence by the reference, in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_own_params(folder))
+    model = reference_configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
+    return reference.apply(params, np.array([ids]), model, table=tasks.read_hash_table(folder)).logits[0]
+
+
+def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
+    """Batches, padding and cutting leave no trace: each continuation again, alone and unpadded, by the reference."""
+    path = write(tmp_path / "mine.jsonl", CHOICES)
+    assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    config, tokenizer = read_config(run_folder), Tokenizer((run_folder / "tokenizer.model").read_bytes())
+
+    def alone(context, choice):
+        end = tokenizer.encode(choice)
+        whole = [1, *tokenizer.encode(context), *end]
+        ids = whole[-(config.sequence_length + 1) :]
+        logits = oracle_logits(run_folder, ids[:-1])
+        likely = (logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(len(ids) - 1), ids[1:]]
+        return float(likely[-len(end) :].sum()), len(end), len(whole) > len(ids)
+
+    joined = [("import o", ("s", "t", "pen")), ("def f(x):", (" return x", " yield")),
+              (CHOICES[2]["context"].rstrip(), ("  print(i)", "  pass", "  x"))]  # fmt: skip
+    scores = [[alone(context, choice) for choice in choices] for context, choices in joined]
+    answers = [entry["answer"] for entry in CHOICES]
+    for name, size in (
+        ("accuracy", lambda score, choice: 1),
+        ("accuracy_per_token", lambda score, choice: score[1]),
+        ("accuracy_per_character", lambda score, choice: len(choice.strip())),
+    ):
+        hits = [
+            int(np.argmax([s[0] / size(s, c) for s, c in zip(given, entry["choices"], strict=True)])) == entry["answer"]
+            for given, entry in zip(scores, CHOICES, strict=True)
+        ]
+        assert found[name] == np.mean(hits)
+    right = np.mean([given[answer][0] for given, answer in zip(scores, answers, strict=True)])
+    assert np.isclose(found["log_likelihood"], right, rtol=1e-4)
+    cut = sum(any(score[2] for score in given) for given in scores)
+    assert (found["task"], found["kind"], found["questions"]) == ("mine", "choice", 3)
+    assert found["cut"] == cut and 0 < cut < 3
+    assert found["guess_rate"] == np.mean([1 / 3, 1 / 2, 1 / 3])
+    assert found["tokens"] == 8 * 4 * 16 and found["params"] == config.accounting().dense_parameters
+    assert found["flops"] == 3 * config.accounting().flops_per_token * found["tokens"]
+
+
+def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsys):
+    """A text that the model continues itself ends in what it takes for most likely; another word does not."""
+    tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_own_params(run_folder)
+    config, table = read_config(run_folder), tasks.read_hash_table(run_folder)
+    ids = [1, *tokenizer.encode("x")]
+    logits = oracle_logits(run_folder, ids)[-1]
+    best = int(np.argmax(logits))
+    score = jax.jit(lambda windows: tasks._score(params, windows, config=config.model, table=table, dtype=None))
+    encode = {"x": [ids[1]], "best": [best], "other": [(best + 1) % 300]}.get
+    questions = [Question("x", (word,), 0, at) for at, word in enumerate(("best", "other"), 1)]
+    scores = score_questions(questions, lambda text: encode(text, []), score, 16, 4, "here")
+    assert [given[0].greedy for given in scores] == [True, False]
+    assert np.isclose(scores[0][0].log_likelihood, logits[best] - np.logaddexp.reduce(logits), rtol=1e-4)
+    path, table = write(tmp_path / "words.jsonl", WORDS), tmp_path / "accuracies.csv"
+    table.write_text("run,params,tokens,loss_validation,acc_quiz\nother,5,100,3.5,0.25\n")
+    assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
+    printed = capsys.readouterr().out
+    kept = read_accuracies(table)
+    assert kept.run.tolist() == ["other", str(run_folder)] and kept.accuracies["quiz"][0] == 0.25
+    assert 0 <= kept.accuracies["words"][1] <= 1 and np.isnan(kept.accuracies["words"][0])
+    assert kept.tokens.tolist() == [100, 8 * 4 * 16]
+    assert "words: accuracy" in printed and "the last word" in printed
+    assert "2 questions, guessing is right in 0.0000" in printed
+
+
+def test_accuracies_by_hand():
+    """Three choices: the first is best by its sum, the second for each token, the third for each character."""
+    questions = [Question("", ("ab", "abcd", "abcdefghi"), answer, answer + 1) for answer in (0, 1, 2, 2)]
+    sums = ((-2.0, 1, False, False), (-3.0, 3, False, True), (-4.0, 2, True, False))
+    scores = [tasks.Scores(*given) for given in sums]
+    found = summary(questions, [scores] * 4)
+    assert (found["accuracy"], found["accuracy_per_token"], found["accuracy_per_character"]) == (0.25, 0.25, 0.5)
+    errors = found["standard_error"], found["standard_error_per_character"]
+    assert errors == (math.sqrt(0.25 * 0.75 / 3), math.sqrt(0.25 / 3))
+    assert (found["guess_rate"], found["cut"], found["log_likelihood"]) == (1 / 3, 4, (-2 - 3 - 4 - 4) / 4)
+    one = summary(questions[:1], [[scores[0]] * 3])
+    assert (one["accuracy"], one["standard_error"]) == (1.0, None), "a tie goes to the first; one question has no error"
+
+
+def test_a_run_has_one_row_in_a_table(tmp_path):
+    table = tmp_path / "table.csv"
+    for run in ({"run": "a", "params": 5, "acc_x": 0.5}, {"run": "b", "params": 6}, {"run": "a", "acc_y": 0.25}):
+        add_run(table, run)
+    assert table.read_text().split() == ["run,params,acc_x,acc_y", "a,5,0.5,0.25", "b,6,,"]
+    table.write_text("name,params\na,5\n")
+    with pytest.raises(InputError, match="table.csv: is no table that a run can be added to; needed: a .csv file with"):
+        add_run(table, {"run": "a"})
+    assert table.read_text() == "name,params\na,5\n"
+
+
+def test_layouts(tmp_path):
+    words = read_task(write(tmp_path / "words.jsonl", WORDS))
+    assert words == [Question("the quick brown ", ("fox",), 0, 1), Question("return ", ("self.value",), 0, 2)]
+    assert read_task(write(tmp_path / "choices.jsonl", CHOICES))[1] == Question(
+        "def f(x): ", ("return x", "yield"), 1, 2
+    )
+
+
+def test_a_space_at_the_end_of_a_context_belongs_to_the_choice():
+    asked = []
+
+    def encode(text):
+        asked.append(text)
+        return [5] * len(text.split())
+
+    score_questions(
+        [Question("a b ", ("c", "d"), 0, 1)], encode, lambda block: (np.zeros((2, 8)), np.ones((2, 8), bool)), 8, 2, "x"
+    )
+    assert asked == [" c", "a b", " d", "a b"]
+
+
+BAD = {
+    "json": ('{"text": "a b"', "line 2: is no JSON"),
+    "object": ("[1]", "line 2: is no JSON object"),
+    "one word": ('{"text": "alone"}', "line 2: text is 'alone'; needed: a text of at least two words"),
+    "no answer": ('{"context": "a", "choices": ["b", "c"]}', "line 2: has no answer; needed: context, choices"),
+    "one choice": ('{"context": "a", "choices": ["b"], "answer": 0}', "line 2: choices are .*at least two texts"),
+    "blank": ('{"context": "a", "choices": ["b", " "], "answer": 0}', "line 2: choices are .*not blank"),
+    "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
+    "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is True"),
+    "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: a text"),
+    "layout": ('{"text": "a b"}', "line 2: is of the other layout than line 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_question_is_named_by_its_line(tmp_path, case):
+    line, message = BAD[case]
+    path = tmp_path / "task.jsonl"
+    path.write_text(json.dumps(CHOICES[0]) + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message) as caught:
+        read_task(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    long = write(tmp_path / "long.jsonl", [{"context": "a", "choices": ["b " * 40, "c"], "answer": 0}])
+    for arguments, message in (
+        (["--task", tmp_path / "none.jsonl"], "none.jsonl: cannot be read: No such file"),
+        (["--task", empty], "holds no question"),
+        (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
+        (["--task", empty, "--tokens", 4], "--tokens is for texts"),
+        (["--table", tmp_path / "a.csv"], "--table is for accuracies; give a --task"),
+    ):
+        assert cli.main(["evaluate", str(run_folder), *map(str, arguments)]) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert re.search(message, error), error

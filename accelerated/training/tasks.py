@@ -1,0 +1,260 @@
+"""Downstream tasks for a trained model: choices by their log-likelihood, and the last word of a text.
+
+A task is a file of JSON lines, one question a line, in one of two layouts. Entries besides these are passed over.
+
+    {"context": "The sky is", "choices": [" blue", " square"], "answer": 0}      answer counts from 0
+    {"text": "He opened the door with the key"}                                  its last word is to be predicted
+
+Context and choice are joined as they stand, so that a choice begins with the space that parts it from the context. A
+space at the end of a context is moved to the front of the choice: where a space belongs to the word behind it, a
+context that ends in one would be like nothing the model has read. Context and choice are encoded each by itself, so
+that the tokens of a choice do not depend on the context (our choice).
+
+    choice      ln p(choice | context) is the sum over its tokens. The best choice is right, by three measures: the sum
+                itself, the sum for each token, the sum for each character (blanks at the ends not counted). Ties go to
+                the first choice. Guessing is right at the mean of 1 over the number of choices.
+    last word   right if the most likely token is the right one at every token of the word, given those before it.
+                Guessing is right at a rate of 0.
+
+The error of an accuracy a of n questions is √(a (1 - a)/(n - 1)). A document starts after the end of another, so that
+every sequence begins with that token. What does not fit into the S tokens of the model's window is cut at the beginning
+of the context; a choice has to fit whole.
+"""
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..configuration import GROUPED
+from ..errors import InputError
+from ..transformer import apply
+from .evaluate import changed_model
+from .result_rows import read_rows
+from .run_folder import read_config, read_hash_table
+from .tokenizer import END_OF_DOCUMENT, Tokenizer
+from .weights import load_own_params
+
+TRAINING = 3
+"""FLOPs of training over those of the forward pass alone."""
+
+MEASURES = {
+    "accuracy": "summed over its tokens",
+    "accuracy_per_token": "for each token",
+    "accuracy_per_character": "for each character",
+}
+"""What a choice is the best by, under the names that `evaluate_task` gives."""
+
+
+class Question(NamedTuple):
+    """One question: what is read, what may follow, and which of it is right."""
+
+    context: str
+    choices: tuple[str, ...]  # one, the last word, where there is nothing to choose from
+    answer: int
+    line: int  # of the file, from 1
+
+
+class Scores(NamedTuple):
+    """What a model says of one continuation."""
+
+    log_likelihood: float  # nats, summed over its tokens
+    tokens: int
+    greedy: bool  # whether each token is the most likely one
+    cut: bool  # whether the context was cut at its beginning
+
+
+def evaluate_task(
+    folder: Path, task: Path, *, group_size: int | None = None, one_hot: bool = False, tell=print
+) -> dict:
+    """Return the accuracy of the last checkpoint of a run on a task.
+
+    Args:
+        folder: a run folder.
+        task: JSON lines, see above.
+        group_size: as in `evaluate_run`; routers that look at groups of sequences need 1 here.
+        one_hot: as in `evaluate_run`.
+        tell: called with a line on what is being done.
+
+    Returns:
+        {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
+        "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
+        "standard_error_..." (choice only), "log_likelihood": mean of that of the right answer, nats, "cut": questions
+        whose context was cut, "params": N without the embedding, "tokens": trained on, "flops": of that training, three
+        times those of the forward passes, and the losses of the run's last evaluation, "loss_NAME"}.
+
+    Raises:
+        InputError: no run there, the task cannot be read (with its line), or the model cannot read one text alone.
+    """
+    folder = Path(folder)
+    questions = read_task(task)
+    config = read_config(folder)
+    model = changed_model(config, group_size, one_hot)
+    if model.objective != "causal":
+        raise InputError(f"{folder}: the model predicts hidden tokens from both sides; tasks need one that reads on")
+    if model.router in GROUPED and model.group_size != 1:
+        raise InputError(
+            f"{folder}: its router {model.router} looks at {model.group_size} sequences at once, and the choices of a "
+            "question would see each other; --group-size 1 takes each alone"
+        )
+    params, table = load_own_params(folder), read_hash_table(folder)
+    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
+    tokenizer = Tokenizer((folder / "tokenizer.model").read_bytes())
+    score = jax.jit(functools.partial(_score, config=model, table=table, dtype=dtype))
+    tell(f"{task}: {len(questions)} questions")
+    scores = score_questions(
+        questions, tokenizer.encode, functools.partial(score, params), config.sequence_length, config.batch_size, task
+    )
+    name = Path(task).name.partition(".")[0]
+    return {"router": config.model.router, "task": name} | summary(questions, scores) | _training(folder, config)
+
+
+def table_row(folder: Path, found: dict) -> dict:
+    """Return what `evaluate_task` found as a row for `tables.accuracies.add_run`."""
+    kept = {name: value for name, value in found.items() if name in ("params", "tokens", "flops")}
+    kept |= {name: value for name, value in found.items() if name.startswith("loss_")}
+    scores = {f"acc_{found['task']}{m.removeprefix('accuracy')}": found[m] for m in MEASURES if m in found}
+    return {"run": str(folder)} | kept | scores
+
+
+def read_task(path: Path) -> list[Question]:
+    """Return the questions of a task.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no question; the message names the line.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    questions = [_question(f"{path}, line {at}", line, at) for at, line in enumerate(lines, 1) if line.strip()]
+    if not questions:
+        raise InputError(
+            f"{path}: holds no question; needed: JSON lines with context, choices and answer, or with text"
+        )
+    kinds = [_is_choice(question) for question in questions]
+    if len(set(kinds)) > 1:
+        other = questions[kinds.index(not kinds[0])]
+        raise InputError(f"{path}, line {other.line}: is of the other layout than line {questions[0].line}")
+    return questions
+
+
+def score_questions(questions, encode, score, length: int, batch: int, where) -> list[list[Scores]]:
+    """Return the scores of every choice of every question.
+
+    Args:
+        questions: of `read_task`.
+        encode: from a text to the identifiers of its tokens.
+        score: from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether it is the most
+            likely one [b, S]).
+        length: S.
+        batch: b, windows at a time.
+        where: the file, for messages.
+    """
+    windows, places = [], []
+    for question in questions:
+        for choice in question.choices:
+            context = question.context.rstrip()
+            end = encode(question.context[len(context) :] + choice)
+            if not 0 < len(end) <= length:
+                raise InputError(
+                    f"{where}, line {question.line}: {choice!r} has {len(end)} tokens; needed: 1 to {length}, what the "
+                    "model reads at once"
+                )
+            ids = [END_OF_DOCUMENT, *encode(context), *end]
+            kept = ids[-(length + 1) :]
+            windows.append(kept + [END_OF_DOCUMENT] * (length + 1 - len(kept)))
+            places.append((len(kept) - 1 - len(end), len(kept) - 1, len(kept) < len(ids)))
+    padded = np.array(windows + windows[:1] * (-len(windows) % batch), np.int32).reshape(-1, batch, length + 1)
+    parts = [[np.asarray(part) for part in score(block)] for block in padded]
+    likely, best = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = iter(
+        Scores(float(np.sum(row[start:stop], dtype=np.float64)), stop - start, bool(np.all(most[start:stop])), cut)
+        for row, most, (start, stop, cut) in zip(likely, best, places, strict=False)
+    )
+    return [[next(found) for _ in question.choices] for question in questions]
+
+
+def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
+    """Return what `evaluate_task` says of the questions."""
+    cut = sum(any(item.cut for item in given) for given in scores)
+    right = np.mean([given[q.answer].log_likelihood for q, given in zip(questions, scores, strict=True)])
+    said = {"kind": "choice" if _is_choice(questions[0]) else "last word", "questions": len(questions)}
+    if not _is_choice(questions[0]):
+        said |= {"guess_rate": 0.0} | _accuracy("accuracy", [given[0].greedy for given in scores])
+        return said | {"log_likelihood": float(right), "cut": cut}
+    said["guess_rate"] = float(np.mean([1 / len(question.choices) for question in questions]))
+    for measure in MEASURES:
+        hits = []
+        for question, given in zip(questions, scores, strict=True):
+            sizes = {
+                "accuracy": [1] * len(given),
+                "accuracy_per_token": [item.tokens for item in given],
+                "accuracy_per_character": [max(len(choice.strip()), 1) for choice in question.choices],
+            }[measure]
+            values = [item.log_likelihood / size for item, size in zip(given, sizes, strict=True)]
+            hits.append(int(np.argmax(values)) == question.answer)
+        said |= _accuracy(measure, hits)
+    return said | {"log_likelihood": float(right), "cut": cut}
+
+
+def _training(folder: Path, config) -> dict:
+    """Return what a run was trained on and the losses that it ended with, by the last row of its table."""
+    counted = config.accounting()
+    per_step, rows = config.batch_size * config.sequence_length, read_rows(folder / "results.csv")
+    steps = int(rows[-1]["step"]) if rows else config.steps
+    flops = TRAINING * counted.flops_per_token * per_step * steps
+    losses = {k: float(v) for k, v in rows[-1].items() if k.startswith("loss_") and v} if rows else {}
+    return {"params": counted.dense_parameters, "tokens": per_step * steps, "flops": flops} | losses
+
+
+def _accuracy(name: str, hits: list[bool]) -> dict:
+    share, count = float(np.mean(hits)), len(hits)
+    error = math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else None
+    return {name: share, name.replace("accuracy", "standard_error"): error}
+
+
+def _is_choice(question: Question) -> bool:
+    return len(question.choices) > 1
+
+
+def _question(where: str, line: str, at: int) -> Question:
+    """Return the question of one line; InputError says what is wrong with it."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where}: is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: is no JSON object")
+    if "text" in found and "choices" not in found:
+        text = found["text"]
+        if not isinstance(text, str) or len(text.split()) < 2:
+            raise InputError(f"{where}: text is {text!r}; needed: a text of at least two words")
+        text = text.rstrip()
+        start = len(text) - len(text.split()[-1])
+        return Question(text[:start], (text[start:],), 0, at)
+    missing = [name for name in ("context", "choices", "answer") if name not in found]
+    if missing:
+        raise InputError(f"{where}: has no {' and no '.join(missing)}; needed: context, choices and answer, or text")
+    context, choices, answer = found["context"], found["choices"], found["answer"]
+    if not isinstance(context, str):
+        raise InputError(f"{where}: context is {context!r}; needed: a text")
+    if not (isinstance(choices, list) and len(choices) > 1 and all(isinstance(c, str) and c.strip() for c in choices)):
+        raise InputError(f"{where}: choices are {choices!r}; needed: a list of at least two texts that are not blank")
+    if not (isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices)):
+        raise InputError(f"{where}: answer is {answer!r}; needed: a whole number from 0 to {len(choices) - 1}")
+    return Question(context, tuple(choices), answer, at)
+
+
+def _score(params: dict, windows: jax.Array, *, config, table, dtype) -> tuple[jax.Array, jax.Array]:
+    """Return the log-probability of each token after the first, and whether it is the most likely one: [b, S] each."""
+    output = apply(params, windows[:, :-1], config, table=table, compute_dtype=dtype)
+    logits = output.logits.astype(jnp.float32)
+    targets = windows[:, 1:]
+    likely = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    return likely, jnp.argmax(logits, axis=-1) == targets

@@ -1,0 +1,155 @@
+"""A fit from several starts, for laws that no line can follow: Levenberg's and Marquardt's method, one start at a time.
+
+Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix
+[n, p] of the derivatives of these predictions. What is minimised is the sum over the rows of a term of the residual
+r = target - prediction: r²/2 (least squares), or Huber's term (`_huber.py`), which is that up to delta and a straight
+line beyond. Near θ the law is nearly a plane, prediction(θ + step) = prediction(θ) + J step, and for a plane the best
+step solves
+
+    (JᵀWJ + damping · diagonal of JᵀWJ) step = JᵀW r,       W = diagonal of min(1, delta/|r|)
+
+with a damping of 0. Far from the minimum that step is too long, and the damping shortens it: each step that lowers the
+sum makes the damping five times smaller, each that does not makes it twice as large and is tried again from the same
+place (with unequal factors a narrow curved valley is followed faster). A minimum of this kind is the nearest one, not
+always the least one, which is why there are many starts.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ._huber import terms
+from ._projection import INDEPENDENT
+
+ROUNDS = 400  # of steps, tried or taken
+_FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
+_NO_LOWER = 1e-14  # relative fall of the sum in one step; below it the search has arrived
+
+
+class Minimum(NamedTuple):
+    """The best point that the starts have led to."""
+
+    parameters: np.ndarray  # [p]
+    objective: float  # sum of the terms
+    residual: np.ndarray  # [n] target - prediction
+    jacobian: np.ndarray  # [n, p] of the prediction
+
+
+def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
+    """Return the best minimum that is reached from any of the starts.
+
+    Args:
+        model: θ [p] -> prediction [n] and its derivatives [n, p]; NaN and infinite values are steps not to take.
+        target: [n].
+        starts: [s, p].
+        delta: of Huber's terms; infinite for least squares.
+
+    Raises:
+        ArithmeticError: no start has a finite sum.
+    """
+    found = [descend(model, target, start, delta) for start in starts]
+    found = [item for item in found if math.isfinite(item.objective)]
+    if not found:
+        raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
+    return min(found, key=lambda item: item.objective)
+
+
+def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float) -> Minimum:
+    """Return the minimum that one start leads to.
+
+    Example:
+        A line through the origin, from far away: the slope is Σxy/Σx² = 14/14.
+
+        >>> x = np.array([1.0, 2.0, 3.0])
+        >>> found = descend(lambda theta: (theta[0] * x, x[:, None]), x, np.array([50.0]), math.inf)
+        >>> round(float(found.parameters[0]), 9)
+        1.0
+    """
+    here, damping = _at(model, target, start, delta), _FIRST_DAMPING
+    for _ in range(ROUNDS):
+        if not math.isfinite(here.objective) or here.objective == 0 or damping > _LAST_DAMPING:
+            break
+        weight = delta / np.maximum(np.abs(here.residual), delta) if math.isfinite(delta) else np.ones_like(target)
+        curvature = here.jacobian.T @ (weight[:, None] * here.jacobian)
+        size = np.maximum(np.diag(curvature), np.finfo(float).tiny)  # a parameter without any effect stays where it is
+        pull = here.jacobian.T @ (weight * here.residual)
+        # Counted in units in which the diagonal is 1, so that parameters of any size are solved for equally well.
+        scale = np.sqrt(size)
+        step = np.linalg.solve(curvature / np.outer(scale, scale) + damping * np.eye(scale.size), pull / scale) / scale
+        there = _at(model, target, here.parameters + step, delta)
+        if there.objective < here.objective:
+            arrived = here.objective - there.objective <= _NO_LOWER * here.objective
+            here, damping = there, max(damping / 5, _LEAST_DAMPING)
+            if arrived:
+                break
+        else:
+            damping *= 2
+    return here
+
+
+def power_terms(features: np.ndarray) -> Callable:
+    """Return the model ln Σⱼ exp(features[:, j] · θ): the logarithm of a sum of power laws.
+
+    The logarithm of a term such as A/N^α is linear in (ln A, α): its features are (1, -ln N) there and 0 elsewhere.
+    The derivatives of the logarithm of the sum are the features, weighted by each term's share of the sum.
+
+    Args:
+        features: [n, terms, p].
+
+    Example:
+        ln(2/x + 3) at x = 4, with θ = (ln 2, 1, ln 3).
+
+        >>> features = np.array([[[1.0, -np.log(4.0), 0.0], [0.0, 0.0, 1.0]]])
+        >>> prediction, _ = power_terms(features)(np.array([np.log(2.0), 1.0, np.log(3.0)]))
+        >>> bool(abs(prediction[0] - np.log(3.5)) < 1e-12)
+        True
+    """
+
+    def model(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        exponents = features @ parameters  # [n, terms]
+        top = exponents.max(axis=1)
+        parts = np.exp(exponents - top[:, None])  # 1 at the largest, so that nothing overflows
+        total = parts.sum(axis=1)
+        shares = parts / total[:, None]
+        return top + np.log(total), np.einsum("nj,njp->np", shares, features)
+
+    return model
+
+
+def determined(minimum: Minimum) -> bool:
+    """Return whether the rows tell all parameters apart: the derivatives of the prediction are independent there."""
+    length = np.linalg.norm(minimum.jacobian, axis=0)
+    if not np.all(length > 0):
+        return False
+    return bool(np.linalg.matrix_rank(minimum.jacobian / length, tol=INDEPENDENT) == length.size)
+
+
+def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
+    """Return the covariance of the parameters, s² (JᵀJ)⁻¹ with s² the residual sum over n - p degrees of freedom.
+
+    NaN under Huber's criterion, where this is no statement about the noise, without degrees of freedom left, and where
+    the derivatives of some parameters depend on each other.
+    """
+    rows, unknowns = minimum.jacobian.shape
+    length = np.linalg.norm(minimum.jacobian, axis=0)
+    unknown = np.full((unknowns, unknowns), np.nan)
+    if math.isfinite(delta) or rows <= unknowns or not np.all(length > 0):
+        return unknown
+    unit = minimum.jacobian / length
+    if np.linalg.matrix_rank(unit) < unknowns:
+        return unknown
+    inverse = np.linalg.pinv(unit)
+    variance = float(np.sum(minimum.residual**2)) / (rows - unknowns)
+    return variance * (inverse @ inverse.T) / np.outer(length, length)
+
+
+def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Minimum:
+    with np.errstate(all="ignore"):  # a step too far is found out by its sum
+        prediction, jacobian = model(parameters)
+        residual = target - prediction
+        total = float(np.sum(residual**2)) / 2 if math.isinf(delta) else float(np.sum(terms(residual, delta)))
+    if not (math.isfinite(total) and np.all(np.isfinite(jacobian))):
+        total = math.inf
+    return Minimum(np.asarray(parameters, dtype=np.float64), total, residual, jacobian)

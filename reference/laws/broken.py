@@ -1,0 +1,141 @@
+"""A broken power law of accuracy: a curve that may rise in another way after a break.
+
+    Q = a + b C^(-c0) (1 + (C/d1)^(1/f1))^(-c1 f1)
+
+After Caballero et al. 2022 with one break, as Krajewski et al. 2025 (arXiv 2512.08894, equation 1) hold it against the
+direct law: six coefficients, fitted to the accuracies as they are. Far below d1 the second factor is 1 and the exponent
+is -c0; far above it the exponent is -(c0 + c1); f1 says over how many decades one becomes the other.
+
+The paper minimises the mean of Huber's terms (delta 1e-3) by basin hopping from 100 random starts. Here it is the sum
+of these terms, or of squares, from a fixed grid of 54 starts: a and b are linear once the other four are given, so that
+every start has the best of these (our choice: the same table gives the same fit each time).
+
+Ill-conditioned: everything but the curve. Six coefficients for one rise leave valleys in which quite other numbers say
+the same about the rows, and another thing far beyond them. Compare predictions; the covariance is not given.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ._huber import check_delta
+from ._levenberg import search
+from ._projection import check_range
+
+LEAST_SQUARES = "half the sum of squared differences of accuracies"
+HUBER = "sum of Huber terms of accuracies, delta"
+
+_FIRST = ((-0.2, 0.1, 0.6), (0.1, 0.5, 0.9), (0.3, 1.5), (-0.3, 0.5, 2.0))  # c0, quantile of ln C for d1, f1, c1
+
+
+class BrokenCoefficients(NamedTuple):
+    """The six coefficients."""
+
+    a: float
+    b: float
+    c0: float
+    d1: float  # FLOPs
+    f1: float  # above 0
+    c1: float
+
+
+class BrokenFit(NamedTuple):
+    """The best fit of the law to a table."""
+
+    coefficients: BrokenCoefficients
+    objective: float  # what the criterion says
+    rmse: float  # root mean squared difference of accuracies
+    rows: int
+    criterion: str
+
+
+def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
+    """Return Q, as it is: nothing holds it between 0 and 1.
+
+    Args:
+        flops: C, above 0, any shape.
+        coefficients: the law; d1 and f1 above 0.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        At the break, with f1 = 1, the second factor is 2^(-c1): 1 - 0.5 · 100^-0.5 / 2 = 0.975.
+
+        >>> float(predict_broken(100.0, BrokenCoefficients(1.0, -0.5, 0.5, 100.0, 1.0, 1.0)))
+        0.975
+    """
+    a, b, c0, d1, f1, c1 = coefficients
+    log_flops = np.log(check_range("flops", flops, above=0.0))
+    beyond = log_flops - math.log(check_range("d1", d1, above=0.0))
+    f1 = float(check_range("f1", f1, above=0.0))
+    with np.errstate(over="ignore"):
+        return a + b * np.exp(-c0 * log_flops - c1 * f1 * np.logaddexp(0.0, beyond / f1))
+
+
+def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> BrokenFit:
+    """Fit the law to accuracies.
+
+    Args:
+        flops: [n], C, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        huber: delta of Huber's terms, the paper's by default; None for least squares.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.
+    """
+    delta = math.inf if huber is None else check_delta(huber)
+    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
+    accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
+    check_range("1 - accuracy", 1 - accuracy, least=0.0)
+    if flops.ndim != 1 or flops.shape != accuracy.shape:
+        raise ValueError(
+            f"flops and accuracy have shapes {flops.shape} and {accuracy.shape}; needed: one axis, the same length"
+        )
+    if flops.size < 7 or np.unique(flops).size < 4:
+        raise ValueError(
+            f"{flops.size} rows of {np.unique(flops).size} budgets; the broken law has 6 coefficients and needs at "
+            "least 7 rows of 4 budgets"
+        )
+    centre = float(np.log(flops).mean())
+    x = np.log(flops) - centre
+    found = search(lambda theta: _model(theta, x), accuracy, _starts(x, accuracy), delta)
+    a, b, c0, log_break, log_width, c1 = found.parameters
+    # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
+    values = a, b * math.exp(c0 * centre), c0, math.exp(log_break + centre), math.exp(log_width), c1
+    criterion = LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}"
+    rmse = float(np.sqrt(np.mean(found.residual**2)))
+    return BrokenFit(BrokenCoefficients(*(float(v) for v in values)), found.objective, rmse, flops.size, criterion)
+
+
+def _curve(x: np.ndarray, c0: float, log_break: float, log_width: float, c1: float):
+    """Return the curve that b multiplies, and its derivatives in the other four [n, 4]; x = ln C less its mean."""
+    width = math.exp(log_width)
+    z = (x - log_break) / width
+    soft = np.logaddexp(0.0, z)  # ln(1 + e^z)
+    part = 1 / (1 + np.exp(-z))  # its derivative
+    curve = np.exp(-c0 * x - c1 * width * soft)
+    changes = -x, c1 * part, -c1 * width * (soft - z * part), -width * soft
+    return curve, curve[:, None] * np.stack(changes, axis=1)
+
+
+def _model(theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the accuracies and their derivatives in (a, b, c0, ln d1, ln f1, c1)."""
+    a, b, *inner = theta
+    if abs(inner[2]) > 10:  # a width beyond all that a table can show
+        return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
+    curve, changes = _curve(x, *inner)
+    return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)
+
+
+def _starts(x: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
+    """Return the starts [54, 6], each with the best a and b."""
+    rows = []
+    for c0, place, width, c1 in itertools.product(*_FIRST):
+        inner = [c0, float(np.quantile(x, place)), math.log(width), c1]
+        curve, _ = _curve(x, *inner)
+        design = np.stack([np.ones_like(x), curve], axis=1)
+        rows.append([*np.linalg.lstsq(design, accuracy, rcond=None)[0], *inner])
+    return np.array(rows)

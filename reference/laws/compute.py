@@ -1,0 +1,215 @@
+"""Loss from compute alone: a power law above a floor, and a prediction that was written down before it was measured.
+
+    L(C) = floor + A / C^α,   that is   ln(L - floor) = ln A - α ln C
+
+where  L      loss of the best run at a budget, nats per token
+       C      training FLOPs
+       floor  the loss that no compute goes below; given (0 makes it Kaplan's power law), not fitted.
+
+With the floor given that is a straight line, so that the interval of a new run is the classical one: with x = ln C, s²
+the residual variance with n - 2 degrees of freedom, and q the quantile of Student's t,
+
+    ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
+
+Soft: the floor. The six runs below are fitted nearly as well by any floor from 1.3 to 1.7, and best by 1.5; at 1e23
+FLOPs the losses that these floors lead to differ by 0.07. What does not depend on the budget is a speed-up: two recipes
+with one floor and one α whose losses at one budget are L_worse and L_better differ by the factor
+((L_worse - floor)/(L_better - floor))^(1/α) in compute (`speedup`).
+
+The registered prediction is Marin's, 2026, from the text of its repository: the best of six budgets of 1e18 to 3e20,
+L = 1.6 + 95.18 C^-0.0941, and with it the losses at 1e21 and 1e23, which were measured afterwards (`REGISTERED`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._projection import check_range
+from .intervals import Predicted, Range
+from .uncertainty import student_quantile
+
+Status = Literal["interior", "loss does not fall with compute"]
+
+ATTESTED = "read in the source's text"
+CRITERION = "mean squared difference of ln(L - floor)"
+
+
+class ComputeCoefficients(NamedTuple):
+    """The law: a given floor and the two coefficients of the line."""
+
+    floor: float  # nats per token
+    A: float  # nats per token at one FLOP above the floor
+    alpha: float
+
+
+PUBLISHED = ComputeCoefficients(1.6, 95.18, 0.0941)
+
+RUNS = ((1e18, 3.5273), (3e18, 3.3398), (1e19, 3.1494), (3e19, 3.0066), (1e20, 2.8509), (3e20, 2.7222))
+"""Budget and loss of the six runs that the prediction was made from."""
+
+
+class Registered(NamedTuple):
+    """One prediction that was written down before the run, and the run."""
+
+    flops: float
+    predicted: float
+    measured: float
+
+
+REGISTERED = (Registered(1e21, 2.606, 2.599), Registered(1e23, 2.252, 2.233))
+
+
+class ComputeFit(NamedTuple):
+    """The best fit of the law to a table."""
+
+    coefficients: ComputeCoefficients
+    objective: float  # mean squared difference of ln(L - floor)
+    rmsle: float  # root mean squared difference of log10 L
+    status: Status
+    covariance: np.ndarray  # [2, 2] of the level at `centre` and α, which are uncorrelated
+    rows: int
+    criterion: str
+    centre: float  # mean of ln C
+
+
+def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
+    """Return L, nats per token, of the shape of `flops`; ValueError for a budget that is not finite or not above 0.
+
+    Example:
+        >>> round(float(predict_loss(1e21)), 3)
+        2.606
+    """
+    flops = check_range("flops", flops, above=0.0)
+    return coefficients.floor + coefficients.A * flops**-coefficients.alpha
+
+
+def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> ComputeFit:
+    """Fit the law at a given floor by least squares of ln(L - floor).
+
+    Args:
+        flops: [n], C, above 0.
+        loss: [n], L, nats per token, above the floor.
+        floor: nats per token, at least 0.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, fewer than 3 rows, or all rows have one budget.
+
+    Example:
+        >>> budgets, losses = zip(*RUNS)
+        >>> fit = fit_compute(budgets, losses, floor=1.6)
+        >>> round(fit.coefficients.A, 2), round(fit.coefficients.alpha, 4)
+        (96.71, 0.0944)
+    """
+    floor = float(check_range("floor", floor, least=0.0))
+    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
+    loss = np.atleast_1d(check_range("loss", loss, above=floor))
+    if flops.ndim != 1 or flops.shape != loss.shape:
+        raise ValueError(
+            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
+        )
+    if flops.size < 3 or np.unique(flops).size < 2:
+        raise ValueError(
+            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
+        )
+    centre, level = float(np.log(flops).mean()), float(np.log(loss - floor).mean())
+    x = np.log(flops) - centre
+    slope = float(x @ np.log(loss - floor)) / float(x @ x)
+    residual = np.log(loss - floor) - level - slope * x
+    variance = float(residual @ residual) / (flops.size - 2)
+    coefficients = ComputeCoefficients(floor, math.exp(level - slope * centre), -slope)
+    misses = np.log10(predict_loss(flops, coefficients) / loss)
+    return ComputeFit(
+        coefficients,
+        float(np.mean(residual**2)),
+        float(np.sqrt(np.mean(misses**2))),
+        "interior" if slope < 0 else "loss does not fall with compute",
+        np.diag([variance / flops.size, variance / float(x @ x)]),
+        flops.size,
+        CRITERION,
+        centre,
+    )
+
+
+def predict_interval(
+    fit: ComputeFit, flops: np.ndarray, level: float = 0.95, observation: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high end of the interval of a new run's loss, or of the law itself.
+
+    Args:
+        fit: of `fit_compute`.
+        flops: C, above 0, any shape.
+        level: between 0 and 1.
+        observation: True for the loss of one new run, False for the law.
+
+    Raises:
+        ValueError: a budget or the level is out of its range.
+    """
+    line, variance = _line(fit, flops)
+    if observation:
+        variance = variance + float(fit.covariance[0, 0]) * fit.rows  # the residual variance
+    reach = student_quantile(level, fit.rows - 2) * np.sqrt(variance)
+    floor = fit.coefficients.floor
+    return floor + np.exp(line - reach), floor + np.exp(line + reach)
+
+
+def compute_intervals(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return A and α with their intervals, for `catalogue.Law`: Student's t of ln A and α; the floor is given.
+
+    Args:
+        fit: of `fit_compute`.
+        columns, loss: the rows of the fit; not needed here.
+        level: between 0 and 1.
+    """
+    quantile = student_quantile(level, fit.rows - 2)
+    _, A, alpha = fit.coefficients
+    of_level, of_alpha = float(fit.covariance[0, 0]), float(fit.covariance[1, 1])
+    reach = quantile * math.sqrt(of_level + fit.centre**2 * of_alpha)  # ln A = level + α · centre
+    half = quantile * math.sqrt(of_alpha)
+    return [
+        Range("A", None, A, A * math.exp(-reach), A * math.exp(reach), ""),
+        Range("alpha", None, alpha, alpha - half, alpha + half, ""),
+    ]
+
+
+def compute_prediction(
+    fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the loss at a budget with both of its intervals, for `catalogue.Law`; arguments as `compute_intervals`."""
+    (flops,) = at
+    ends = [tuple(float(end) for end in predict_interval(fit, flops, level, run)) for run in (False, True)]
+    return Predicted(float(predict_loss(flops, fit.coefficients)), *ends)
+
+
+def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
+    """Return how many times the compute the recipe of loss `worse` needs to reach the loss `better`.
+
+    Args:
+        worse, better: losses of two recipes at one budget, nats per token, above the floor.
+        coefficients: floor and α of both.
+
+    Raises:
+        ValueError: a loss is not above the floor, or α is not above 0.
+
+    Example:
+        Twice as far above the floor, at α = 0.1: 2^10.
+
+        >>> round(float(speedup(3.0, 2.5, ComputeCoefficients(2.0, 100.0, 0.1))))
+        1024
+    """
+    floor = coefficients.floor
+    above = [check_range(name, v, above=floor) - floor for name, v in (("worse", worse), ("better", better))]
+    return (above[0] / above[1]) ** (1 / float(check_range("alpha", coefficients.alpha, above=0.0)))
+
+
+def _line(fit: ComputeFit, flops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln(L - floor) of the law and its variance."""
+    x = np.log(check_range("flops", flops, above=0.0)) - fit.centre
+    _, A, alpha = fit.coefficients
+    return math.log(A) - alpha * (x + fit.centre), fit.covariance[0, 0] + x**2 * fit.covariance[1, 1]
+
+
+# What this file does not do: fit the floor, or tell parameters from tokens (the additive laws).

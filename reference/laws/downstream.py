@@ -1,0 +1,318 @@
+"""Laws of downstream accuracy: how the share of right answers rises with compute.
+
+After Krajewski et al. 2025 (arXiv 2512.08894). A task with answers to choose from is solved by guessing at a rate
+Q_rand, so that what counts is the accuracy above it,
+
+    Q' = (Q - Q_rand) / (1 - Q_rand)                                    0 for a guess, 1 for everything right
+
+and each law is a sum of power laws of the surprise -ln Q', which falls to 0 as the accuracy rises to 1:
+
+    direct      -ln Q' = A / C^α                                        equation 2, one ratio of tokens to parameters
+    ratio       -ln Q' = A / N^α + B / D^β                              equation 4, across ratios
+    ceiling     -ln Q' = A / C^α + E,      Q'_max = exp(-E)             equation 10 (appendix L)
+    repeated    ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k           equation 5, pass@k
+
+where  C  training FLOPs       N  parameters       D  training tokens       k  attempts, of which one has to be right.
+
+Rows at or below the guess rate have no Q' above 0, and those just above it are mostly noise that the logarithm makes
+large: rows count only where Q > Q_rand + least_gain. The paper's threshold is "more than 5 % above random"; that this
+means 0.05 of accuracy is our reading, `least_gain` is the option. A row with Q = 1 has no logarithm of its surprise
+either. All rows that count carry the same weight in ln(-ln Q'). They are not an unbiased sample: near the threshold the
+lucky rows are in and the unlucky ones out, which flattens the law (our remark).
+
+The direct and the repeated law are lines, fitted here by ordinary least squares as in the paper; the other two are sums
+and are fitted in `downstream_sums.py`.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._columns import independent, least_squares
+from ._levenberg import power_terms
+from ._projection import check_range
+from .uncertainty import student_quantile
+
+Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
+
+LEAST_GAIN = 0.05  # of accuracy above the guess rate; rows below it are left out
+LEAST_SQUARES = "half the sum of squared differences of ln(-ln Q')"
+HUBER = "sum of Huber terms of ln(-ln Q'), delta"
+
+
+class DirectCoefficients(NamedTuple):
+    """-ln Q' = A / C^α."""
+
+    A: float
+    alpha: float
+
+
+class RatioCoefficients(NamedTuple):
+    """-ln Q' = A / N^α + B / D^β."""
+
+    A: float
+    alpha: float
+    B: float
+    beta: float
+
+
+class CeilingCoefficients(NamedTuple):
+    """-ln Q' = A / C^α + E."""
+
+    A: float
+    alpha: float
+    E: float
+
+
+class RepeatedCoefficients(NamedTuple):
+    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 where accuracy rises."""
+
+    c: float
+    alpha: float
+    beta: float
+    delta: float
+
+
+Coefficients = DirectCoefficients | RatioCoefficients | CeilingCoefficients | RepeatedCoefficients
+
+
+class AccuracyFit(NamedTuple):
+    """The best fit of one of the laws to a table."""
+
+    coefficients: Coefficients
+    objective: float  # what the criterion says
+    rmsle: float  # root mean squared difference of log10(-ln Q')
+    rmse: float  # root mean squared difference of the accuracies
+    status: Status
+    covariance: np.ndarray  # of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN where not known
+    rows: int  # that counted
+    used: np.ndarray  # [n] bool, which these were
+    criterion: str
+    guess_rate: float
+
+
+def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
+    """Return Q' = (Q - Q_rand)/(1 - Q_rand), below 0 for accuracies below the guess rate.
+
+    Raises:
+        ValueError: an accuracy is not between 0 and 1, or the guess rate is not at least 0 and below 1.
+
+    Example:
+        >>> normalise([0.25, 0.625, 1.0], 0.25).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    return (_check_accuracy(accuracy) - guess_rate) / (1 - _check_guess_rate(guess_rate))
+
+
+def pass_at_k(samples: int, correct: int, attempts: int) -> float:
+    """Return the probability that one of k answers, drawn without replacement from n of which c are right, is right.
+
+    1 - (n - c choose k)/(n choose k), the unbiased estimate of pass@k from n samples (Chen et al. 2021).
+
+    Raises:
+        ValueError: not 0 <= correct <= samples, or not 1 <= attempts <= samples.
+
+    Example:
+        Two of four are right; a pair without a right one is one pair of six.
+
+        >>> round(pass_at_k(4, 2, 2), 6)
+        0.833333
+    """
+    if not (0 <= correct <= samples and 1 <= attempts <= samples):
+        raise ValueError(
+            f"{correct} right of {samples} samples in {attempts} attempts; needed: 0 <= right <= samples and "
+            "1 <= attempts <= samples"
+        )
+    return 1 - math.comb(samples - correct, attempts) / math.comb(samples, attempts)
+
+
+def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
+    """Return the accuracy Q that a law predicts.
+
+    Args:
+        coefficients: which law, and its numbers.
+        columns: flops for the direct law and the one with a ceiling; parameters and tokens for the ratio law; flops and
+            attempts for repeated sampling; above 0.
+        guess_rate: Q_rand, at least 0 and below 1.
+
+    Raises:
+        ValueError: a column is missing, or an entry is not finite or out of its range.
+
+    Example:
+        -ln Q' = 10/100^0.5 = 1; half of the questions would be guessed.
+
+        >>> round(float(predict_accuracy(DirectCoefficients(10.0, 0.5), 100.0, guess_rate=0.5)), 6)
+        0.68394
+    """
+    surprise = np.exp(_log_surprise(coefficients, columns)[0])
+    return np.exp(-surprise) * (1 - _check_guess_rate(guess_rate)) + guess_rate
+
+
+def predict_interval(
+    fit: AccuracyFit, *columns: np.ndarray, level: float = 0.95, observation: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high end of the interval of a predicted accuracy.
+
+    ln(-ln Q') is taken as Gaussian about the law, with the covariance of the fit carried through to first order and
+    Student's t for its n - p degrees of freedom; the direct and the repeated law are lines, for which that is exact.
+
+    Args:
+        fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
+        columns: as for `predict_accuracy`.
+        level: between 0 and 1.
+        observation: True for the accuracy of one new run, False for the law.
+
+    Raises:
+        ValueError: as `predict_accuracy`, or no degree of freedom is left.
+    """
+    coefficients, spread = fit.coefficients, fit.covariance
+    if fit.status == "no ceiling is seen":
+        coefficients, spread = DirectCoefficients(*coefficients[:2]), spread[:2, :2]
+    log_surprise, gradient = _log_surprise(coefficients, columns)
+    variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)
+    unknowns = len(coefficients)
+    if observation:
+        variance = variance + 2 * fit.objective / (fit.rows - unknowns)
+    reach = student_quantile(level, fit.rows - unknowns) * np.sqrt(variance)
+    share = 1 - fit.guess_rate
+    low, high = (np.exp(-np.exp(log_surprise + side * reach)) * share + fit.guess_rate for side in (1, -1))
+    return low, high
+
+
+def fit_direct(
+    flops: np.ndarray, accuracy: np.ndarray, guess_rate: float = 0.0, least_gain: float = LEAST_GAIN
+) -> AccuracyFit:
+    """Fit -ln Q' = A/C^α by ordinary least squares of ln(-ln Q').
+
+    Args:
+        flops: [n], C, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        guess_rate: Q_rand, at least 0 and below 1.
+        least_gain: rows count where Q > Q_rand + least_gain, and Q < 1.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, or too few rows count to tell the coefficients apart.
+
+    Example:
+        >>> C = np.array([1e19, 1e20, 1e21])
+        >>> fit = fit_direct(C, predict_accuracy(DirectCoefficients(1e5, 0.25), C, guess_rate=0.25), 0.25)
+        >>> fit.status, round(fit.coefficients.alpha, 9)
+        ('interior', 0.25)
+    """
+    return _fit_line(DirectCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain)
+
+
+def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, least_gain: float = 0.0) -> AccuracyFit:
+    """Fit the law of pass@k by ordinary least squares of ln(-ln Q); arguments as `fit_direct`, k at least 1.
+
+    There is no guess rate: a program that is written at random does not pass.
+    """
+    attempts = check_range("attempts", attempts, least=1.0)
+    return _fit_line(RepeatedCoefficients, {"flops": flops, "attempts": attempts}, accuracy, 0.0, least_gain)
+
+
+def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
+    checked = check_range("accuracy", accuracy, least=0.0)
+    check_range("1 - accuracy", 1 - checked, least=0.0)
+    return checked
+
+
+def _check_guess_rate(guess_rate: float) -> float:
+    if not 0 <= guess_rate < 1:
+        raise ValueError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
+    return guess_rate
+
+
+def _features(form: type, logs: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return the features [..., terms, p] of a law's terms in its coefficients (with ln A, ln B and ln E)."""
+    one, zero = np.ones_like(logs[0]), np.zeros_like(logs[0])
+    if form is DirectCoefficients:
+        terms = [[one, -logs[0]]]
+    elif form is RatioCoefficients:
+        terms = [[one, -logs[0], zero, zero], [zero, zero, one, -logs[1]]]
+    elif form is CeilingCoefficients:
+        terms = [[one, -logs[0], zero], [zero, zero, one]]
+    else:
+        terms = [[one, logs[0], logs[1], logs[0] * logs[1]]]
+    return np.stack([np.stack(term, axis=-1) for term in terms], axis=-2)
+
+
+def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln(-ln Q') of a law and its derivatives [..., p], in the coefficients with ln A, ln B and ln E."""
+    form = type(coefficients)
+    needed = 2 if form in (RatioCoefficients, RepeatedCoefficients) else 1
+    if len(columns) != needed:
+        raise ValueError(f"{len(columns)} columns are given; {form.__name__} needs {needed}")
+    logs = np.broadcast_arrays(*(np.log(check_range("column", column, above=0.0)) for column in columns))
+    if form is CeilingCoefficients and coefficients.E == 0:
+        form, coefficients = DirectCoefficients, DirectCoefficients(*coefficients[:2])
+    features = _features(form, tuple(logs))
+    theta = _in_logs(np.array(coefficients, dtype=np.float64), form)
+    flat = features.reshape(-1, *features.shape[-2:])
+    value, gradient = power_terms(flat)(theta)
+    return value.reshape(features.shape[:-2]), gradient.reshape(*features.shape[:-2], theta.size)
+
+
+def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
+    """Return the coefficients with ln A, ln B and ln E in place of A, B and E."""
+    factors = [name in ("A", "B", "E") for name in form._fields]
+    return np.where(factors, np.log(np.where(factors, values, 1.0)), values)
+
+
+def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
+    """Return the logarithms of the columns and ln(-ln Q') of the rows that count, and which these are."""
+    checked = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()]
+    accuracy = np.atleast_1d(_check_accuracy(accuracy))
+    if accuracy.ndim != 1 or any(column.shape != accuracy.shape for column in checked):
+        shapes = [str(column.shape) for column in (*checked, accuracy)]
+        raise ValueError(
+            f"{', '.join(columns)} and accuracy have shapes {', '.join(shapes[:-1])} and {shapes[-1]}; "
+            "needed: one axis, the same length"
+        )
+    gain = float(check_range("least_gain", least_gain, least=0.0))
+    used = (accuracy > _check_guess_rate(guess_rate) + gain) & (accuracy < 1)
+    if used.sum() <= unknowns:
+        raise ValueError(
+            f"{used.sum()} of {used.size} rows have an accuracy above {guess_rate + gain:g} and below 1; the law has "
+            f"{unknowns} coefficients and needs at least {unknowns + 1} rows"
+        )
+    target = np.log(-np.log(normalise(accuracy[used], guess_rate)))
+    return [np.log(column[used]) for column in checked], target, used
+
+
+def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain: float) -> AccuracyFit:
+    """Fit a law whose ln(-ln Q') is linear in the coefficients."""
+    logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
+    design = _features(form, tuple(logs))[:, 0]
+    if not independent(design):
+        raise ValueError(f"the rows that count cannot tell the coefficients apart; needed: two {', '.join(columns)}")
+    theta, spread, mean_square = least_squares(design, target)
+    rises = theta[1] > 0 if form is DirectCoefficients else theta[1] < 0
+    values = np.where(np.array(form._fields) == "A", np.exp(theta), theta)
+    coefficients = form(*(float(v) for v in values))
+    status: Status = "interior" if rises else "accuracy does not rise"
+    objective = mean_square * target.size / 2
+    return _report(coefficients, objective, target - design @ theta, target, status, spread, used, math.inf, guess_rate)
+
+
+def _report(coefficients, objective, residual, target, status, spread, used, delta, guess_rate) -> AccuracyFit:
+    """Return the record of a fit; residuals are of ln(-ln Q')."""
+    share = 1 - guess_rate
+    misses = np.exp(-np.exp(target)) * share - np.exp(-np.exp(target - residual)) * share
+    return AccuracyFit(
+        coefficients,
+        float(objective),
+        float(np.sqrt(np.mean(residual**2))) / math.log(10),
+        float(np.sqrt(np.mean(misses**2))),
+        status,
+        spread,
+        residual.size,
+        used,
+        LEAST_SQUARES if math.isinf(delta) else f"{HUBER} {delta:g}",
+        guess_rate,
+    )
+
+
+# What this file does not do: fit the sums (`downstream_sums.py`), go through a loss (`two_stage.py`), or follow a curve
+# that breaks (`broken.py`).

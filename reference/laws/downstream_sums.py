@@ -1,0 +1,117 @@
+"""The laws of downstream accuracy that are sums: across ratios of tokens to parameters, and with a ceiling.
+
+See `downstream.py` for the laws, the letters and the rows that count. The logarithm of a sum of power laws is no line:
+
+    ratio      ln(-ln Q') = ln(A/N^α + B/D^β)
+    ceiling    ln(-ln Q') = ln(A/C^α + E)
+
+so that it is fitted from many starts (`_levenberg.py`), by least squares, or by the sum of Huber terms with the paper's
+delta of 1e-3. In the paper the starts of the ratio law are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15}, and
+those of the ceiling a grid likewise. Ours are counted from the middle of the table, where both terms together make up
+the mean of the rows, in three shares (our choice): whatever the units, no start is far off.
+
+Soft: E. A ceiling shows only in rows near it. Where the law without one fits as well, the status says so and E is 0.
+Soft too: a term that is small in all rows. Where one is below a millionth of the other everywhere, the status says so.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from ._huber import check_delta
+from ._levenberg import Minimum, covariance, power_terms, search
+from .downstream import (
+    LEAST_GAIN,
+    AccuracyFit,
+    CeilingCoefficients,
+    RatioCoefficients,
+    Status,
+    _features,
+    _report,
+    _rows,
+)
+
+_EXPONENTS = (0.1, 0.3, 0.6, 1.2)  # of the starts
+_SHARES = (0.1, 0.5, 0.9)  # of the second term, in the middle of the table
+_VANISHED = 1e-6  # share of a term in every row, below which the term is not seen
+_AS_GOOD = 1e-9  # relative; a ceiling that lowers the sum by less is none
+_ROUNDING = 1e-20  # of the sum, for every row: residuals of 1e-10
+
+
+def fit_ratio(
+    parameters: np.ndarray,
+    tokens: np.ndarray,
+    accuracy: np.ndarray,
+    guess_rate: float = 0.0,
+    least_gain: float = LEAST_GAIN,
+    huber: float | None = None,
+) -> AccuracyFit:
+    """Fit -ln Q' = A/N^α + B/D^β from 48 starts; arguments as `fit_direct`, huber the delta of Huber's terms."""
+    columns = {"parameters": parameters, "tokens": tokens}
+    return _fit_sum(RatioCoefficients, columns, accuracy, guess_rate, least_gain, huber)
+
+
+def fit_ceiling(
+    flops: np.ndarray,
+    accuracy: np.ndarray,
+    guess_rate: float = 0.0,
+    least_gain: float = LEAST_GAIN,
+    huber: float | None = None,
+) -> AccuracyFit:
+    """Fit -ln Q' = A/C^α + E from 12 starts; arguments as `fit_ratio`."""
+    return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber)
+
+
+def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber: float | None) -> AccuracyFit:
+    """Fit a law that is a sum of two terms, in columns counted from their mean logarithms."""
+    delta = math.inf if huber is None else check_delta(huber)
+    logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
+    if not all(np.ptp(log) > 0 for log in logs):
+        raise ValueError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
+    centre = np.array([log.mean() for log in logs])
+    features = _features(form, tuple(log - c for log, c in zip(logs, centre, strict=True)))
+    found = search(power_terms(features), target, _starts(form, float(target.mean())), delta)
+    move = _from_the_middle(form, centre)
+    values, spread = move @ found.parameters, move @ covariance(found, delta) @ move.T
+    status: Status = "interior" if values[1] > 0 else "accuracy does not rise"
+    if _least_share(features, found) < _VANISHED:
+        status = "one term vanishes"
+    if form is CeilingCoefficients:
+        line = search(power_terms(features[:, :1, :2]), target, np.array([[target.mean(), 0.1]]), delta)
+        if line.objective <= found.objective * (1 + _AS_GOOD) + _ROUNDING * target.size:
+            found, status = line, "no ceiling is seen"
+            values = np.append(move[:2, :2] @ line.parameters, -np.inf)
+            spread = np.full((3, 3), np.nan)
+            spread[:2, :2] = move[:2, :2] @ covariance(line, delta) @ move[:2, :2].T
+    factors = [name in ("A", "B", "E") for name in form._fields]
+    with np.errstate(over="ignore"):
+        coefficients = form(*(float(v) for v in np.where(factors, np.exp(values), values)))
+    return _report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
+
+
+def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
+    """Return the matrix that moves levels to where a column is 1: ln A = level + α · mean logarithm, and so on."""
+    move = np.eye(len(form._fields))
+    move[0, 1] = centre[0]
+    if form is RatioCoefficients:
+        move[2, 3] = centre[1]
+    return move
+
+
+def _least_share(features: np.ndarray, found: Minimum) -> float:
+    """Return the largest share, over the rows, of the term for which that is least."""
+    terms = features @ found.parameters
+    return float(np.exp(terms - terms.max(axis=1, keepdims=True)).max(axis=0).min())
+
+
+def _starts(form: type, level: float) -> np.ndarray:
+    """Return starts in which both terms make up the mean of the table, in several shares."""
+    rows = []
+    for share in _SHARES:
+        first, second = level + math.log(1 - share), level + math.log(share)
+        if form is CeilingCoefficients:
+            rows += [[first, alpha, second] for alpha in _EXPONENTS]
+        else:
+            rows += [[first, alpha, second, beta] for alpha, beta in itertools.product(_EXPONENTS, repeat=2)]
+    return np.array(rows)

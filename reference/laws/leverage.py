@@ -1,0 +1,285 @@
+"""Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
+
+After Tian et al. 2025 (arXiv 2507.17702),
+
+    EL = C_dense / C_moe,  both at the same loss,
+    EL(A, G, C) = Â^(α + β log2 G + γ (log2 G)²),      α = a + d log10 C
+    1/Â = 1/(A + (1/A_start - 1/A_max)⁻¹) + 1/A_max
+
+where  A  activation ratio, the share of the experts that a token uses, between 0 and 1
+       G  granularity, 2 d_model / d_expert (half of the number that the fine-grained law calls G, and so named
+          `tian_granularity` here)
+       C  training FLOPs of the mixture.
+
+The last line is Clark's saturation (`routed.py`), with A in the place of E - 1.
+
+How well this is attested: coefficients and forms were read in the paper's text. The bases of the two logarithms are not
+printed there. They are inferred: with log10 of C and log2 of G, and with no other pair, the law gives the paper's two
+conclusions, a leverage "over 7" at (3.1 %, 12, 1e22) and a best granularity "around 12". Errata of the text: d is
+called positive and is negative; a leverage of 1 at A = 1 is claimed, and the law gives 0.990 at (1, 12, 1e22).
+
+Soft: A itself, which the paper counts in three ways (`activation_ratio`). With 8 of 256 experts and one shared expert,
+G = 12 and C = 1e22 the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition of A: the 7 of the claim
+rests on the way of counting.
+
+The fit is ours: least squares of log10 EL. At a given A_start the law is linear in (a, d, γ, β), and A_start is
+searched; A_max is given (the paper's 5.28e16 is as good as infinite, and no row could tell it from that).
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._columns import effective, independent, least_squares, need_rows
+from ._projection import check_range
+from .uncertainty import student_quantile
+
+Counting = Literal["definition", "routed", "mixed"]
+Status = Literal["interior", "A_start at its lower end", "A_start at its upper end"]
+
+ATTESTED = "read in the source's text; the bases of its logarithms are inferred from its conclusions"
+CRITERION = "mean squared difference of log10 leverages"
+
+_STARTS = (1e-6, 1.0)  # the range of A_start that is searched
+_GRID = 121
+
+
+class LeverageCoefficients(NamedTuple):
+    """The six coefficients, in the paper's order."""
+
+    a: float
+    d: float  # per tenfold C
+    gamma: float
+    beta: float
+    A_start: float
+    A_max: float  # may be math.inf
+
+
+PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.28e16)
+"""As printed; fitted by the paper to C of 1e18 to 3e20, A of 0.8 to 100 per cent and G of 2 to 16."""
+
+
+class LeverageFit(NamedTuple):
+    """The best fit of the law to a table."""
+
+    coefficients: LeverageCoefficients
+    objective: float  # mean squared difference of log10 leverages
+    rmsle: float  # its square root
+    status: Status
+    covariance: np.ndarray  # [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
+    rows: int
+    criterion: str
+
+
+class LeverageAllocation(NamedTuple):
+    """How a budget is split: C = M D."""
+
+    flops_per_token: np.ndarray  # M, training FLOPs per token without the embedding
+    tokens: np.ndarray  # D
+
+
+_SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.2232, 0.4905)}
+
+
+def activation_ratio(experts: float, active: float, shared: float, counting: Counting = "definition") -> float:
+    """Return A, counted in one of the paper's three ways.
+
+    Args:
+        experts: E, routed experts.
+        active: E_a, routed experts that a token uses.
+        shared: E_s, experts that every token uses.
+        counting: "definition" (E_a + E_s)/(E + E_s), "routed" E_a/E, "mixed" (E_a + E_s)/E.
+
+    Raises:
+        ValueError: not 0 < active <= experts, a negative number of shared experts, or another way of counting.
+
+    Example:
+        >>> [round(activation_ratio(256, 8, 1, way), 4) for way in ("definition", "routed", "mixed")]
+        [0.035, 0.0312, 0.0352]
+    """
+    if not (0 < active <= experts and shared >= 0):
+        raise ValueError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
+    ways = {
+        "definition": (active + shared) / (experts + shared),
+        "routed": active / experts,
+        "mixed": (active + shared) / experts,
+    }
+    if counting not in ways:
+        raise ValueError(f"counting {counting!r} is not known; allowed: {', '.join(ways)}")
+    return ways[counting]
+
+
+def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
+    """Return Â, which saturates at A_start from below and at A_max from above; the shape of `activation`."""
+    activation = check_range("activation", activation, above=0.0)
+    return effective(activation, coefficients.A_start, coefficients.A_max)
+
+
+def leverage(
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    coefficients: LeverageCoefficients = PUBLISHED,
+) -> np.ndarray:
+    """Return EL, the factor in compute that a dense model would need.
+
+    Args:
+        activation: A, above 0.
+        tian_granularity: G = 2 d_model / d_expert, above 0.
+        flops: C, training FLOPs, above 0.
+        coefficients: the law.
+
+    Returns:
+        EL, of the shape that the three arguments broadcast to.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        >>> round(float(leverage(1 / 32, 12, 1e22)), 3), round(float(leverage(0.031, 12, 1e22)), 2)
+        (7.22, 7.24)
+    """
+    log_effective = np.log10(effective_activation(activation, coefficients))
+    log_granularity = np.log2(check_range("tian_granularity", tian_granularity, above=0.0))
+    log_flops = np.log10(check_range("flops", flops, above=0.0))
+    a, d, gamma, beta, *_ = coefficients
+    exponent = a + d * log_flops + beta * log_granularity + gamma * log_granularity**2
+    return 10.0 ** (exponent * log_effective)
+
+
+def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
+    """Return the G with the greatest leverage at any A with Â below 1, 2^(-β/2γ): inf if γ is not above 0.
+
+    Example:
+        >>> round(best_granularity(), 1)
+        11.3
+    """
+    return 2.0 ** (-coefficients.beta / (2 * coefficients.gamma)) if coefficients.gamma > 0 else math.inf
+
+
+def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
+    """Return the paper's compute-optimal split of a budget; the product of both is the budget to 0.1 per cent.
+
+    Raises:
+        ValueError: a budget is not finite or not above 0, or `model` is neither.
+    """
+    if model not in _SPLIT:
+        raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
+    flops = check_range("flops", flops, above=0.0)
+    factor, power, token_factor, token_power = _SPLIT[model]
+    return LeverageAllocation(factor * flops**power, token_factor * flops**token_power)
+
+
+def fit_leverage(
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    leverage: np.ndarray,
+    A_max: float = math.inf,
+) -> LeverageFit:
+    """Fit the law to measured leverages.
+
+    Args:
+        activation, tian_granularity, flops: [n], as for `leverage`.
+        leverage: [n], EL, above 0.
+        A_max: given, not fitted; at least 10 (our choice: a limit among the A of a table is another law).
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot tell
+            the coefficients apart (needed: two C, three G, three A).
+    """
+    columns = [np.atleast_1d(v) for v in (activation, tian_granularity, flops, leverage)]
+    names = ("activation", "tian_granularity", "flops", "leverage")
+    columns = [check_range(name, column, above=0.0) for name, column in zip(names, columns, strict=True)]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
+        shapes = [str(column.shape) for column in columns]
+        raise ValueError(f"{', '.join(names)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+    if not A_max >= 10:
+        raise ValueError(f"A_max is {A_max}; needed: at least 10")
+    need_rows(columns[0].size, 6, "leverage")
+    activation, tian_granularity, flops, leverage = columns
+    if np.unique(activation).size < 3 or not independent(_design(columns, _STARTS[1], A_max)):
+        raise ValueError(
+            "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
+        )
+    start, at_edge = _best_start(columns, A_max)
+    solution, _, objective = least_squares(_design(columns, start, A_max), np.log10(leverage))
+    coefficients = LeverageCoefficients(*(float(v) for v in solution), float(start), A_max)
+    covariance = np.full((5, 5), np.nan)
+    if at_edge == "interior":
+        inverse = np.linalg.pinv(_gradient(coefficients, *columns[:3]))
+        covariance = objective * leverage.size / (leverage.size - 5) * inverse @ inverse.T
+    return LeverageFit(coefficients, objective, math.sqrt(objective), at_edge, covariance, activation.size, CRITERION)
+
+
+def predict_interval(
+    fit: LeverageFit,
+    activation: np.ndarray,
+    tian_granularity: np.ndarray,
+    flops: np.ndarray,
+    level: float = 0.95,
+    observation: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high end of the interval of a predicted leverage, to first order in log10 EL.
+
+    Args:
+        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
+        level: between 0 and 1.
+        observation: True for one more measured leverage, False for the law.
+
+    Raises:
+        ValueError: as `leverage`, or the level is out of its range.
+    """
+    value = leverage(activation, tian_granularity, flops, fit.coefficients)
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
+    gradient = _gradient(fit.coefficients, *(column.ravel() for column in columns))
+    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)
+    if observation:
+        variance = variance + fit.objective * fit.rows / (fit.rows - 5)
+    factor = 10.0 ** (student_quantile(level, fit.rows - 5) * np.sqrt(variance))
+    return value / factor, value * factor
+
+
+def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
+    """Return the derivatives [n, 5] of log10 EL in (a, d, γ, β, ln A_start).
+
+    With x = A + s and s = (1/A_start - 1/A_max)⁻¹, so that 1/Â = 1/x + 1/A_max, ln Â changes by Â s²/(x² A_start) per
+    unit of ln A_start.
+    """
+    start, limit = coefficients[4:]
+    design = _design([activation, tian_granularity, flops, None], start, limit)
+    s = 1 / (1 / start - 1 / limit)
+    change = effective(activation, start, limit) * s**2 / ((activation + s) ** 2 * start)
+    exponent = _powers(tian_granularity, flops) @ np.array(coefficients[:4])
+    return np.concatenate([design, (exponent * change / math.log(10))[:, None]], axis=1)
+
+
+def _design(columns: list[np.ndarray], start: float, limit: float) -> np.ndarray:
+    """Return the columns [n, 4] in which log10 EL is linear at one A_start: log10 Â times (1, log C, log² G, log G)."""
+    activation, tian_granularity, flops, _ = columns
+    return _powers(tian_granularity, flops) * np.log10(effective(activation, start, limit))[:, None]
+
+
+def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
+    """Return (1, log10 C, (log2 G)², log2 G) in the order of the coefficients, [n, 4]."""
+    log_granularity = np.log2(tian_granularity)
+    return np.stack([np.ones_like(flops), np.log10(flops), log_granularity**2, log_granularity], axis=1)
+
+
+def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
+    """Return the A_start with the least squares: a scan over its range, then ever finer ones about the best."""
+    low, high = np.log10(_STARTS)
+    for _ in range(12):
+        scanned = np.linspace(low, high, _GRID)
+        best = int(np.argmin([_squares(columns, 10.0**t, limit) for t in scanned]))
+        low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, _GRID - 1)]
+    start = 10.0 ** scanned[best]
+    if start <= _STARTS[0] * 1.01:
+        return start, "A_start at its lower end"
+    return start, "A_start at its upper end" if start >= _STARTS[1] / 1.01 else "interior"
+
+
+def _squares(columns: list[np.ndarray], start: float, limit: float) -> float:
+    return least_squares(_design(columns, start, limit), np.log10(columns[3]))[2]

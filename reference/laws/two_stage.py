@@ -1,0 +1,209 @@
+"""Accuracy by way of a loss: the two-stage baselines that the direct law of accuracy is compared with.
+
+    stage 1    the loss from compute,            ln L = ln A - α ln C                            (`compute.py`, floor 0)
+               or from parameters and tokens,    L = A/N^α + B/D^β + E                           (Hoffmann's form)
+    stage 2    the accuracy from the loss,       Q = a L + b                                     "linear"
+               or                                Q = a / (1 + exp(-k (L - m))) + b               "logistic"
+
+Both stages are fitted to measured losses, and a prediction chains them: the accuracy at the loss that stage 1 predicts.
+After the baselines of Krajewski et al. 2025 (arXiv 2512.08894), where stage 1 is the power law of compute without a
+constant and the loss is a validation loss. The other stage 1, for runs of several ratios of tokens to parameters, is
+our addition, so that the ratio law of accuracy has a two-stage law to be compared with.
+
+Stage 2 is least squares of the accuracy itself, of every row: accuracies at the guess rate say where the curve is flat.
+The linear form is a line. In the logistic one a and b are linear once k and m are given, so that every start is a pair
+of these with the best a and b, followed by all four together (`_levenberg.py`).
+
+Soft: a, k and m of a logistic whose upper end no row has reached. Compare predictions.
+"""
+
+import itertools
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ._columns import least_squares
+from ._levenberg import power_terms, search
+from ._projection import check_range
+from .compute import fit_compute
+
+Link = Literal["linear", "logistic"]
+
+_STEEPNESS = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the starts, |k| times the standard deviation of the losses
+_PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the starts, quantiles of the losses
+_EXPONENTS = (0.1, 0.3, 0.6)  # of the starts of stage 1
+
+
+class LinearCoefficients(NamedTuple):
+    """Q = a L + b."""
+
+    a: float
+    b: float
+
+
+class LogisticCoefficients(NamedTuple):
+    """Q = a / (1 + exp(-k (L - m))) + b; k is below 0 where accuracy falls with the loss and a is above 0."""
+
+    a: float
+    k: float
+    m: float
+    b: float
+
+
+class LossCoefficients(NamedTuple):
+    """L = A/N^α + B/D^β + E; with one column, that of compute, B and E are 0 and β is NaN."""
+
+    A: float
+    alpha: float
+    B: float
+    beta: float
+    E: float
+
+
+class TwoStageFit(NamedTuple):
+    """Both stages."""
+
+    stage_1: LossCoefficients
+    stage_2: LinearCoefficients | LogisticCoefficients
+    rmsle: float  # of stage 1: root mean squared difference of log10 losses
+    rmse: float  # of stage 2: root mean squared difference of accuracies, at the measured losses
+    chained_rmse: float  # of both: at the predicted losses
+    rows: int
+
+
+def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic") -> TwoStageFit:
+    """Fit both stages to runs of one ratio of tokens to parameters.
+
+    Args:
+        flops: [n], C, above 0.
+        loss: [n], L, nats per token, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        link: the form of stage 2.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, an unknown link, or fewer rows than 5 (linear: 3).
+    """
+    line = fit_compute(flops, loss).coefficients
+    stage_1 = LossCoefficients(line.A, line.alpha, 0.0, math.nan, 0.0)
+    return _both(stage_1, (flops,), loss, accuracy, link)
+
+
+def fit_two_stage_ratio(
+    parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
+) -> TwoStageFit:
+    """Fit both stages to runs of several ratios; arguments as `fit_two_stage`, at least 6 rows."""
+    given = {"parameters": parameters, "tokens": tokens, "loss": loss}
+    columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
+        shapes = ", ".join(str(column.shape) for column in columns)
+        raise ValueError(
+            f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
+        )
+    if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
+        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
+    log_size, log_tokens, log_loss = (np.log(column) for column in columns)
+    centre = log_size.mean(), log_tokens.mean()
+    one, zero = np.ones_like(log_size), np.zeros_like(log_size)
+    terms = (
+        [one, centre[0] - log_size, zero, zero, zero],
+        [zero, zero, one, centre[1] - log_tokens, zero],
+        [zero, zero, zero, zero, one],
+    )
+    features = np.stack([np.stack(term, axis=1) for term in terms], axis=1)  # [n, 3, 5]
+    level = log_loss.mean()
+    starts = [
+        [level + math.log((1 - share) / 2), alpha, level + math.log((1 - share) / 2), beta, level + math.log(share)]
+        for alpha, beta, share in itertools.product(_EXPONENTS, _EXPONENTS, (0.1, 0.6))
+    ]
+    a, alpha, b, beta, e = search(power_terms(features), log_loss, np.array(starts)).parameters
+    values = math.exp(a + alpha * centre[0]), alpha, math.exp(b + beta * centre[1]), beta, math.exp(e)
+    return _both(LossCoefficients(*(float(v) for v in values)), (parameters, tokens), loss, accuracy, link)
+
+
+def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray:
+    """Return the loss that stage 1 predicts: from flops, or from parameters and tokens.
+
+    Raises:
+        ValueError: a column is missing, or an entry is not finite or not above 0.
+    """
+    needed = 1 if math.isnan(stage_1.beta) else 2
+    if len(columns) != needed:
+        raise ValueError(f"{len(columns)} columns are given; this stage 1 needs {needed}")
+    columns = [check_range("column", column, above=0.0) for column in columns]
+    loss = stage_1.A / columns[0] ** stage_1.alpha + stage_1.E
+    return loss if needed == 1 else loss + stage_1.B / columns[1] ** stage_1.beta
+
+
+def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.ndarray) -> np.ndarray:
+    """Return the accuracy that stage 2 predicts at a loss, as it is: a line may leave 0 to 1.
+
+    Example:
+        >>> float(predict_second(LogisticCoefficients(0.5, -2.0, 3.0, 0.25), 3.0))
+        0.5
+    """
+    loss = check_range("loss", loss, above=0.0)
+    if isinstance(stage_2, LinearCoefficients):
+        return stage_2.a * loss + stage_2.b
+    with np.errstate(over="ignore"):
+        return stage_2.a / (1 + np.exp(-stage_2.k * (loss - stage_2.m))) + stage_2.b
+
+
+def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
+    """Return the accuracy of both stages chained, from flops, or from parameters and tokens."""
+    return predict_second(fit.stage_2, predict_first(fit.stage_1, *columns))
+
+
+def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link) -> TwoStageFit:
+    """Fit stage 2 and say how well each stage does, and both together."""
+    columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
+    loss = np.atleast_1d(check_range("loss", loss, above=0.0))
+    accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
+    check_range("1 - accuracy", 1 - accuracy, least=0.0)
+    if accuracy.shape != loss.shape:
+        raise ValueError(f"loss and accuracy have shapes {loss.shape} and {accuracy.shape}; needed: the same length")
+    if link not in ("linear", "logistic"):
+        raise ValueError(f"link {link!r} is not known; allowed: linear, logistic")
+    least = 3 if link == "linear" else 5
+    if loss.size < least or np.ptp(loss) == 0:
+        raise ValueError(f"{loss.size} rows; the {link} stage needs at least {least}, with losses that differ")
+    stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy)
+    first = predict_first(stage_1, *columns)
+    return TwoStageFit(
+        stage_1,
+        stage_2,
+        _root_mean_square(np.log10(first / loss)),
+        _root_mean_square(predict_second(stage_2, loss) - accuracy),
+        _root_mean_square(predict_second(stage_2, first) - accuracy),
+        loss.size,
+    )
+
+
+def _line(loss: np.ndarray, accuracy: np.ndarray) -> LinearCoefficients:
+    (b, a), _, _ = least_squares(np.stack([np.ones_like(loss), loss], axis=1), accuracy)
+    return LinearCoefficients(float(a), float(b))
+
+
+def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
+    """Return the best logistic: from 25 pairs of k and m, each with the best a and b."""
+
+    def curve(k: float, m: float) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-k * (loss - m)))
+
+    def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        a, k, m, b = theta
+        part = curve(k, m)
+        slope = a * part * (1 - part)
+        return a * part + b, np.stack([part, slope * (loss - m), -slope * k, np.ones_like(loss)], axis=1)
+
+    starts = []
+    for steepness, place in itertools.product(_STEEPNESS, _PLACES):
+        k, m = -steepness / loss.std(), float(np.quantile(loss, place))
+        a, b = np.linalg.lstsq(np.stack([curve(k, m), np.ones_like(loss)], axis=1), accuracy, rcond=None)[0]
+        starts.append([a, k, m, b])
+    return LogisticCoefficients(*(float(v) for v in search(model, accuracy, np.array(starts)).parameters))
+
+
+def _root_mean_square(errors: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
