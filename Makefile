@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 # Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table
-# and of Huber's sum, intervals of tables that leave them open.
+# and of Huber's sum, intervals of tables that leave them open, the laws that add terms.
 VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
-  conformance/suite/test_laws_uncertainty.py
+  conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py
 
 .PHONY: help demo test test-values test-all tutorials tutorials-check bench lint clean
 .DELETE_ON_ERROR:

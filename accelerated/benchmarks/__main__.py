@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 SHORT = {
+    "additive_fit": ["--restarts", "5", "--repeats", "3"],
     "assignment": ["--sizes", "1024x16", "4096x64", "--repeats", "3"],
     "balanced": ["--size", "512x16", "--inputs", "random", "tied", "--repeats", "1"],
     "hash_loads": ["--sizes", "1024x16x1x1", "1024x16x4x1", "1024x4x4x2"],

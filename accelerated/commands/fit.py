@@ -323,8 +323,9 @@ def fit(
             one, and their runs numbered anew. One row stands for each evaluation of a run, with the columns hyper_id,
             step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
             and a loss in nats per token. `routelaws convert` makes one of your own log.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; or FILE.py:NAME, a law of your
-            own that the file registers.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; with the training tokens D,
+            hoffmann or kaplan (dense runs), joint (experts) or fine-grained (runs of one num_experts, chosen by
+            --rows); or FILE.py:NAME, a law of your own that the file registers.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;

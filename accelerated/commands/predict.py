@@ -300,13 +300,15 @@ def predict(
     Args:
         tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
             paper's authors released, and of it the rows clark.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; or FILE.py:NAME, a law of your
-            own that the file registers.
+        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; with the training tokens D,
+            hoffmann or kaplan (dense runs), joint (experts) or fine-grained (runs of one num_experts, chosen by
+            --rows); or FILE.py:NAME, a law of your own that the file registers.
         n: N, dense parameters.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
-        at: Other columns of a law that was registered, each as NAME=VALUE.
+        at: Other columns of a law, each as NAME=VALUE: tokens, granularity, total_parameters, active_parameters (with
+            embedding and unembedding), or those of a law that was registered.
         router: One router_type alone; all of the table if not given.
         loss: Column of the loss.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or

@@ -48,17 +48,18 @@ class Shorter(NamedTuple):
     commonest: int  # last step of most others
 
 
-def differences(frame, compute: bool = False) -> list[Difference]:
+def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> list[Difference]:
     """Return what the rows of one fit differ in beside what the law knows of.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
         compute: the law is one in compute and parameters per FLOP, which every k, routing frequency and granularity
             enters.
+        known: the columns of the law; those that are tokens, or one of ROUTED, are no difference to it.
     """
-    found = [_tokens(frame)] + [_values(frame, name) for name in COMMON]
+    found = [None if "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
     if not compute:
-        found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED]
+        found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED if name not in known]
     unknown = [name for name in frame.columns if name not in (*RELEASED_COLUMNS, *OWN_COLUMNS) and not range_of(name)]
     return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
 

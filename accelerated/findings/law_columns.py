@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..accounting import TABLE_VOCAB_SIZE
 from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.table import RouterRows
+from .alike import training_tokens
 
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
@@ -29,11 +31,11 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
 def _read(frame, name: str, law: Law) -> np.ndarray:
     """Return a column of a law, [n]."""
     source = COLUMNS.get(name, name)
-    if isinstance(source, Callable):
-        return source(frame)
-    if source not in frame:
+    followed = isinstance(source, Callable)
+    values, source = (source(frame), name) if followed else (None, source)
+    if source not in frame and not (followed and np.isfinite(values).all()):
         raise ValueError(f"column {source} is not in the table; the law {law.name} needs it")
-    values = _numbers(frame, source)
+    values = values if followed else _numbers(frame, source)
     blank = int(np.isnan(values).sum())
     if blank:
         raise ValueError(f"column {source} is blank in {blank} of {len(values)} rows; the law {law.name} needs it")
@@ -68,6 +70,16 @@ def _sparsity(frame) -> np.ndarray:
     return 1 - k / _numbers(frame, "num_experts")
 
 
+def _active(frame) -> np.ndarray:
+    """Return N with the embedding and the unembedding, V d each, as the joint law counts it."""
+    vocabulary = np.full(len(frame), float(TABLE_VOCAB_SIZE))
+    if "vocab_size" in frame:
+        vocabulary = frame["vocab_size"].fillna(TABLE_VOCAB_SIZE).to_numpy(dtype=np.float64)
+    if "d_model" not in frame:
+        raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
+    return _numbers(frame, "dense_parameter_count") + 2 * vocabulary * _numbers(frame, "d_model")
+
+
 def _granularity(frame) -> np.ndarray:
     """Return G, 1 where the table does not say."""
     if "granularity" not in frame:
@@ -79,6 +91,8 @@ COLUMNS: dict[str, str | Callable] = {
     "flops": lambda frame: TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step"),
     "sparsity": _sparsity,
     "dense_parameters": "dense_parameter_count",
+    "active_parameters": _active,
+    "tokens": training_tokens,
     "total_parameters": "total_parameter_count",
     "granularity": _granularity,
     "teraflops": lambda frame: _compute(frame).teraflops,

@@ -105,8 +105,8 @@ def fit_law(
         held_out_size,
         is_determined(steepness),
         misfit_of(selection, law, columns, loss, fit, held_out_size, huber),
-        differences(selection.frame, law.axes == "compute"),
-        shorter_runs(selection.frame),
+        differences(selection.frame, law.axes == "compute", law.columns),
+        [] if "tokens" in law.columns else shorter_runs(selection.frame),
         None if huber is None else law.fit(*columns, loss),
     )
 

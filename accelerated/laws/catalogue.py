@@ -17,10 +17,14 @@ from . import (
     bounded_intervals,
     compute,
     dense,
+    fine_grained,
     fitting,
+    hoffmann,
+    joint,
     linear_intervals,
     log_linear,
     routed,
+    smooth_intervals,
     sparsity,
     utilisation,
 )
@@ -339,9 +343,104 @@ _SPARSITY = Law(
     own_prediction=sparsity.sparsity_prediction,
 )
 
+_TERMS = ("a", "b", "c")
+_FLOOR = Parameter("c", "nats", "the floor: what no size and no data take away")
+_POWER_OF_TOKENS = (
+    Parameter("b", "nats", "what the tokens leave, at D = 1"),
+    Parameter("beta", "1", "power of the tokens D"),
+)
+
+_KAPLAN = Law(
+    name="kaplan",
+    formula="L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D",
+    parameters=(
+        Parameter("alpha_N", "1", "fall of log10 L per tenfold N, with endless data"),
+        Parameter("N_c", "parameters", "size at which the loss would be 1 nat, with endless data"),
+        Parameter("alpha_D", "1", "fall of log10 L per tenfold D, of an endless model"),
+        Parameter("D_c", "tokens", "tokens at which the loss of an endless model would be 1 nat"),
+    ),
+    columns=("dense_parameters", "tokens"),
+    fit=partial(smooth_intervals.fit_in_log10, hoffmann.fit_kaplan),
+    predict=lambda fit, *columns: hoffmann.predict_kaplan(*columns, fit.coefficients),
+    axes="dense",
+    takes_huber=True,
+    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.kaplan_intervals, ("N_c", "D_c")),
+    own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.kaplan_intervals),
+)
+
+_HOFFMANN = Law(
+    name="hoffmann",
+    formula="L = a/N^alpha + b/D^beta + c",
+    parameters=(
+        Parameter("a", "nats", "what the size leaves, at N = 1"),
+        Parameter("alpha", "1", "power of the size N"),
+        *_POWER_OF_TOKENS,
+        _FLOOR,
+    ),
+    columns=("dense_parameters", "tokens"),
+    fit=partial(smooth_intervals.fit_in_log10, hoffmann.fit_hoffmann),
+    predict=lambda fit, *columns: hoffmann.predict_hoffmann(*columns, fit.coefficients),
+    axes="dense",
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _TERMS),
+    own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
+)
+
+_FINE_GRAINED = Law(
+    name="fine-grained",
+    formula="L = c + (g/G^gamma + a)/N^alpha + b/D^beta, at one expansion E",
+    parameters=(
+        Parameter("a", "nats", "what the size leaves at N = 1, of a G without end"),
+        Parameter("alpha", "1", "power of the size N, experts counted"),
+        *_POWER_OF_TOKENS,
+        Parameter("g", "nats", "what G = 1 adds to a"),
+        Parameter("gamma", "1", "power of the granularity G"),
+        _FLOOR,
+    ),
+    columns=("total_parameters", "tokens", "granularity"),
+    fit=partial(smooth_intervals.fit_in_log10, fine_grained.fit_fine_grained),
+    predict=lambda fit, *columns: fine_grained.predict_fine_grained(*columns, fit.coefficients),
+    axes="every",
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_TERMS, "g")),
+    own_prediction=partial(smooth_intervals.smooth_prediction, fine_grained.fine_grained_intervals),
+)
+
+_JOINT = Law(
+    name="joint",
+    formula="L = a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê) + c, "
+    "1/Ê = 1/(E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max",
+    parameters=(
+        Parameter("a", "nats", "what the size leaves, at N = 1 and Ê = 1"),
+        Parameter("alpha", "1", "power of the active size N at Ê = 1, below 0"),
+        Parameter("delta", "1", "power of Ê in the term of N, at N = 1"),
+        Parameter("gamma", "1", "change of the power of N per unit of ln Ê"),
+        Parameter("b", "nats", "what the tokens leave, at D = 1 and Ê = 1"),
+        Parameter("beta", "1", "power of the tokens D at Ê = 1, below 0"),
+        Parameter("omega", "1", "power of Ê in the term of D, at D = 1"),
+        Parameter("zeta", "1", "change of the power of D per unit of ln Ê"),
+        Parameter("E_start", "experts", "effective experts Ê of a dense model, above 0"),
+        Parameter("E_max", "experts", "limit of the effective experts Ê; may be infinite"),
+        _FLOOR,
+    ),
+    columns=("active_parameters", "tokens", "num_experts"),
+    fit=partial(smooth_intervals.fit_in_log10, joint.fit_joint),
+    predict=lambda fit, *columns: joint.predict_joint(*columns, fit.coefficients),
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_TERMS, "E_start", "E_max")),
+    own_prediction=partial(smooth_intervals.smooth_prediction, joint.joint_intervals),
+)
+
 LAWS: dict[str, Law] = {
-    law.name: law for law in (_DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION, _COMPUTE, _SPARSITY)
-}
+    law.name: law
+    for law in (
+        _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
+        _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+    )
+}  # fmt: skip
 """The laws by name: those of the paper from the simplest to the most general, then the later ones."""
 
 SHORT_CUTS: dict[str, Callable] = {

@@ -5,12 +5,15 @@ folder that ROUTELAWS_DATA names, or else `routelaws/data` in the user's cache f
 used without a network, if it is the right one. Where a repository holds many small files the table is made of these.
 """
 
+import csv
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
@@ -47,9 +50,30 @@ TABLES = {
         "MIT",
         downstream_tasks,
     ),
+    "svg_extracted_data.csv": Released(
+        "https://raw.githubusercontent.com/epoch-research/analyzing-chinchilla/"
+        "92258837425e1b5f2851d624287f0120583a3d0e/data/svg_extracted_data.csv",
+        "193478df4e90f040016431996c45682659306840ecdadf83cfb9cd5ca0aa1b30",
+        "none is stated: to be read, not passed on",
+    ),
 }
 """The tables that can be fetched, by the name of their file: 5,799 evaluations of the 223 runs of Clark et al.; losses
-and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
+and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies; 245 dense runs of Hoffmann et al.,
+read from a figure by Besiroglu et al. (`hoffmann_points`)."""
+
+POINTS = "svg_extracted_data.csv"
+TIDY_POINTS = "chinchilla_points.csv", "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281"
+"""The three columns of POINTS that are used, under names without spaces: a file that is taken in its place."""
+
+COLUMNS_OF_POINTS = (("params", "Model Size"), ("training_flops", "Training FLOP"), ("loss", "loss"))
+
+
+class Points(NamedTuple):
+    """Dense runs as points of a law in N and D, the largest losses last."""
+
+    dense_parameters: np.ndarray  # [n] N, embeddings counted
+    tokens: np.ndarray  # [n] D = FLOPs / 6N
+    loss: np.ndarray  # [n] nats per token
 
 
 def released_table(name: str = "curves.csv.gz") -> Path:
@@ -76,6 +100,30 @@ def released_table(name: str = "curves.csv.gz") -> Path:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; ROUTELAWS_DATA can name another folder") from None
     return path
+
+
+def hoffmann_points(leave_out: int = 5) -> Points:
+    """Return the runs of Hoffmann et al. that Besiroglu et al. read from a figure.
+
+    Args:
+        leave_out: so many of the largest losses are left out, 5 in the fit of Besiroglu et al.
+
+    Raises:
+        InputError: as `released_table`, or the file lacks a column.
+    """
+    path = data_folder() / TIDY_POINTS[0]
+    if path.exists():
+        _check_content(path, TIDY_POINTS[1])
+    else:
+        path = released_table(POINTS)
+    with open(path, newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    names = [ours if ours in rows[0] else theirs for ours, theirs in COLUMNS_OF_POINTS]
+    if missing := [name for name in names if name not in rows[0]]:
+        raise InputError(f"{path}: column {missing[0]} is missing; needed: {', '.join(names)}")
+    values = np.array([[float(row[name]) for name in names] for row in rows if all(row[name] for name in names)])
+    size, flops, loss = values[np.argsort(values[:, 2], kind="stable")[: len(values) - leave_out]].T
+    return Points(size, flops / (6 * size), loss)
 
 
 def data_folder() -> Path:

@@ -19,6 +19,13 @@ NAMES = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed
 LATER = ("compute", "sparsity")
 """Laws that are not of log10 L by its mean square, and so are judged by tests of their own."""
 
+ADDITIVE = {
+    "kaplan": ("dense_parameters", "tokens"),
+    "hoffmann": ("dense_parameters", "tokens"),
+    "fine-grained": ("total_parameters", "tokens", "granularity"),
+    "joint": ("active_parameters", "tokens", "num_experts"),
+}
+"""The laws of the sum of terms, and their columns; `test_laws_additive.py` goes over these."""
 ROUTED = ("dense_parameters", "num_experts")
 COLUMNS = dict(zip(NAMES, [("dense_parameters",), *[ROUTED] * 4, ("teraflops", "utilisation")], strict=True))
 SEARCHED = {"routed-bounded": {"E_start", "E_max"}, "routed-utilisation": {"B_start", "B_max"}}
@@ -41,7 +48,7 @@ def loss_of(seed: int) -> np.ndarray:
 
 def test_the_twins_have_the_same_laws(backend):
     ours = backend.laws.catalogue.LAWS
-    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER)
+    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE)
     for name, law in ours.items():
         assert tuple(map(tuple, law.parameters)) == tuple(map(tuple, reference.LAWS[name].parameters))
         for field, theirs in reference.LAWS[name]._asdict().items():
@@ -49,7 +56,7 @@ def test_the_twins_have_the_same_laws(backend):
                 assert callable(getattr(law, field)), f"{name}: {field}"
             elif field != "parameters":
                 assert getattr(law, field) == theirs, f"{name}: {field}"
-        assert law.name == name and law.columns == COLUMNS.get(name, law.columns)
+        assert law.name == name and law.columns == (COLUMNS | ADDITIVE).get(name, law.columns)
     assert backend.laws.utilisation.FLOOR == importlib.import_module("routelaws.reference.laws.utilisation").FLOOR
 
 

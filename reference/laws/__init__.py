@@ -6,6 +6,15 @@ A name that stands in one file alone is found here too: `from routelaws.referenc
 from .._lazy import lazy
 
 _NAMES = {
+    "additive": (
+        "AdditiveFit",
+        "AdditiveInterval",
+        "AdditiveLaw",
+        "Published",
+        "additive_intervals",
+        "fit_additive",
+        "predict_additive",
+    ),
     "bounded_intervals": (
         "routed_by_size",
         "routed_dense_equivalent",
@@ -66,6 +75,15 @@ _NAMES = {
         "fit_ceiling",
         "fit_ratio",
     ),
+    "fine_grained": (
+        "FineGrainedCoefficients",
+        "fine_grained_active",
+        "fine_grained_flops",
+        "fine_grained_intervals",
+        "fine_grained_parameters",
+        "fit_fine_grained",
+        "predict_fine_grained",
+    ),
     "fitting": (
         "LossCurve",
         "RoutedFit",
@@ -80,6 +98,17 @@ _NAMES = {
         "leave_one_group_out",
         "leave_one_out",
     ),
+    "hoffmann": (
+        "HoffmannCoefficients",
+        "KaplanCoefficients",
+        "fit_hoffmann",
+        "fit_kaplan",
+        "hoffmann_intervals",
+        "kaplan_intervals",
+        "predict_hoffmann",
+        "predict_kaplan",
+        "published_starts",
+    ),
     "intervals": (
         "Predicted",
         "Range",
@@ -87,6 +116,17 @@ _NAMES = {
         "jackknife_intervals",
         "jackknife_prediction",
         "range_of",
+    ),
+    "joint": (
+        "AtExperts",
+        "JointCoefficients",
+        "at_experts",
+        "fit_joint",
+        "joint_active",
+        "joint_cache",
+        "joint_intervals",
+        "joint_total",
+        "predict_joint",
     ),
     "leverage": (
         "LeverageAllocation",
@@ -118,6 +158,19 @@ _NAMES = {
         "fit_per_size",
         "fit_separable",
     ),
+    "planning": (
+        "Budget",
+        "FineGrainedOptimum",
+        "HoffmannOptimum",
+        "JointOptimum",
+        "check_budget",
+        "fine_grained_for_active",
+        "fine_grained_optimum",
+        "hoffmann_optimum",
+        "joint_optima",
+        "joint_optimum",
+        "printed_joint_optimum",
+    ),
     "resampling": (
         "Bootstrap",
         "Jackknife",
@@ -129,6 +182,12 @@ _NAMES = {
     "routed": (
         "RoutedCoefficients",
         "effective_experts",
+    ),
+    "smooth_intervals": (
+        "fit_in_log10",
+        "smooth_prediction",
+        "smooth_ranges",
+        "words",
     ),
     "sparsity": (
         "SparsityCoefficients",

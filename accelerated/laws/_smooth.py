@@ -1,0 +1,110 @@
+"""See `_smooth.py` of the reference: the table that these laws want, and the report of a fit.
+
+Private to the fast twin. JAX is imported with the first fit.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ._columns import INDEPENDENT, check_columns, check_range
+from .uncertainty import student_quantile
+
+
+def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
+    """See reference."""
+    *values, loss = check_columns(**columns, loss=loss)
+    if loss.size <= coefficients:
+        raise ValueError(
+            f"{loss.size} rows; the {name} law has {coefficients} coefficients and needs at least "
+            f"{coefficients + 1} rows"
+        )
+    for column, value in zip(columns, values, strict=True):
+        if (count := np.unique(value).size) < 3:
+            raise ValueError(
+                f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
+                "change"
+            )
+    logs = np.log(np.stack(values, axis=1))
+    unit = logs - logs.mean(axis=0)
+    if np.linalg.svd(unit / np.linalg.norm(unit, axis=0), compute_uv=False)[-1] <= INDEPENDENT:
+        raise ValueError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
+    return tuple(values), loss
+
+
+def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
+    """Return the columns [m] of points, checked."""
+    checked = [np.atleast_1d(check_range(name, values, above=0.0)) for name, values in zip(names, at, strict=True)]
+    return tuple(np.broadcast_arrays(*checked))
+
+
+def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
+    """Return what is reported about the best of all starts: the fields of `additive.AdditiveFit`, in their order."""
+    from . import _descent
+
+    problem = _descent.problem_of(form, columns, loss, huber)
+    found = _descent.best_of(problem, _begin(form, problem, starts))
+    residual, turn = _descent.look(problem, found.theta)
+    away = np.abs(turn).max(axis=0) < _descent.GONE
+    values = np.where(away, form.limits, _descent.coefficients(form, found.theta, problem.centres)[0])
+    status = "interior"
+    if away.any():
+        status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
+    if not _descent.ended(problem, residual, turn, found.value):
+        status = "the search did not end"
+    criterion = "half the sum of squared differences of ln losses"
+    if huber is not None:
+        criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
+    rmsle = math.sqrt(float(residual @ residual) / residual.size) / math.log(10)
+    covariance = _descent.covariance(problem, found.theta)
+    return (
+        kind(*values.tolist()), found.value, rmsle, status, covariance, residual.size, criterion, found.starts,
+        found.reached,
+    )  # fmt: skip
+
+
+def intervals(form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points."""
+    from . import _descent
+
+    problem = _descent.problem_of(form, columns, loss, huber)
+    quantile = student_quantile(level, problem.rows - len(form.names))
+    theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
+    logs = None if points is None else form.logs(points)
+    found = _descent.profile(problem, theta, logs, quantile)
+    names = form.names if points is None else ["prediction"] * len(found)
+    positive = np.array(form.positive if points is None else [True] * len(found))
+    with np.errstate(over="ignore"):
+        found = np.where(positive[:, None], np.exp(found), found)
+    if points is None:
+        found[away, 0] = np.array(form.limits)[away]
+    found = found.tolist()
+    return [(name, *ends, level) for name, ends in zip(names, found, strict=True)]
+
+
+def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
+    """See reference."""
+    if starts is None:
+        rows = problem.rows
+        return form.starts(problem.logs[:rows], problem.centres, problem.log_loss[:rows])
+    starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
+    if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
+        raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
+    if np.any(starts[:, np.array(form.positive)] <= 0):
+        positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
+        raise ValueError(f"starts: {positive} have to be above 0")
+    return np.array([form.internal(start, problem.centres) for start in starts])
+
+
+def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
+    """See reference."""
+    level, others = float(np.mean(log_loss)), terms - floor
+    parts = np.array([[0.5, 0.5], [0.2, 0.8], [0.8, 0.2]] if others == 2 else [[1 / others] * others])
+    if not floor:
+        return list(np.log(parts) + level)
+    rests = np.array([0.0, 0.2, 0.5, 0.8])
+    with np.errstate(divide="ignore"):
+        floors = np.where(rests > 0, np.log(rests) + level, -700.0)  # ABSENT of `_descent.py`
+    shared = np.log(parts[:, None] * (1 - rests)[:, None]) + level
+    return list(np.concatenate([shared, np.tile(floors[:, None], (len(parts), 1, 1))], axis=2).reshape(-1, terms))

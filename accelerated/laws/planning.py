@@ -1,0 +1,230 @@
+"""See `routelaws.reference.laws.planning`.
+
+What differs here: closed forms where there are any. Hoffmann's optimum is one, and so is that of the joint law under
+FLOPs alone; memory then cuts the width off, since the loss falls up to the optimum. With inference tokens, and for
+fine-grained experts, SciPy's bounded search finds the width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from . import fine_grained, hoffmann, joint
+from ._columns import check_range
+from .fine_grained import FineGrainedCoefficients
+from .hoffmann import HoffmannCoefficients
+from .joint import VOCABULARY, JointCoefficients
+
+GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+EXPERT_COUNTS = (1, 2, 4, 8, 16, 32)
+
+LEAST_WIDTH = 64.0
+
+
+class HoffmannOptimum(NamedTuple):
+    """See reference."""
+
+    parameters: float
+    tokens: float
+    flops: float
+    loss: float
+
+
+class FineGrainedOptimum(NamedTuple):
+    """See reference."""
+
+    d_model: float
+    total_parameters: float
+    active_parameters: float
+    tokens: float
+    granularity: float
+    flops: float
+    loss: float
+
+
+class Budget(NamedTuple):
+    """See reference."""
+
+    flops: float
+    memory: float = math.inf
+    cached_tokens: float = 0.0
+    inference_tokens: float = 0.0
+    bytes_per_number: float = 2.0
+
+
+class JointOptimum(NamedTuple):
+    """See reference."""
+
+    num_experts: float
+    d_model: float
+    active_parameters: float
+    total_parameters: float
+    tokens: float
+    memory: float
+    loss: float
+
+
+def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
+    """See reference. N = (αa/(βb))^(1/(α+β)) (FLOPs/6)^(β/(α+β)), where the derivative of the loss is 0."""
+    flops = float(check_range("flops", flops, above=6.0))
+    for name in ("a", "alpha", "b", "beta"):
+        check_range(name, getattr(coefficients, name), above=0.0)
+    a, alpha, b, beta, _ = coefficients
+    log_size = (math.log(alpha * a) - math.log(beta * b) + beta * math.log(flops / 6)) / (alpha + beta)
+    size = math.exp(min(max(log_size, 0.0), math.log(flops / 6)))
+    tokens = flops / (6 * size)
+    return HoffmannOptimum(size, tokens, flops, float(hoffmann.predict_hoffmann(size, tokens, coefficients)))
+
+
+def fine_grained_optimum(
+    flops: float,
+    expansion: float,
+    coefficients: FineGrainedCoefficients,
+    granularities: Sequence[float] = GRANULARITIES,
+) -> FineGrainedOptimum:
+    """See reference."""
+    flops = float(check_range("flops", flops, above=0.0))
+    least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
+    if flops < least:
+        raise ValueError(
+            f"flops is {flops:g}; one token of a model of width {LEAST_WIDTH:g} takes {least:g} in training"
+        )
+    a, alpha, b, beta, g, gamma, c = coefficients
+    N_0 = float(fine_grained.fine_grained_parameters(1.0, expansion))
+    F_0 = 12 * fine_grained.FLOPS_PER_PARAMETER / fine_grained.WIDTH_PER_BLOCK  # of d³
+    found = []
+    for granularity in granularities:
+        router = fine_grained.ROUTER_FLOPS * expansion * granularity / fine_grained.WIDTH_PER_BLOCK
+        first = (g * granularity**-gamma + a) * N_0**-alpha
+
+        def loss(t: float, router: float = router, first: float = first) -> float:
+            log_tokens = math.log(flops) - 2 * t - math.log(F_0 * math.exp(t) + router)
+            return first * math.exp(-3 * alpha * t) + b * math.exp(-beta * log_tokens) + c
+
+        t = _lowest(loss, math.log(LEAST_WIDTH), max(math.log(flops) / 3, math.log(LEAST_WIDTH)))
+        found.append((loss(t), t, granularity))
+    least_loss, t, granularity = min(found)
+    d = math.exp(t)
+    tokens = flops / float(fine_grained.fine_grained_flops(d, expansion, granularity))
+    size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
+    return FineGrainedOptimum(d, float(size), float(active), tokens, granularity, flops, least_loss)
+
+
+def fine_grained_for_active(
+    active_parameters: float,
+    expansion: float,
+    coefficients: FineGrainedCoefficients,
+    granularities: Sequence[float] = GRANULARITIES,
+) -> FineGrainedOptimum:
+    """See reference."""
+    active = float(check_range("active_parameters", active_parameters, above=0.0))
+    low, high = math.log(1e9), math.log(1e35)
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        found = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
+        low, high = (middle, high) if found.active_parameters < active else (low, middle)
+    return fine_grained_optimum(math.exp(high), expansion, coefficients, granularities)
+
+
+def joint_optimum(
+    budget: Budget, num_experts: float, coefficients: JointCoefficients, vocab_size: int = VOCABULARY
+) -> JointOptimum:
+    """See reference."""
+    check_budget(budget)
+    m, mu, n, nu, c = joint.at_experts(num_experts, coefficients)
+    if not (mu < 0 and nu < 0):
+        raise ValueError(
+            f"at {num_experts:g} experts the powers of N and D are {mu:.4g} and {nu:.4g}; needed: both below 0"
+        )
+
+    def active(d: float) -> float:
+        return float(joint.joint_active(d, vocab_size))
+
+    def memory(d: float) -> float:
+        numbers = float(joint.joint_total(d, num_experts, vocab_size)) + float(
+            joint.joint_cache(d, budget.cached_tokens)
+        )
+        return budget.bytes_per_number * numbers
+
+    most = budget.flops / (6 + 2 * budget.inference_tokens)  # parameters, at one token
+    if active(LEAST_WIDTH) > most or memory(LEAST_WIDTH) > budget.memory:
+        raise ValueError(
+            f"no model of {num_experts:g} experts fits: one of width {LEAST_WIDTH:g} is too much for the FLOPs or the "
+            "memory of the budget"
+        )
+    widest = _width(active, most)
+    if math.isfinite(budget.memory):
+        widest = min(widest, _width(memory, budget.memory))
+    if budget.inference_tokens == 0:
+        log_size = (nu * math.log(budget.flops / 6) - math.log(mu * m / (nu * n))) / (mu + nu)
+        d = min(max(_width(active, math.exp(log_size)), LEAST_WIDTH), widest)
+    else:
+
+        def loss(t: float) -> float:
+            size = active(math.exp(t))
+            tokens = (budget.flops / size - 2 * budget.inference_tokens) / 6
+            return m * size**mu + n * max(tokens, 1.0) ** nu + c
+
+        d = math.exp(_lowest(loss, math.log(LEAST_WIDTH), math.log(widest)))
+    size, tokens = active(d), (budget.flops / active(d) - 2 * budget.inference_tokens) / 6
+    total = float(joint.joint_total(d, num_experts, vocab_size))
+    return JointOptimum(num_experts, d, size, total, tokens, memory(d), m * size**mu + n * tokens**nu + c)
+
+
+def joint_optima(
+    budget: Budget,
+    coefficients: JointCoefficients,
+    expert_counts: Sequence[float] = EXPERT_COUNTS,
+    vocab_size: int = VOCABULARY,
+) -> list[JointOptimum]:
+    """See reference."""
+    found, complaint = [], None
+    for count in expert_counts:
+        try:
+            found.append(joint_optimum(budget, count, coefficients, vocab_size))
+        except ValueError as error:
+            complaint = error
+    if not found:
+        raise complaint or ValueError("expert_counts is empty; needed: at least one")
+    return sorted(found, key=lambda best: best.loss)
+
+
+def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:
+    """See reference."""
+    m, mu, n, nu, _ = joint.at_experts(num_experts, coefficients)
+    log_printed, log = math.log(mu * m / (nu * n)) / (mu + nu), math.log(flops / 6)
+    return math.exp(log_printed + nu / (mu + nu) * log), math.exp(mu / (mu + nu) * log - log_printed)
+
+
+def check_budget(budget: Budget) -> Budget:
+    """See reference."""
+    check_range("flops", budget.flops, above=0.0)
+    check_range("bytes_per_number", budget.bytes_per_number, above=0.0)
+    for name in ("cached_tokens", "inference_tokens"):
+        check_range(name, getattr(budget, name), least=0.0)
+    if not budget.memory > 0:
+        raise ValueError(f"memory is {budget.memory}; needed: a number of bytes above 0, or inf")
+    return budget
+
+
+def _lowest(function: Callable, low: float, high: float) -> float:
+    """Return where a function with one low point has it, between `low` and `high`; an end where it is there."""
+    from scipy.optimize import minimize_scalar
+
+    if not low < high:
+        return low
+    found = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    return min((found.fun, found.x), (function(low), low), (function(high), high))[1]
+
+
+def _width(amount: Callable, limit: float) -> float:
+    """Return the width at which an amount that grows with it reaches a limit; 1 if it is above the limit there."""
+    from scipy.optimize import brentq
+
+    if amount(1.0) >= limit:
+        return 1.0
+    high = 2.0
+    while amount(high) < limit:
+        high *= 2
+    return float(brentq(lambda d: amount(d) / limit - 1, high / 2, high, xtol=1e-12, rtol=1e-14))

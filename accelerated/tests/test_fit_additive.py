@@ -1,0 +1,140 @@
+"""`fit` and `predict` with the laws of the sum of terms: columns read from a results table, numbers with a meaning."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from routelaws.accelerated.benchmarks import additive_fit
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands.fit import fit_table
+from routelaws.accelerated.findings.law_columns import law_columns
+from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
+from routelaws.accelerated.tables.table import RouterRows
+
+LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
+NOISE = 2e-3
+
+
+def dense_runs() -> list[dict]:
+    """Return a row for each of 25 dense runs, five sizes with five numbers of tokens each; a routed one besides."""
+    random, rows = np.random.default_rng(4), []
+    for size in (3e7, 1e8, 3e8, 1e9, 3e9):
+        for tokens in (1e9, 4e9, 1.6e10, 6.4e10, 2.56e11):
+            loss = float(predict_hoffmann(size, tokens, LAW)) * math.exp(random.normal(0, NOISE))
+            rows.append(
+                {
+                    "hyper_id": len(rows), "step": int(tokens / 2**19), "router_type": "Dense", "num_experts": 1,
+                    "dense_parameter_count": int(size), "tokens": int(tokens), "k": 1, "seed": 1,
+                    "loss_validation": loss,
+                }
+            )  # fmt: skip
+    return [*rows, rows[0] | {"hyper_id": 99, "router_type": "Hash", "num_experts": 8}]
+
+
+@pytest.fixture
+def table(tmp_path):
+    text = io.StringIO()
+    rows = dense_runs()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    path = tmp_path / "runs.csv"
+    path.write_text(text.getvalue())
+    return path
+
+
+def columns_of(law: str, **columns) -> list[list[float]]:
+    frame = pd.DataFrame(columns | {"loss_validation": [3.0] * len(columns["step"])})
+    found, _ = law_columns(RouterRows("Hash", frame, []), LAWS[law], "loss_validation")
+    return [column.tolist() for column in found]
+
+
+def test_tokens_are_those_of_the_table_or_steps_of_its_batches():
+    size = {"step": [10, 20], "dense_parameter_count": [1e8, 1e8]}
+    own = {"batch_size": [4, 8], "sequence_length": [100, 100]}
+    assert columns_of("hoffmann", **size, **own) == [[1e8, 1e8], [4000, 16000]]
+    assert columns_of("hoffmann", **size, **own, tokens=[777, np.nan])[1] == [777, 16000]
+    with pytest.raises(ValueError, match="column tokens is not in the table; the law hoffmann needs it"):
+        columns_of("hoffmann", **size)
+    with pytest.raises(ValueError, match="column tokens is blank in 1 of 2 rows"):
+        columns_of("hoffmann", **size, tokens=[777, np.nan])
+
+
+def test_active_parameters_count_both_embeddings():
+    base = {"step": [1, 1], "dense_parameter_count": [1e8, 2e8], "num_experts": [1, 8], "tokens": [1e9, 1e9]}
+    assert columns_of("joint", **base, d_model=[512, 512])[0] == [1e8 + 2 * 32_000 * 512, 2e8 + 2 * 32_000 * 512]
+    assert columns_of("joint", **base, d_model=[512, 512], vocab_size=[1000, 1000])[0][1] == 2e8 + 2 * 1000 * 512
+    with pytest.raises(ValueError, match="column d_model is not in the table"):
+        columns_of("joint", **base)
+
+
+def test_fine_grained_experts_take_the_total_and_the_granularity():
+    found = columns_of(
+        "fine-grained", step=[1, 1], total_parameter_count=[5e9, 6e9], tokens=[1e9, 2e9], granularity=[np.nan, 4]
+    )
+    assert found == [[5e9, 6e9], [1e9, 2e9], [1, 4]]
+
+
+@pytest.mark.slow
+def test_fit_finds_the_law_and_predict_its_loss(table, capsys):
+    """The record and the JSON of every law: coefficients near those that made the table, with intervals around them."""
+    main(["fit", str(table), "--law", "hoffmann", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    [fit] = said["fits"]
+    assert (said["law"], fit["router"], fit["rows"], fit["status"]) == ("hoffmann", "Dense", 25, "interior")
+    assert fit["criterion"] == "mean squared difference of log10 losses"
+    for name in ("alpha", "beta", "c"):
+        ends = fit["intervals"][name]
+        assert ends["low"] < fit["coefficients"][name] < ends["high"]
+        assert ends["low"] < getattr(LAW, name) < ends["high"]
+    assert 0.5 < fit["rmsle"] * math.log(10) / NOISE < 1.5 and fit["leave_one_out_rmsle"] > fit["rmsle"]
+    assert not any("tokens" in warning for warning in fit["warnings"])  # the law knows of them
+    assert fit == fit_table(table, "hoffmann")["fits"][0]
+    main(["predict", str(table), "--law", "hoffmann", "--n", "6e8", "--at", "tokens=3e10", "--json"])
+    [found] = json.loads(capsys.readouterr().out)["predictions"]
+    wanted = float(predict_hoffmann(6e8, 3e10, LAW))
+    (low, high), (least, most) = found["law_interval"], found["run_interval"]
+    assert least < low < found["loss"] < high < most and low < wanted < high
+    assert not any("extrapolation" in warning for warning in found["warnings"])
+
+
+@pytest.mark.slow
+def test_huber_is_in_log10_units(table, capsys):
+    main(["fit", str(table), "--law", "hoffmann", "--huber", "4.3e-4", "--json"])
+    [fit] = json.loads(capsys.readouterr().out)["fits"]
+    assert fit["criterion"] == "sum of Huber terms of log10 losses, delta = 0.00043"
+    assert fit["least_squares"].keys() == fit["coefficients"].keys() == set(LAW._fields)
+
+
+@pytest.mark.slow
+def test_a_law_with_a_floor_is_not_said_to_have_none(table, capsys):
+    from routelaws.accelerated.report.cautions import NO_FLOOR
+
+    main(["predict", str(table), "--law", "hoffmann", "--n", "6e8", "--at", "tokens=3e10"])
+    with_floor = " ".join(capsys.readouterr().out.split())
+    main(["predict", str(table), "--law", "kaplan", "--n", "6e8", "--at", "tokens=3e10"])
+    without = " ".join(capsys.readouterr().out.split())
+    assert " ".join(NO_FLOOR.split()) in without and " ".join(NO_FLOOR.split()) not in with_floor
+
+
+@pytest.mark.slow
+def test_all_starts_at_once_are_thirty_times_faster_than_scipy(capsys):
+    """A short run of the benchmark; its words are those of its figures."""
+    source, (ours, theirs) = additive_fit.measure(300, 3, 3, 0)
+    assert ours.rate > 30 * theirs.rate
+    assert ours.starts == 300 and 0.1 < ours.reached < 0.5
+    text = additive_fit.report(source, [ours, theirs]).splitlines()
+    assert source in text[0] and text[-1].endswith(f": {ours.rate / theirs.rate:.0f}")
+
+
+@pytest.mark.parametrize("option", ["--starts", "--restarts", "--repeats"])
+def test_counts_below_one_are_named(option, capsys):
+    with pytest.raises(SystemExit) as caught:
+        additive_fit.main([option, "0"])
+    assert caught.value.code == 2 and f"{option} is 0; needed: at least 1" in capsys.readouterr().err

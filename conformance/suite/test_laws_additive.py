@@ -1,0 +1,440 @@
+"""The additive laws: their values, exact tables, the least sum of Huber terms, its edges, and what profiles allow."""
+
+import doctest
+import importlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.suite.strategies_additive import CASES, huber_sum
+from routelaws.reference import laws as reference
+from routelaws.reference.laws import _descent, _smooth, additive, fine_grained, hoffmann, joint
+
+QUICK = ("hoffmann",)
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in CASES]
+DELTAS = st.sampled_from([None, 1e-3, 1e-2])
+
+
+def noisy(case, law, seed: int, noise: float = 5e-3) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return columns and losses of a law, with errors of ln L."""
+    columns = case.columns()
+    exact = case.of(reference)[1](*columns, law)
+    return columns, exact * np.exp(np.random.default_rng(seed).normal(0, noise, exact.size))
+
+
+def loss_of(case, laws, coefficients, columns) -> np.ndarray:
+    return case.of(laws)[1](*columns, case.kind(*coefficients))
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+def test_values_agree(backend, name, data):
+    case = CASES[name]
+    law, columns = data.draw(case.laws), case.columns(data.draw(st.sampled_from([1.0, 17.0])))
+    wanted = case.of(reference)[1](*columns, law)
+    assert_close_bounded("laws.additive.value", case.of(backend.laws)[1](*columns, law), wanted, wanted, what=name)
+
+
+def test_values_by_hand(backend):
+    for laws in (backend.laws, reference):
+        for found, wanted in (
+            (laws.hoffmann.predict_hoffmann(10.0, 100.0, hoffmann.HoffmannCoefficients(100, 1, 1000, 1, 2)), 22),
+            (laws.hoffmann.predict_kaplan(100.0, 75.0, hoffmann.KaplanCoefficients(0.5, 400, 0.5, 900)), 4),
+            (
+                laws.fine_grained.predict_fine_grained(
+                    10.0, 100.0, 2.0, fine_grained.FineGrainedCoefficients(1, 1, 20, 1, 4, 1, 0.5)
+                ),
+                1,
+            ),
+            # Ê = 3 at E = 9: see `routed.effective_experts`. 6 · 3⁻¹ · 10⁻¹ + 2 · 3 · 100⁻¹ + 1.
+            (
+                laws.joint.predict_joint(10.0, 100.0, 9, joint.JointCoefficients(6, -1, -1, 0, 2, -1, 1, 0, 2, 4, 1)),
+                1.26,
+            ),
+            # gamma = 1 / ln 3 and ln Ê = ln 3 make the power of N -1 + 1 = 0.
+            (
+                laws.joint.predict_joint(
+                    10.0, 100.0, 9, joint.JointCoefficients(6, -1, -1, 1 / math.log(3), 2, -1, 1, 0, 2, 4, 1)
+                ),
+                3.06,
+            ),
+        ):
+            assert_close_bounded("laws.additive.value", found, wanted, wanted, what="by hand")
+
+
+def exact(backend, name, law, repeat: int = 1):
+    """Hold the fits of both twins to a table that a law made."""
+    case = CASES[name]
+    columns = case.columns()
+    loss = case.of(reference)[1](*columns, law)
+    for laws in [backend.laws, *[reference] * repeat]:
+        fit = case.of(laws)[0](*columns, loss)
+        assert fit.status == "interior" and fit.rows == loss.size
+        check("laws.additive.exact_sum", fit.objective, scale=loss.size)
+        error = np.log(loss_of(case, laws, fit.coefficients, columns) / loss)
+        check("laws.additive.exact_loss", float(np.abs(error).max()), message=name)
+        for field, found, wanted in zip(case.kind._fields, fit.coefficients, law, strict=True):
+            check("laws.additive.exact_coefficient", abs(found / wanted - 1), message=f"{name}: {field}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_tables_give_their_law_back(backend, name):
+    """Noise-free: every coefficient comes back, whatever it is."""
+
+    @settings(max_examples=2)
+    @given(law=CASES[name].laws)
+    def judged(law):
+        exact(backend, name, law)
+
+    judged()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_many_exact_tables_give_their_law_back(backend, name):
+    @given(law=CASES[name].laws)
+    def judged(law):
+        exact(backend, name, law, repeat=0)
+
+    judged()
+
+
+def least(case, laws, columns, loss, fit, delta, random) -> None:
+    """Fail if a nudge of the coefficients lowers the sum, or if what is reported is not what the coefficients have."""
+    log_loss = np.log(loss)
+
+    def total(coefficients) -> float:
+        return huber_sum(np.log(loss_of(case, reference, coefficients, columns)) - log_loss, delta)
+
+    best, values = total(fit.coefficients), np.array(fit.coefficients)
+    check("laws.additive.sum", abs(best / fit.objective - 1))
+    residual = np.log10(loss_of(case, laws, fit.coefficients, columns) / loss)
+    check("laws.additive.sum", abs(math.sqrt(np.mean(residual**2)) / fit.rmsle - 1))
+    nudges = [*np.eye(values.size), *random.normal(size=(20, values.size))]
+    free = np.isfinite(values) & (values != 0)
+    for nudge in nudges:
+        for size in (1e-2, 1e-4, 1e-6):
+            for sign in (1, -1):
+                moved = np.where(free, values * (1 + sign * size * nudge), values)
+                check("laws.additive.least", max(1 - total(moved) / best, 0.0), message=f"{nudge} {size}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sum_is_the_least_and_the_same_in_both_twins(backend, name):
+    case = CASES[name]
+
+    @settings(max_examples=1)
+    @given(law=case.laws, seed=st.integers(0, 2**32 - 1), delta=DELTAS)
+    def judged(law, seed, delta):
+        columns, loss = noisy(case, law, seed)
+        found, wanted = (case.of(laws)[0](*columns, loss, delta) for laws in (backend.laws, reference))
+        check("laws.additive.objective", abs(found.objective / wanted.objective - 1))
+        assert (found.status, found.rows, found.criterion) == (wanted.status, loss.size, wanted.criterion)
+        predicted = [np.log(loss_of(case, reference, fit.coefficients, columns)) for fit in (found, wanted)]
+        check("laws.additive.prediction", float(np.abs(predicted[0] - predicted[1]).max()), scale=found.rmsle)
+        random = np.random.default_rng(seed)
+        for laws, fit in ((backend.laws, found), (reference, wanted)):
+            least(case, laws, columns, loss, fit, delta, random)
+        error = np.sqrt(np.diag(wanted.covariance))
+        assert np.array_equal(np.isnan(found.covariance), np.isnan(wanted.covariance))
+        share = np.abs(found.covariance - wanted.covariance) / (error * error[:, None])
+        check("laws.additive.covariance", float(np.nanmax(share)))
+
+    judged()
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+def test_slopes_of_the_reference_are_derivatives(name, data):
+    """The derivation at the top of `_descent.py` and of each law, by differences of the sum itself."""
+    case = CASES[name]
+    form = {
+        "hoffmann": lambda: additive._form(hoffmann.HOFFMANN), "kaplan": lambda: hoffmann._KAPLAN,
+        "fine-grained": lambda: additive._form(fine_grained.FINE_GRAINED), "joint": lambda: joint._JOINT,
+    }[name]()  # fmt: skip
+    law, seed = data.draw(case.laws), data.draw(st.integers(0, 2**32 - 1))
+    columns, loss = noisy(case, law, seed)
+    centres = form.centres(tuple(columns))
+    weight = np.random.default_rng(seed).integers(0, 3, loss.size)
+    problem = _descent.problem_of(form, tuple(columns), loss, data.draw(st.sampled_from([None, 0.05])), centres, weight)
+    theta = form.internal(np.array(law), centres) * 1.01
+    assert_close_bounded(
+        "laws.additive.inverse",
+        form.internal(form.natural(theta, centres), centres),
+        theta,
+        1 + np.abs(theta),
+        what=name,
+    )
+    found = _descent.slopes(problem, theta)
+    step = 1e-4
+    for j, unit in enumerate(np.eye(theta.size)):
+        values = [_descent.huber_sum(problem, theta + k * step * unit) for k in (-2, -1, 1, 2)]
+        wanted = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+        scale = np.abs(problem.model(theta)[1][:, j]).sum() * 0.05
+        check("laws.additive.slope", abs(found[j] - wanted), scale=scale, message=f"{name}: {form.names[j]}")
+
+
+LAW = hoffmann.HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
+
+
+def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
+    """The sum of Huber terms, never the mean: what a row counts for does not depend on the others."""
+    columns, loss = noisy(CASES["hoffmann"], LAW, 5)
+    fit = backend.laws.hoffmann.fit_hoffmann
+    once, twice = fit(*columns, loss), fit(*(np.tile(v, 2) for v in columns), np.tile(loss, 2))
+    check("laws.additive.objective", abs(twice.objective / once.objective - 2))
+    for found, wanted in zip(twice.coefficients, once.coefficients, strict=True):
+        check("laws.additive.same_law", abs(found / wanted - 1))
+
+
+def test_another_unit_is_the_same_law(backend):
+    """Parameters in thousands and losses in bits: the starts do not depend on units, and so the fit does not."""
+    columns, loss = noisy(CASES["hoffmann"], LAW, 6)
+    fit = backend.laws.hoffmann.fit_hoffmann
+    plain, other = fit(*columns, loss), fit(columns[0] / 1e3, columns[1], loss / math.log(2))
+    check("laws.additive.objective", abs(other.objective / plain.objective - 1))
+    a, alpha, b, beta, c = plain.coefficients
+    wanted = (a / 1e3**alpha / math.log(2), alpha, b / math.log(2), beta, c / math.log(2))
+    for found, value in zip(other.coefficients, wanted, strict=True):
+        check("laws.additive.same_law", abs(found / value - 1))
+
+
+def test_a_law_without_a_floor_has_none(backend):
+    """c = 0 is the edge of the law: said as a status, and exactly 0."""
+    for laws in (backend.laws, reference):
+        columns, loss = noisy(CASES["hoffmann"], LAW._replace(a=60.0, alpha=0.1, b=60.0, beta=0.1, c=0.0), 3, 1e-4)
+        fit = laws.hoffmann.fit_hoffmann(*columns, loss / 1.02 - 0.05)  # bent below any law with a floor
+        assert (fit.status, fit.coefficients.c) == ("c left the law", 0.0)
+        assert np.isnan(fit.covariance[4]).all() and np.isfinite(fit.covariance[:4, :4]).all()
+        residual = np.log(laws.hoffmann.predict_hoffmann(*columns, fit.coefficients) / (loss / 1.02 - 0.05))
+        check("laws.additive.sum", abs(huber_sum(residual, 1e-3) / fit.objective - 1))
+
+
+@pytest.mark.slow
+def test_experts_that_never_stop_counting(backend):
+    """E_max = ∞ is an edge too."""
+    law = joint.JointCoefficients(36, -0.19, -0.23, 0.01, 36, -0.18, 0.55, -0.026, 2.0, math.inf, 1.36)
+    for laws in (backend.laws, reference):
+        columns, loss = noisy(CASES["joint"], law, 1, 0.0)
+        fit = laws.joint.fit_joint(*columns, loss)
+        assert (fit.status, fit.coefficients.E_max) == ("E_max left the law", math.inf)
+        error = np.log(laws.joint.predict_joint(*columns, fit.coefficients) / loss)
+        check("laws.additive.exact_loss", float(np.abs(error).max()))
+
+
+def test_one_wrong_row_moves_least_squares_and_not_huber(backend):
+    columns, loss = noisy(CASES["hoffmann"], LAW, 7, 0.0)
+    wrong = loss * np.where(np.arange(loss.size) == 5, 1.2, 1.0)
+    for laws in (backend.laws, reference):
+        square, huber = (laws.hoffmann.fit_hoffmann(*columns, wrong, delta) for delta in (None, 1e-4))
+        assert abs(huber.coefficients.c / LAW.c - 1) < 0.01 < abs(square.coefficients.c / LAW.c - 1)
+        # Every row but one counts to the full: half the squares, or delta times what is beyond delta.
+        assert huber.objective < 1e-4 * math.log(1.2) * 1.01 and square.rmsle < huber.rmsle
+
+
+@pytest.mark.slow
+def test_starts_of_one_s_own(backend):
+    columns, loss = noisy(CASES["hoffmann"], LAW, 8)
+    for laws in (backend.laws, reference):
+        mine = laws.hoffmann.fit_hoffmann(*columns, loss, starts=[LAW])
+        usual = laws.hoffmann.fit_hoffmann(*columns, loss)
+        assert (mine.starts, mine.reached) == (1, 1) and 1 <= usual.reached <= usual.starts
+        check("laws.additive.objective", abs(mine.objective / usual.objective - 1))
+
+
+def profile_limit(fit, columns, loss, delta, level: float) -> float:
+    """Return what the sum may be, from the definition at the top of `_profile.py`."""
+    residual = np.log(hoffmann.predict_hoffmann(*columns, fit.coefficients) / loss)
+    rows, unknowns = residual.size, 5
+    inside = np.ones(rows) if delta is None else np.abs(residual) <= delta
+    share = inside.mean()
+    pull = residual if delta is None else np.clip(residual, -delta, delta)
+    variance = np.sum(pull**2) / (rows - unknowns) * ((1 + unknowns / rows * (1 - share) / share) / share) ** 2
+    return fit.objective + stats.t.ppf((1 + level) / 2, rows - unknowns) ** 2 / 2 * variance * share
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delta", [None, 4e-3])
+def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(backend, delta):
+    """Held at the end, the other four coefficients cannot do better than the limit: searched by SciPy."""
+    columns, loss = noisy(CASES["hoffmann"], LAW, 9, 4e-3)
+    fit = reference.hoffmann.fit_hoffmann(*columns, loss, delta)
+    limit = profile_limit(fit, columns, loss, delta, 0.9)
+    found = backend.laws.hoffmann.hoffmann_intervals(*columns, loss, delta, 0.9)
+    assert [each.name for each in found] == list(LAW._fields)
+    for i, each in enumerate(found):
+        assert each.low < each.value < each.high and each.level == 0.9
+        check("laws.additive.same_law", abs(each.value / fit.coefficients[i] - 1))
+        if each.name not in ("alpha", "c"):
+            continue
+        for end in (each.low, each.high):
+
+            def held(x, i=i, end=end):
+                values = np.insert(np.exp(x), i, end)
+                return huber_sum(np.log(hoffmann.predict_hoffmann(*columns, LAW._make(values)) / loss), delta)
+
+            start = np.log(np.delete(np.array(fit.coefficients), i))
+            tight = {"maxiter": 20000, "maxfev": 20000, "xatol": 1e-10, "fatol": 1e-14 * limit}
+            best = min(
+                optimize.minimize(held, at, method="Nelder-Mead", options=tight).fun
+                for at in (start, optimize.minimize(held, start, method="Powell").x)
+            )
+            check("laws.additive.profile", abs(best / limit - 1), message=f"{each.name} {end}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delta", [None, 1e-3])
+def test_intervals_agree(backend, delta):
+    columns, loss = noisy(CASES["hoffmann"], LAW, 10)
+    at = [[2e9, 1e8], [3e11, 5e9]]
+    for points in (None, at):
+        both = [
+            laws.hoffmann.hoffmann_intervals(*columns, loss, delta, at=points) for laws in (backend.laws, reference)
+        ]
+        for found, wanted in zip(*both, strict=True):
+            assert found.name == wanted.name
+            length = wanted.high - wanted.low
+            for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
+                check("laws.additive.end", abs(ours - theirs), scale=length, message=f"{found} {wanted}")
+    assert found.low < found.value < found.high  # of a prediction
+
+
+@pytest.mark.slow
+def test_a_coefficient_that_the_rows_leave_open(backend):
+    """Noise that hides the floor: it may be 0, and the interval says so."""
+    columns, loss = noisy(CASES["hoffmann"], LAW._replace(alpha=0.1, a=8.0, beta=0.1, b=10.0, c=0.5), 2, 2e-2)
+    for laws in (backend.laws, reference):
+        floor = laws.hoffmann.hoffmann_intervals(*columns, loss, None)[4]
+        assert (floor.name, floor.low) == ("c", 0.0) and floor.high > floor.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
+    """Least squares and huber in log10 units, as every other law; intervals in the catalogue's words."""
+    case = CASES[name]
+    law = {
+        "hoffmann": LAW,
+        "kaplan": hoffmann.PUBLISHED["kaplan"].coefficients,
+        "fine-grained": fine_grained.PUBLISHED["E=64"].coefficients,
+        "joint": joint.PUBLISHED["joint"].coefficients,
+    }[name]
+    columns, loss = noisy(case, law, 11)
+    for laws in (backend.laws, reference) if name == "hoffmann" else (backend.laws,):
+        record = laws.catalogue.LAWS[name]
+        fit, huber = record.fit(*columns, loss), record.fit(*columns, loss, huber=1e-3)
+        assert fit.coefficients._fields == tuple(parameter.name for parameter in record.parameters)
+        for found, delta in ((fit, None), (huber, 1e-3)):
+            residual = np.log10(record.predict(found, *columns) / loss)
+            wanted = np.mean(residual**2) if delta is None else huber_sum(residual, delta)
+            check("laws.additive.sum", abs(found.objective / wanted - 1))
+            check("laws.additive.sum", abs(found.rmsle / math.sqrt(np.mean(residual**2)) - 1))
+        assert fit.criterion == "mean squared difference of log10 losses" and "delta = 0.001" in huber.criterion
+        assert fit.objective <= np.mean(np.log10(record.predict(huber, *columns) / loss) ** 2)
+        at = [float(column[-1]) for column in columns]
+        found = record.predict_interval(fit, columns, loss, at)
+        assert found.run[0] < found.law[0] < found.value < found.law[1] < found.run[1]
+        scatter = math.log(10) * fit.rmsle * math.sqrt(loss.size / (loss.size - len(law)))
+        reach = stats.t.ppf(0.975, loss.size - len(law)) * scatter
+        for run, own in zip(found.run, found.law, strict=True):  # both halves are at right angles
+            wanted = math.hypot(math.log(own / found.value), reach)
+            check("laws.additive.end", abs(abs(math.log(run / found.value)) - wanted))
+    ranges = record.intervals(fit, columns, loss)
+    assert [each.name for each in ranges] == list(law._fields)
+    assert all(each.low <= each.value <= each.high and each.words for each in ranges)
+
+
+class Tokens(NamedTuple):
+    """Of a law of one's own."""
+
+    b: float
+    beta: float
+    c: float
+
+
+@pytest.mark.slow
+def test_a_law_of_one_s_own(backend):
+    tokens = np.array([1e9, 3e9, 1e10, 3e10, 1e11])
+    for module in (backend.laws.additive, additive):
+        law = module.AdditiveLaw("tokens alone", Tokens, ("tokens",), (("b", {"beta": "tokens"}), ("c", {})))
+        loss = module.predict_additive(law, Tokens(400.0, 0.3, 1.7), [tokens])
+        for found, wanted in zip(module.fit_additive(law, [tokens], loss).coefficients, (400, 0.3, 1.7), strict=True):
+            check("laws.additive.exact_coefficient", abs(found / wanted - 1))
+
+
+COLUMNS = CASES["hoffmann"].columns()
+LOSSES = hoffmann.predict_hoffmann(*COLUMNS, LAW)
+BAD = {
+    "lengths": ((COLUMNS[0], COLUMNS[1][:3], LOSSES), r"shapes \(16,\), \(3,\) and \(16,\)"),
+    "few rows": (
+        tuple(v[:5] for v in (*COLUMNS, LOSSES)),
+        "5 rows; the hoffmann law has 5 coefficients and needs .* 6",
+    ),
+    "one D": ((COLUMNS[0], np.full(16, 1e10), LOSSES), "1 different tokens; the hoffmann law needs at least 3"),
+    "in step": ((COLUMNS[0], 20 * COLUMNS[0], LOSSES), "dense_parameters, tokens rise in step"),
+    "loss of 0": ((*COLUMNS, LOSSES * (np.arange(16) != 2)), r"loss: entry \(2,\) is 0.0.*above 0"),
+    "NaN": ((COLUMNS[0] * np.where(np.arange(16), 1, np.nan), COLUMNS[1], LOSSES), r"dense_parameters: entry \(0,\)"),
+    "huber": ((*COLUMNS, LOSSES, 0.0), "huber is 0.0; needed: a finite number above 0"),
+    "starts": ((*COLUMNS, LOSSES, 1e-3, [[1.0, 2.0]]), r"starts has shape \(1, 2\); needed: \[starts, 5\]"),
+    "start at 0": ((*COLUMNS, LOSSES, 1e-3, [LAW._replace(c=0.0)]), "starts: a, b, c have to be above 0"),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_fitted_is_named(backend, case):
+    arguments, message = BAD[case]
+    for module in (backend.laws.hoffmann, hoffmann):
+        with pytest.raises(ValueError, match=message) as caught:
+            module.fit_hoffmann(*arguments)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.twin
+def test_what_a_joint_fit_and_a_prediction_want_is_named(backend):
+    case = CASES["joint"]
+    columns = case.columns()
+    law = joint.PUBLISHED["joint"].coefficients
+    loss = joint.predict_joint(*columns, law)
+    few = columns[2] <= 4
+    for module in (backend.laws.joint, joint):
+        with pytest.raises(ValueError, match="3 different num_experts; E_start and E_max cannot be told apart"):
+            module.fit_joint(*(v[few] for v in columns), loss[few])
+        with pytest.raises(ValueError, match="E_start is 5.0 and E_max is 4.0; needed: 0 < E_start < E_max"):
+            module.predict_joint(*columns, law._replace(E_start=5.0, E_max=4.0))
+        with pytest.raises(ValueError, match=r"num_experts: entry \(0,\) is 0.5"):
+            module.predict_joint(1e9, 1e10, 0.5, law)
+
+
+@pytest.mark.twin
+def test_a_level_out_of_range_is_named(backend):
+    for module in (backend.laws.hoffmann, hoffmann):
+        with pytest.raises(ValueError, match="level is 1.5"):
+            module.hoffmann_intervals(*COLUMNS, LOSSES, level=1.5)
+
+
+def test_published_coefficients_are_the_same_in_both_twins(backend):
+    for file in ("hoffmann", "fine_grained", "joint"):
+        ours = getattr(backend.laws, file).PUBLISHED
+        theirs = getattr(reference, file).PUBLISHED
+        assert {name: tuple(map(tuple, each[:1])) + each[1:] for name, each in ours.items()} == {
+            name: tuple(map(tuple, each[:1])) + each[1:] for name, each in theirs.items()
+        }
+
+
+@pytest.mark.parametrize("file", ["additive", "hoffmann", "fine_grained", "joint", "planning", "_descent", "_smooth"])
+def test_examples_of_the_reference(file):
+    result = doctest.testmod(importlib.import_module(f"routelaws.reference.laws.{file}"))
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_log_sum_does_not_overflow():
+    total, shares = _smooth.log_sum(np.array([[800.0, 800.0], [-800.0, -2000.0]]))
+    assert np.isfinite(total).all() and shares.tolist() == [[0.5, 0.5], [1.0, 0.0]]

@@ -1,0 +1,251 @@
+"""The best model for a budget: the tables of the papers, what each formula means, and what no budget buys."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.suite.strategies_additive import CASES
+from routelaws.reference import laws as reference
+from routelaws.reference.laws import fine_grained, hoffmann, joint, planning
+
+FINE_GRAINED = fine_grained.PUBLISHED["E=64"].coefficients
+JOINT = joint.PUBLISHED["joint"].coefficients
+
+COMPUTE_OPTIMAL = (
+    # Krajewski et al. 2024, table 2, E = 64: active parameters, D, G, FLOPs, loss; and our own from their coefficients,
+    # which are rounded: D, FLOPs and loss to the digits that are given.
+    (100e6, 4.37e9, 8, 2.95e18, 3.133, "4.18e+09", "2.82e+18", "3.119"),
+    (1e9, 28.94e9, 16, 1.93e20, 2.491, "2.78e+10", "1.86e+20", "2.479"),
+    (3e9, 72.90e9, 16, 1.41e21, 2.245, "7.03e+10", "1.37e+21", "2.233"),
+    (7e9, 137.60e9, 32, 6.46e21, 2.076, "1.33e+11", "6.24e+21", "2.065"),
+    (70e9, 941.07e9, 32, 4.16e23, 1.694, "9.13e+11", "4.05e+23", "1.685"),
+    (300e9, 2.96e12, 64, 5.69e24, 1.503, "2.87e+12", "5.52e+24", "1.494"),
+    (1e12, 7.94e12, 64, 4.97e25, 1.367, "7.72e+12", "4.84e+25", "1.359"),
+)
+
+OPTIMA = {
+    # Ludziejewski et al. 2025, table 1: N and D in billions, E = 1, 2, 4, 8, 16, 32; and our own losses there.
+    1e20: ([1.7, 1.5, 1.2, 0.99, 0.81, 0.669], [9.7, 11.4, 13.9, 17, 20.7, 24.9]),
+    1e21: ([5.7, 5, 4.4, 3.8, 3.3, 2.85], [29.3, 33, 38, 44.3, 51.2, 58.4]),
+    1e22: ([18.8, 17.4, 15.8, 14.4, 13.2, 12.2], [88.6, 96, 105.4, 115.8, 126.5, 136.9]),
+}
+LOSSES = {
+    1e20: [2.5897, 2.5745, 2.5540, 2.5291, 2.5013, 2.4724],
+    1e21: [2.3502, 2.3354, 2.3164, 2.2945, 2.2713, 2.2483],
+    1e22: [2.1575, 2.1434, 2.1262, 2.1071, 2.0878, 2.0694],
+}
+
+PER_EXPERTS = {
+    # Table 4: m, mu, n, nu.
+    1: (30.3640, -0.1817, 53.9838, -0.1965),
+    2: (27.7982, -0.1780, 66.8401, -0.2065),
+    4: (24.8462, -0.1731, 87.7022, -0.2192),
+    8: (21.8330, -0.1676, 119.9126, -0.2338),
+    16: (19.0159, -0.1617, 167.5073, -0.2494),
+    32: (16.5424, -0.1557, 234.6726, -0.2652),
+}
+
+BEST_EXPERTS = {
+    # Table 2: the best E at 24, 80 and 640 GB, with a cache of 16k tokens; 32 stands for "32 or more".
+    1e21: (16, 32, 32),
+    1e22: (4, 16, 32),
+    1e23: (1, 8, 32),
+    1e24: (1, 1, 16),
+}
+
+
+@pytest.mark.parametrize("row", COMPUTE_OPTIMAL, ids=[f"{row[0]:.0e}" for row in COMPUTE_OPTIMAL])
+def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
+    """G is that of the table; D, FLOPs and loss are off by what the rounding of the printed coefficients explains."""
+    active, tokens, granularity, flops, loss, *ours = row
+    for module in (backend.laws.planning, planning):
+        best = module.fine_grained_for_active(active, 64, FINE_GRAINED)
+        assert best.granularity == granularity
+        check("laws.planning.active", abs(best.active_parameters / active - 1))
+        check("laws.planning.fine_grained", abs(best.tokens / tokens - 1))
+        check("laws.planning.fine_grained", abs(best.flops / flops - 1))
+        check("laws.planning.fine_grained_loss", abs(best.loss - loss))
+        assert [f"{best.tokens:.2e}", f"{best.flops:.2e}", f"{best.loss:.3f}"] == ours
+
+
+def test_all_optima_of_the_joint_table(backend):
+    for module in (backend.laws.planning, planning):
+        for flops, (sizes, tokens) in OPTIMA.items():
+            found = [module.joint_optimum(planning.Budget(flops), E, JOINT) for E in module.EXPERT_COUNTS]
+            for best, size, data in zip(found, sizes, tokens, strict=True):
+                check("laws.planning.joint_size", abs(best.active_parameters / (size * 1e9) - 1))
+                check("laws.planning.joint_tokens", abs(best.tokens / (data * 1e9) - 1))
+                check("laws.planning.spent", abs(6 * best.active_parameters * best.tokens / flops - 1))
+            assert [round(best.loss, 4) for best in found] == LOSSES[flops]
+
+
+@pytest.mark.parametrize("experts", PER_EXPERTS)
+def test_the_joint_law_at_one_number_of_experts(backend, experts):
+    m, mu, n, nu = PER_EXPERTS[experts]
+    for module in (backend.laws.joint, joint):
+        found = module.at_experts(experts, JOINT)
+        assert found.c == JOINT.c
+        check("laws.planning.per_experts", max(abs(found.m / m - 1), abs(found.n / n - 1)))
+        check("laws.planning.per_experts", max(abs(found.mu / mu - 1), abs(found.nu / nu - 1)))
+        one = found.m * 1e9**found.mu + found.n * 2e10**found.nu + found.c
+        check("laws.additive.value", abs(module.predict_joint(1e9, 2e10, experts, JOINT) / one - 1))
+
+
+def test_the_best_number_of_experts(backend):
+    """Within one doubling of the table; and where it is another one, the loss is nearly that of the table's."""
+    same = 0
+    for module in (backend.laws.planning, planning):
+        for flops, row in BEST_EXPERTS.items():
+            for gigabytes, printed in zip((24, 80, 640), row, strict=True):
+                budget = planning.Budget(flops, memory=gigabytes * 1e9, cached_tokens=16_384)
+                found = module.joint_optima(budget, JOINT)
+                assert [each.loss for each in found] == sorted(each.loss for each in found)
+                assert all(each.memory <= budget.memory * (1 + 1e-9) for each in found)
+                theirs = next(each for each in found if each.num_experts == printed)
+                assert printed / 2 <= found[0].num_experts <= 2 * printed
+                check("laws.planning.best_experts", theirs.loss - found[0].loss)
+                same += found[0].num_experts == printed
+    assert same == 2 * 9
+
+
+def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
+    """ERRATUM: the printed G spends the same FLOPs on a model of another size, whose loss is far higher."""
+    for module in (backend.laws.planning, planning):
+        for flops, (sizes, _) in OPTIMA.items():
+            for experts, size in zip(module.EXPERT_COUNTS, sizes, strict=True):
+                printed_size, printed_tokens = module.printed_joint_optimum(flops, experts, JOINT)
+                best = module.joint_optimum(planning.Budget(flops), experts, JOINT)
+                check("laws.planning.spent", abs(6 * printed_size * printed_tokens / flops - 1))
+                assert printed_size > 25 * size * 1e9
+                assert joint.predict_joint(printed_size, printed_tokens, experts, JOINT) > best.loss + 0.1
+                # With (flops/6)^(nu/(mu + nu)) between them the two G are each other's inverse.
+                law = joint.at_experts(experts, JOINT)
+                middle = (flops / 6) ** (law.nu / (law.mu + law.nu))
+                check("laws.planning.inverse", abs(printed_size * best.active_parameters / middle**2 - 1))
+
+
+@given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
+def test_hoffmann_s_optimum(backend, law, flops):
+    """Both twins agree, all FLOPs are spent, and a tenth more or fewer parameters are worse."""
+    found, wanted = (module.hoffmann_optimum(flops, law) for module in (backend.laws.planning, planning))
+    check("laws.planning.location", abs(math.log(found.parameters / wanted.parameters)))
+    check("laws.additive.value", abs(found.loss / wanted.loss - 1))
+    for best in (found, wanted):
+        check("laws.planning.spent", abs(6 * best.parameters * best.tokens / flops - 1))
+        for factor in (0.9, 1.1):
+            other = hoffmann.predict_hoffmann(best.parameters * factor, best.tokens / factor, law)
+            assert other > best.loss
+
+
+def test_hoffmann_s_optimum_by_hand(backend):
+    """alpha = 2 beta and a = b = 1: 2 N⁻² = D⁻¹, so that D = N²/2 and N³ = 2 FLOPs/6."""
+    for module in (backend.laws.planning, planning):
+        best = module.hoffmann_optimum(6 * 4000.0, hoffmann.HoffmannCoefficients(1.0, 2.0, 1.0, 1.0, 0.0))
+        check("laws.planning.location", abs(math.log(best.parameters / 20.0)))
+        check("laws.planning.location", abs(math.log(best.tokens / 200.0)))
+
+
+@given(data=st.data())
+def test_fine_grained_optima_agree(backend, data):
+    law, flops = data.draw(CASES["fine-grained"].laws), 10.0 ** data.draw(st.floats(17, 26))
+    found, wanted = (module.fine_grained_optimum(flops, 64, law) for module in (backend.laws.planning, planning))
+    assert found.granularity == wanted.granularity
+    check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
+    check("laws.additive.value", abs(found.loss / wanted.loss - 1))
+    # No model on a grid of its own is better; its own parts fit together.
+    d = np.geomspace(64, flops ** (1 / 3), 500)[:, None]
+    every = np.array(planning.GRANULARITIES)
+    tokens = flops / fine_grained.fine_grained_flops(d, 64, every)
+    size = fine_grained.fine_grained_parameters(d, 64)
+    assert found.loss <= fine_grained.predict_fine_grained(size, tokens, every, law).min() * (1 + 1e-12)
+    spent = (72 * found.d_model**2 + 14 * found.d_model * 64 * found.granularity) * found.d_model / 64 * found.tokens
+    check("laws.planning.spent", abs(spent / flops - 1))
+    check("laws.planning.spent", abs(found.total_parameters / (found.active_parameters * (8 * 64 + 4) / 12) - 1))
+
+
+BUDGETS = st.builds(
+    planning.Budget,
+    flops=st.floats(20, 25).map(lambda power: 10.0**power),
+    memory=st.sampled_from([math.inf, 8e9, 24e9, 640e9]),
+    cached_tokens=st.sampled_from([0.0, 16_384.0, 1e6]),
+    inference_tokens=st.sampled_from([0.0, 1e10, 1e12]),
+    bytes_per_number=st.sampled_from([1.0, 2.0]),
+)
+
+
+@given(law=CASES["joint"].laws, budget=BUDGETS, experts=st.sampled_from([1, 4, 32]))
+def test_joint_optima_agree_and_nothing_on_a_grid_is_better(backend, law, budget, experts):
+    """Alone and together: FLOPs, memory, memory with a cache, inference tokens."""
+    found, wanted = (module.joint_optimum(budget, experts, law) for module in (backend.laws.planning, planning))
+    check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
+    check("laws.additive.value", abs(found.loss / wanted.loss - 1))
+    d = np.geomspace(64, 3e5, 2000)
+    active = 2 * d * 50_257 + 13 * d**3 / 64
+    total = 2 * d * 50_257 + (4 + 9 * experts) * d**3 / 64
+    memory = budget.bytes_per_number * (total + 2 * budget.cached_tokens * d**2 / 64)
+    tokens = (budget.flops - 2 * active * budget.inference_tokens) / (6 * active)
+    fits = (memory <= budget.memory) & (tokens >= 1)
+    losses = joint.predict_joint(active[fits], tokens[fits], experts, law)
+    for best in (found, wanted):
+        assert best.loss <= losses.min() * (1 + 1e-12)
+        assert best.memory <= budget.memory * (1 + 1e-9)
+        spent = best.active_parameters * (6 * best.tokens + 2 * budget.inference_tokens)
+        check("laws.planning.spent", abs(spent / budget.flops - 1))
+        check(
+            "laws.additive.value",
+            abs(joint.predict_joint(best.active_parameters, best.tokens, experts, law) / best.loss - 1),
+        )
+
+
+def test_counts_of_models_agree(backend):
+    d, G = np.array([64.0, 512.0, 1000.0]), np.array([1.0, 8.0, 64.0])
+    for name, arguments in {
+        "fine_grained.fine_grained_parameters": (d, 64), "fine_grained.fine_grained_active": (d,),
+        "fine_grained.fine_grained_flops": (d, 64, G), "joint.joint_total": (d, 8), "joint.joint_active": (d,),
+        "joint.joint_cache": (d, 4096),
+    }.items():  # fmt: skip
+        file, function = name.split(".")
+        found, wanted = (getattr(getattr(laws, file), function)(*arguments) for laws in (backend.laws, reference))
+        assert_close_bounded("laws.additive.value", found, wanted, wanted, what=name)
+    # "64 x 25M" of the first paper; a dense model of the second one has no parameter that is not active.
+    assert round(float(fine_grained.fine_grained_active(512)) / 1e6) == 25
+    assert float(joint.joint_total(512, 1)) == float(joint.joint_active(512))
+
+
+BAD = {
+    "no flops": (lambda p: p.joint_optimum(planning.Budget(0.0), 1, JOINT), "flops: entry .* is 0.0.*above 0"),
+    "NaN": (
+        lambda p: p.hoffmann_optimum(math.nan, hoffmann.PUBLISHED["hoffmann"].coefficients),
+        "flops: entry .* is nan",
+    ),
+    "memory": (lambda p: p.joint_optimum(planning.Budget(1e20, memory=-1.0), 1, JOINT), "memory is -1.0; needed"),
+    "nothing fits": (
+        lambda p: p.joint_optima(planning.Budget(1e20, memory=1e5), JOINT),
+        "no model of 32 experts fits: one of width 64",
+    ),
+    "too few flops": (lambda p: p.fine_grained_optimum(1e3, 64, FINE_GRAINED), "flops is 1000; one token of a model"),
+    "no expert counts": (lambda p: p.joint_optima(planning.Budget(1e20), JOINT, ()), "expert_counts is empty"),
+    "a law that rises": (
+        lambda p: p.joint_optimum(planning.Budget(1e20), 1, JOINT._replace(alpha=0.1)),
+        "the powers of N and D are .*; needed: both below 0",
+    ),
+    "no best N": (
+        lambda p: p.hoffmann_optimum(1e20, hoffmann.HoffmannCoefficients(0.0, 0.3, 100.0, 0.3, 1.7)),
+        "a: entry .* is 0.0.*above 0",
+    ),
+}
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("case", BAD)
+def test_what_no_budget_buys_is_named(backend, case):
+    call, message = BAD[case]
+    for module in (backend.laws.planning, planning):
+        with pytest.raises(ValueError, match=message) as caught:
+            call(module)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,214 @@
+"""The least sum of Huber terms of a law whose logarithm is no straight line: the fit, and its errors.
+
+Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each say what their law predicts, ln L̂(θ), and
+how that changes with each unknown (`Form.model`); all that follows is the same for all of them.
+
+What is minimised, over the unknowns θ, is a plain sum over the rows i,
+
+    S(θ) = Σᵢ wᵢ h(rᵢ),   rᵢ = ln L̂ᵢ(θ) - ln Lᵢ,   h(r) = r²/2 up to δ and δ(|r| - δ/2) beyond
+
+with Huber's term h of `_huber.py`. The weights w are 1; in a resample, how often a row was drawn. The sum and never the
+mean, so that what counts as small does not depend on how many rows there are. Its slopes, by the chain rule, with J the
+derivatives of ln L̂ and h'(r) = r cut off at ±δ:
+
+    ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
+
+One step (`descend`). The parabola that touches h at r and is symmetric about 0, r²·min(1, δ/|r|)/2 and a constant, is
+nowhere below h. To lower the sum of the parabolas instead is a weighted least-squares problem with the weights
+v = w·min(1, δ/|r|); with ln L̂ replaced by its tangent it is linear, and its solution is
+
+    step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
+
+The damping (Marquardt 1963) shortens the step where the tangent is not to be trusted: it is divided by 10 after each
+step that lowers S, and multiplied by 4 where a step did not, which is then not taken. Far from the minimum that is
+safe; near it, it is slow, since a row beyond δ pulls with a constant force and the parabola says that the force grows.
+So the second half of the search counts such rows with a thousandth of their weight: the curvature of h there is 0. Its
+steps end at the minimum to the last digits. The end of either half: slopes·step, twice what the step is to lower S by,
+is next to nothing, or no step of any length lowers S.
+
+Gives up: speed. Every start is followed to its end, one after the other.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ._huber import check_delta, clipped, terms
+
+STEPS = (200, 3000)  # at most, of the first and of the second half of the search
+OUTER_SHARE = (1.0, 1e-3)  # of the weight of a row beyond delta, in each half
+WORTH = (1e-6, 1e-14)  # a step that is to lower the sum by a smaller share than this ends each half
+ROUNDING = 1e-16  # a residual of 0 may come out as large as this
+REACHED = 1e-6  # relative excess over the least sum up to which a start has reached it
+ABSENT = -700.0  # ln of a multiplier whose term is not there: exp of it is 0 beside every other term
+PROMISE = 1e-6  # share of the sum that one more step may promise where a search has ended
+GONE = 1e-7  # what an unknown does to ln L̂ in any row, below which it has left the law
+FAR = 40.0  # how far an interval is followed, in units of ln: what is still allowed there has no end
+
+
+class Form(NamedTuple):
+    """What a law tells about itself. Unknowns are counted from the middle of a table, its `centres`."""
+
+    names: tuple[str, ...]  # [p] the coefficients
+    positive: tuple[bool, ...]  # [p] above 0, so that its logarithm is what has an interval
+    limits: tuple[float, ...]  # [p] what a coefficient is once it has left the law
+    bind: Callable  # (columns, centres) -> the model, θ [p] -> ln L̂ [n] and J [n, p]
+    natural: Callable  # (θ [p], centres) -> coefficients [p]
+    internal: Callable  # (coefficients [p], centres) -> θ [p], the inverse of `natural`
+    centres: Callable  # columns -> centres, of the table that is fitted
+    starts: Callable  # (columns, centres, ln L) -> [s, p], θ to begin from
+
+
+class Problem(NamedTuple):
+    """One sum to minimise."""
+
+    model: Callable  # θ -> ln L̂ [n] and J [n, p]
+    log_loss: np.ndarray  # [n] ln L
+    weight: np.ndarray  # [n] w
+    delta: np.ndarray  # [n] δ of each row; inf where the row counts as in least squares
+
+
+class Found(NamedTuple):
+    """The best of all starts."""
+
+    theta: np.ndarray  # [p]
+    value: float  # S
+    starts: int  # how many there were
+    reached: int  # how many ended within REACHED of the least
+
+
+def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres, weight=None) -> Problem:
+    """Return the sum that a table asks to minimise."""
+    delta = math.inf if huber is None else check_delta(huber)
+    log_loss = np.log(loss)
+    ones = np.ones(log_loss.size)
+    weight = ones if weight is None else np.asarray(weight, dtype=np.float64)
+    return Problem(form.bind(columns, centres), log_loss, weight, delta * ones)
+
+
+def huber_sum(problem: Problem, theta: np.ndarray) -> float:
+    """Return S(θ); infinite where the law is not a number of float64."""
+    residual = problem.model(theta)[0] - problem.log_loss
+    total = float(np.sum(problem.weight * terms(residual, problem.delta)))
+    return total if math.isfinite(total) else math.inf
+
+
+def slopes(problem: Problem, theta: np.ndarray) -> np.ndarray:
+    """Return ∂S/∂θ [p]."""
+    predicted, J = problem.model(theta)
+    return J.T @ (problem.weight * clipped(predicted - problem.log_loss, problem.delta))
+
+
+def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return θ and S where the search from `start` ends (see the top of this file)."""
+    theta, value = start, huber_sum(problem, start)
+    for most, outer, worth in zip(STEPS, OUTER_SHARE, WORTH, strict=True):
+        damping = 1e-4
+        for _ in range(most):
+            predicted, J = problem.model(theta)
+            residual = predicted - problem.log_loss
+            scale = np.sqrt(np.sum(problem.weight[:, None] * J**2, axis=0)) + 1e-150
+            unit = J / scale  # columns of length 1, so that the diagonal of JᵀJ is 1
+            pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
+            beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
+            v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
+            step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
+            if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
+                break
+            trial = theta - step / scale
+            lower = huber_sum(problem, trial)
+            if lower < value:
+                theta, value, damping = trial, lower, max(damping / 10, 1e-12)
+            else:
+                damping *= 4
+    return theta, value
+
+
+def best_of(problem: Problem, starts: np.ndarray) -> Found:
+    """Return the least of what all starts [s, p] end at."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
+        ends = [descend(problem, start) for start in np.asarray(starts, dtype=np.float64)]
+    theta, value = min(ends, key=lambda end: end[1])
+    if not math.isfinite(value):
+        raise ValueError("no start leads to a finite sum of Huber terms; needed: starts nearer to the data")
+    floor = value * (1 + REACHED) + problem.log_loss.size * ROUNDING
+    return Found(theta, value, len(ends), sum(end <= floor for _, end in ends))
+
+
+def ended(problem: Problem, theta: np.ndarray) -> bool:
+    """Return whether the search has come to its end at θ: one more step, without damping, promises next to nothing."""
+    predicted, J = problem.model(theta)
+    residual = predicted - problem.log_loss
+    unit = J / (np.linalg.norm(J, axis=0) + 1e-150)
+    pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
+    v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1])
+    step = np.linalg.solve((unit.T * v) @ unit + 1e-12 * np.eye(theta.size), pull)
+    return bool(pull @ step <= PROMISE * huber_sum(problem, theta) + problem.log_loss.size * ROUNDING**2)
+
+
+def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:
+    """Return [p]: whether an unknown has left the law, so that no row says anything about it."""
+    return np.abs(problem.model(theta)[1]).max(axis=0) < GONE
+
+
+def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
+    """Return θ with the multipliers that have left the law just inside it: so small that no row tells the difference.
+
+    From 0, which is ln = `ABSENT` or less, no step leads back, and an interval of such a multiplier begins there.
+    """
+    theta = np.array(theta)
+    for j in np.flatnonzero(gone(problem, theta) & np.array(form.positive)):
+        theta[j] = max(theta[j], ABSENT)
+        while theta[j] < 0 and gone(problem, theta)[j]:
+            theta[j] += 1.0
+    return theta
+
+
+def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
+    """Return the variance that (JᵀJ)⁻¹ is multiplied by, and the share of the rows within δ.
+
+    Huber (1981, Robust Statistics, section 7.6), as `fitting._error_variance`: Σ clipped²/(n - p) · (K/m)², with m that
+    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. With no row within δ nothing can be said: NaN.
+    """
+    residual = problem.model(theta)[0] - problem.log_loss
+    rows, unknowns = residual.size, theta.size
+    share = float(np.mean(np.abs(residual) <= problem.delta))
+    if share == 0:
+        return math.nan, 0.0
+    widening = (1 + unknowns / rows * (1 - share) / share) / share
+    return float(np.sum(clipped(residual, problem.delta) ** 2)) / (rows - unknowns) * widening**2, share
+
+
+def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.ndarray:
+    """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for those that have left the law.
+
+    `error_variance` times (JᵀJ)⁻¹ is that of θ. What a small change of θ does to the coefficients is found by
+    differences (`turns`). A statement about small errors: `profile` does without.
+    """
+    free = ~gone(problem, theta)
+    variance, _ = error_variance(problem, theta)
+    J = problem.model(theta)[1][:, free]
+    scale = np.linalg.norm(J, axis=0)
+    inverse = np.linalg.pinv(J / scale) / scale[:, None]
+    with np.errstate(invalid="ignore"):  # inf - inf, of what has left the law
+        change = turns(lambda t: form.natural(t, centres), theta)[np.ix_(free, free)]
+    found = np.full((theta.size, theta.size), np.nan)
+    found[np.ix_(free, free)] = variance * (change @ inverse) @ (change @ inverse).T
+    return found
+
+
+def turns(function: Callable, theta: np.ndarray) -> np.ndarray:
+    """Return the derivatives [q, p] of a function of θ with q values, by central differences.
+
+    Example:
+        >>> turns(lambda t: np.array([t[0] * t[1], np.exp(t[0])]), np.array([0.0, 2.0])).round(6).tolist()
+        [[2.0, 0.0], [1.0, 0.0]]
+    """
+    step = 1e-5
+    sides = [(function(theta + step * unit), function(theta - step * unit)) for unit in np.eye(theta.size)]
+    return np.stack([(above - below) / (2 * step) for above, below in sides], axis=1)
+
+
+# What this file does not do: intervals (`_profile.py`); say what a law predicts (`additive.py`, `joint.py`).

@@ -1,0 +1,156 @@
+"""What the laws share that are fitted by the sum of Huber terms: the table that they want, the report of a fit.
+
+Private to the reference. `additive.py`, `hoffmann.py` (Kaplan's law) and `joint.py` say what their law predicts, as a
+`Form`; `_descent.py` finds the best unknowns; this file stands between them.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from . import _descent, _profile
+from ._columns import check_columns
+from ._descent import Form
+from ._projection import INDEPENDENT, check_range
+from .uncertainty import student_quantile
+
+
+def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
+    """Return the columns and the loss; ValueError as `fit_additive`."""
+    *logs, log_loss = check_columns(**columns, loss=loss)
+    if log_loss.size <= coefficients:
+        raise ValueError(
+            f"{log_loss.size} rows; the {name} law has {coefficients} coefficients and needs at least "
+            f"{coefficients + 1} rows"
+        )
+    for column, log in zip(columns, logs, strict=True):
+        if (count := np.unique(log).size) < 3:
+            raise ValueError(
+                f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
+                "change"
+            )
+    centred = np.stack([log - log.mean() for log in logs], axis=1)
+    unit = centred / np.linalg.norm(centred, axis=0)
+    if np.linalg.matrix_rank(unit, tol=INDEPENDENT) < len(logs):
+        raise ValueError(f"{', '.join(columns)} rise in step in these rows, so that their powers cannot be told apart")
+    return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
+
+
+def points_of(names: tuple[str, ...], at: Sequence) -> list[tuple]:
+    """Return the points of columns [m] one by one, each a tuple of arrays [1]."""
+    checked = [np.atleast_1d(check_range(name, values, above=0.0)) for name, values in zip(names, at, strict=True)]
+    checked = np.broadcast_arrays(*checked)
+    return [tuple(column[i : i + 1] for column in checked) for i in range(checked[0].size)]
+
+
+def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
+    """Return what is reported about the best of all starts: the fields of `additive.AdditiveFit`, in their order."""
+    centres = form.centres(columns)
+    problem = _descent.problem_of(form, columns, loss, huber, centres)
+    starts = _begin(form, columns, centres, problem, starts)
+    found = _descent.best_of(problem, starts)
+    away = _descent.gone(problem, found.theta)
+    values = np.where(away, form.limits, form.natural(found.theta, centres))
+    status = "interior"
+    if away.any():
+        status = f"{', '.join(name for name, out in zip(form.names, away, strict=True) if out)} left the law"
+    if not _descent.ended(problem, found.theta):
+        status = "the search did not end"
+    residual = problem.model(found.theta)[0] - problem.log_loss
+    criterion = "half the sum of squared differences of ln losses"
+    if huber is not None:
+        criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
+    return (
+        kind(*(float(value) for value in values)), found.value, math.sqrt(np.mean(residual**2)) / math.log(10), status,
+        _descent.covariance(problem, form, found.theta, centres), residual.size, criterion, found.starts, found.reached,
+    )  # fmt: skip
+
+
+def intervals(form: Form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points.
+
+    Args:
+        form: the law.
+        columns, loss: the checked table.
+        huber, level: as `additive.additive_intervals`.
+        points: None, or columns of one row each, as `points_of` gives them.
+    """
+    centres = form.centres(columns)
+    problem = _descent.problem_of(form, columns, loss, huber, centres)
+    best = _descent.best_of(problem, form.starts(columns, centres, problem.log_loss)).theta
+    theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
+    quantile = student_quantile(level, problem.log_loss.size - theta.size)
+
+    def coefficient(i: int):
+        def at(t: np.ndarray) -> np.ndarray:
+            value = form.natural(t, centres)[i : i + 1]
+            return np.log(value) if form.positive[i] else value
+
+        return lambda t: (float(at(t)[0]), _descent.turns(at, t)[0])
+
+    def prediction(point: tuple):
+        model = form.bind(point, centres)
+
+        def at(t: np.ndarray) -> tuple[float, np.ndarray]:
+            predicted, J = model(t)
+            return float(predicted[0]), J[0]
+
+        return at
+
+    if points is None:
+        asked = [(form.names[i], form.positive[i], coefficient(i)) for i in range(len(form.names))]
+    else:
+        asked = [("prediction", True, prediction(point)) for point in points]
+    found = []
+    for name, positive, target in asked:
+        ends = _profile.profile(problem, theta, target, quantile)
+        with np.errstate(over="ignore"):
+            ends = [float(np.exp(end)) if positive else end for end in ends]
+        if points is None and away[len(found)]:
+            ends[0] = form.limits[len(found)]
+        found.append((name, *ends, level))
+    return found
+
+
+def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | None) -> np.ndarray:
+    """Return the starts, θ [s, p]."""
+    if starts is None:
+        return form.starts(columns, centres, problem.log_loss)
+    starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
+    if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
+        raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
+    if np.any(starts[:, np.array(form.positive)] <= 0):
+        positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
+        raise ValueError(f"starts: {positive} have to be above 0")
+    return np.array([form.internal(start, centres) for start in starts])
+
+
+def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms; the largest term is taken off before exp.
+
+    Example:
+        >>> total, shares = log_sum(np.log([[1.0, 3.0]]) + 1000.0)
+        >>> (total - 1000.0).round(6).tolist() == np.log([4.0]).round(6).tolist(), shares.round(6).tolist()
+        (True, [[0.25, 0.75]])
+    """
+    largest = log_terms.max(axis=1, keepdims=True)
+    parts = np.exp(log_terms - largest)
+    total = parts.sum(axis=1, keepdims=True)
+    return (largest + np.log(total))[:, 0], parts / total
+
+
+def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
+    """Return ln of what each term may be in the middle of a table: some ways to share the mean loss between terms.
+
+    A floor, which is then the last term, has a fifth, a half or four fifths of it, or is not there: c = 0 is the edge
+    of the law, which a search in ln c comes near to and never reaches. The other terms have equal parts of the rest;
+    where they are two, also one part and four. Our choice.
+    """
+    parts = {2: [(1, 1), (1, 4), (4, 1)]}.get(terms - floor, [(1,) * (terms - floor)])
+    logs = [np.log(np.array(part) / sum(part)) + log_loss.mean() for part in parts]
+    if floor:
+        rests = (0.0, 0.2, 0.5, 0.8)
+        floors = [math.log(rest) + log_loss.mean() if rest else _descent.ABSENT for rest in rests]
+        logs = [np.append(log + math.log(1 - r), f) for log in logs for r, f in zip(rests, floors, strict=True)]
+    return logs

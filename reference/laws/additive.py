@@ -1,0 +1,251 @@
+"""Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
+
+    L = Σₜ termₜ,     ln termₜ = ln multiplierₜ - Σ exponent · ln column
+
+The law of Hoffmann et al. 2022 is the best known one: L = a/N^α + b/D^β + c has the terms a (with the column N and the
+exponent α), b (with D and β) and c (with none). `hoffmann.py` and `fine_grained.py` are laws of this form; a law of
+one's own is a record more (`AdditiveLaw`). Logarithms are natural, as in the papers that fit such laws; only `rmsle` is
+decimal, as for every law here.
+
+How one is fitted
+1. Multipliers are above 0, so that their logarithms are the unknowns. With θ = (ln multipliers, exponents) each ln term
+   is linear in θ, ln termₜ = Xₜ·θ, and
+
+       ln L̂ = ln Σₜ exp(Xₜ·θ)                                                      (log-sum-exp)
+
+   No term can overflow if the largest is taken off before exp, and put back after ln (`_smooth.log_sum`).
+2. Its derivatives are means of X over the terms. With pₜ = termₜ / L̂ the share of a term in the loss,
+
+       ∂ ln L̂/∂θⱼ = Σₜ exp(Xₜ·θ) Xₜⱼ / Σₜ exp(Xₜ·θ) = Σₜ pₜ Xₜⱼ
+
+3. The sum of Huber terms of ln L̂ - ln L is minimised from many starts (`_descent.py`), since it has more than one low
+   point: where two terms change places, or where one of them leaves the law.
+4. The columns are counted from their geometric mean over the table, ln column - centre. Multipliers are then what the
+   terms are in the middle of the table and not at N = 1 or D = 1, decades away from every row, where a small change of
+   an exponent is a large change of its multiplier. At the end this is undone: ln multiplier + Σ exponent · centre.
+5. The starts follow from that: in the middle of the table the terms share the mean loss (`_smooth.share_out`). So they
+   suit models of any size, and a loss in any unit.
+
+Ill-conditioned, so never compared alone: a multiplier is the term at N = 1 (or D = 1); it moves with its exponent.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _smooth
+from ._descent import Form
+from ._projection import check_range
+
+
+class AdditiveLaw(NamedTuple):
+    """One law of the form above.
+
+    Example:
+        A law in which only the tokens D matter: L = b/D^β + c.
+
+        >>> class Coefficients(NamedTuple):
+        ...     b: float
+        ...     beta: float
+        ...     c: float
+        >>> law = AdditiveLaw("tokens alone", Coefficients, ("tokens",), (("b", {"beta": "tokens"}), ("c", {})))
+        >>> tokens = np.array([1e9, 3e9, 1e10, 3e10, 1e11])
+        >>> loss = predict_additive(law, Coefficients(400.0, 0.3, 1.7), [tokens])
+        >>> [round(float(value), 6) for value in fit_additive(law, [tokens], loss).coefficients]
+        [400.0, 0.3, 1.7]
+    """
+
+    name: str
+    coefficients: type  # the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
+    columns: tuple[str, ...]  # what `fit_additive` and `predict_additive` take, in this order; each above 0
+    terms: tuple[tuple[str, dict[str, str]], ...]  # (multiplier, {exponent: column}); of a floor {}
+    guesses: tuple[float, ...] = (0.15, 0.5)  # exponents to begin from
+
+
+class AdditiveFit(NamedTuple):
+    """The best fit of a law to a table by the sum of Huber terms."""
+
+    coefficients: tuple  # the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
+    objective: float  # the least sum
+    rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
+    status: str  # "interior"; which coefficients have left the law; or that the search did not end
+    covariance: np.ndarray  # [p, p], order of the coefficients; see `_descent.covariance`
+    rows: int  # rows used, all that were given
+    criterion: str  # what was minimised, in words
+    starts: int  # how many starts there were
+    reached: int  # how many of them ended within a millionth of the least sum
+
+
+class Published(NamedTuple):
+    """Coefficients that somebody printed."""
+
+    coefficients: tuple  # a law's own NamedTuple
+    source: str
+    attested: str  # how well: what was seen of the source
+
+
+class AdditiveInterval(NamedTuple):
+    """A value of the best fit, and the values that the data do not reject."""
+
+    name: str  # a coefficient, or "prediction"
+    value: float
+    low: float  # 0 (a multiplier) or -inf (an exponent) where the data give no lower end
+    high: float  # inf where they give no upper end
+    level: float  # confidence level
+
+
+def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -> np.ndarray:
+    """Return the loss L of a law, term by term.
+
+    Args:
+        law: the law.
+        coefficients: of that law; a multiplier may be 0, and its exponents are then not looked at.
+        columns: in the order of `law.columns`, each above 0, broadcast against each other.
+
+    Returns:
+        L, in the unit of the multipliers, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
+    named = {name: check_range(name, values, above=0.0) for name, values in zip(law.columns, columns, strict=True)}
+    value = coefficients._asdict()
+    total = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in named.values())))
+    for multiplier, exponents in law.terms:
+        if value[multiplier] > 0:
+            total = total + value[multiplier] * math.prod(named[c] ** -value[name] for name, c in exponents.items())
+    return total
+
+
+def fit_additive(
+    law: AdditiveLaw,
+    columns: Sequence,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    starts: np.ndarray | None = None,
+) -> AdditiveFit:
+    """Fit a law to a table.
+
+    Args:
+        law: the law.
+        columns: [n] each, in the order of `law.columns`, above 0.
+        loss: [n], L, above 0.
+        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
+            objective is then half the sum of squares.
+        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for the starts of step 5.
+
+    Returns:
+        The fit; status "interior" if the search has ended and every coefficient is determined by some row.
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or not above 0, there are not more rows than coefficients,
+            a column has fewer than 3 different values (a power and a floor cannot be told apart by two), columns rise
+            in step (their powers cannot be told apart), or `huber` is not a finite number above 0.
+    """
+    columns, loss = _checked(law, columns, loss)
+    return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
+
+
+def additive_intervals(
+    law: AdditiveLaw,
+    columns: Sequence,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    level: float = 0.95,
+    at: Sequence | None = None,
+) -> list[AdditiveInterval]:
+    """Return the profile interval of each coefficient, or of the prediction at each of some points.
+
+    Args:
+        law, columns, loss, huber: as `fit_additive`.
+        level: confidence level, between 0 and 1.
+        at: None for the coefficients; or the columns [m] of points, for the loss of the law there.
+
+    Returns:
+        One interval for each coefficient, in their order, or for each point. Student's quantile has n - p degrees of
+        freedom.
+
+    Raises:
+        ValueError: as `fit_additive`, or `level` is out of its range.
+    """
+    columns, loss = _checked(law, columns, loss)
+    points = None if at is None else _smooth.points_of(law.columns, at)
+    found = _smooth.intervals(_form(law), columns, loss, huber, level, points)
+    return [AdditiveInterval(*each) for each in found]
+
+
+def _form(law: AdditiveLaw) -> Form:
+    """Return what `_descent.py` wants to know of a law."""
+    names = law.coefficients._fields
+    place = {name: j for j, name in enumerate(names)}
+    multipliers = [multiplier for multiplier, _ in law.terms]
+
+    def design(logs: dict) -> np.ndarray:  # X of step 1, [n, m, p]
+        X = np.zeros((len(next(iter(logs.values()))), len(law.terms), len(names)))
+        for t, (multiplier, exponents) in enumerate(law.terms):
+            X[:, t, place[multiplier]] = 1.0
+            for exponent, column in exponents.items():
+                X[:, t, place[exponent]] = -logs[column]
+        return X
+
+    def bind(columns: tuple, centres: np.ndarray):
+        X = design({name: np.log(v) - mid for name, v, mid in zip(law.columns, columns, centres, strict=True)})
+
+        def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            predicted, shares = _smooth.log_sum(X @ theta)
+            return predicted, np.sum(shares[:, :, None] * X, axis=1)  # step 2
+
+        return model
+
+    # X of a run of 1 in every column, from the centres: X·θ there is ln of the multipliers themselves (step 4).
+    def at_one(centres: np.ndarray) -> np.ndarray:
+        return design({name: np.array([-centre]) for name, centre in zip(law.columns, centres, strict=True)})[0]
+
+    def natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        values = np.array(theta, dtype=np.float64)
+        values[[place[m] for m in multipliers]] = np.exp(at_one(centres) @ theta)
+        return values
+
+    def internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        theta = np.array(coefficients, dtype=np.float64)
+        rows = [place[m] for m in multipliers]
+        theta[rows] = np.log(theta[rows])
+        shift = at_one(centres)
+        shift[np.arange(len(rows)), rows] = 0.0
+        theta[rows] -= shift @ theta
+        return theta
+
+    def starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+        exponents = [place[name] for name in names if name not in multipliers]
+        found = []
+        floor = not law.terms[-1][1]
+        for shares in _smooth.share_out(len(law.terms), floor, log_loss):
+            for guess in itertools.product(law.guesses, repeat=len(exponents)):
+                theta = np.zeros(len(names))
+                theta[[place[m] for m in multipliers]], theta[exponents] = shares, guess
+                found.append(theta)
+        return np.array(found)
+
+    return Form(
+        names,
+        tuple(name in multipliers for name in names),
+        tuple(0.0 if name in multipliers else math.nan for name in names),
+        bind,
+        natural,
+        internal,
+        lambda columns: np.array([np.log(column).mean() for column in columns]),
+        starts,
+    )
+
+
+def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:
+    """Return the table; ValueError unless it can determine the law, as `fit_additive` says."""
+    return _smooth.check_table(
+        law.name, dict(zip(law.columns, columns, strict=True)), loss, len(law.coefficients._fields)
+    )
+
+
+# What this file does not do: the search itself (`_descent.py`), intervals (`_profile.py`).

@@ -1,0 +1,271 @@
+"""Two laws of a dense model's loss in its size N and the tokens D that it was trained on.
+
+Hoffmann et al. 2022 (arXiv 2203.15556, their third approach), the "Chinchilla" law:
+
+    L = a/N^α + b/D^β + c
+
+where  L  loss at the end of training, nats per token
+       N  parameters
+       D  training tokens
+       c  the floor, what no size and no amount of data takes away: the entropy of the text, if the law is right.
+
+The paper's letters for a, b and c are A, B and E; E is the number of experts here, and B parameters per FLOP.
+`additive.py` is the fit: the sum of Huber terms of ln L̂ - ln L with δ = 1e-3.
+
+Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5), the law before it, which has no floor:
+
+    L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D
+
+Its two ends are power laws: for D → ∞, L = (N_c/N)^α_N, which is the law of `dense.py`; for N → ∞, L = (D_c/D)^α_D.
+ln L is α_D times a log-sum-exp of two terms, so that the same descent fits it. With z the logarithms of the two terms
+and p their shares, as in step 2 of `additive.py`,
+
+    ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂α_D at fixed z = ln Σ exp z,   ∂ ln L̂/∂zₜ = α_D pₜ
+
+Which N: Kaplan et al. count no embeddings, Hoffmann et al. count them (our memory of both papers, which were not at
+hand). A fit gives coefficients for the count that it was given.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _smooth, additive
+from ._descent import Form
+from ._projection import check_range
+from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
+
+_COLUMNS = ("dense_parameters", "tokens")
+
+
+class HoffmannCoefficients(NamedTuple):
+    """L = a/N^alpha + b/D^beta + c."""
+
+    a: float  # nats at N = 1, above 0
+    alpha: float
+    b: float  # nats at D = 1, above 0
+    beta: float
+    c: float  # nats, the floor
+
+
+class KaplanCoefficients(NamedTuple):
+    """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D."""
+
+    alpha_N: float
+    N_c: float  # parameters at which the loss would be 1 nat with endless data
+    alpha_D: float
+    D_c: float  # tokens at which an endless model would have a loss of 1 nat
+
+
+HOFFMANN = AdditiveLaw(
+    "hoffmann",
+    HoffmannCoefficients,
+    _COLUMNS,
+    (("a", {"alpha": "dense_parameters"}), ("b", {"beta": "tokens"}), ("c", {})),
+)
+"""The law, for the functions of `additive.py`."""
+
+PUBLISHED = {
+    "hoffmann": Published(
+        HoffmannCoefficients(406.4, 0.3392, 410.7, 0.2849, 1.6934),
+        "Hoffmann et al. 2022, arXiv 2203.15556, third approach",
+        "three digits from a secondary source that agrees; the paper itself was not at hand",
+    ),
+    "besiroglu": Published(
+        HoffmannCoefficients(482.01, 0.3478, 2085.43, 0.3658, 1.8172),
+        "Besiroglu et al. 2024, arXiv 2404.10102, a refit of 240 points read from a figure of Hoffmann et al.",
+        "three digits from a secondary source that agrees; the paper itself was not at hand",
+    ),
+    "kaplan": Published(
+        KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13),
+        "Kaplan et al. 2020, arXiv 2001.08361, table 2",
+        "from memory; the paper was not at hand",
+    ),
+}
+"""Printed coefficients. Those of Hoffmann et al. miss the points that the second fit is of by 21 % in the objective."""
+
+
+def predict_hoffmann(
+    dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: HoffmannCoefficients
+) -> np.ndarray:
+    """Return L = a/N^alpha + b/D^beta + c.
+
+    Args:
+        dense_parameters: N, above 0.
+        tokens: D, above 0; broadcast against `dense_parameters`.
+        coefficients: the law; a, b and c at least 0.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        100/10^1 + 1000/100^1 + 2:
+
+        >>> float(predict_hoffmann(10.0, 100.0, HoffmannCoefficients(100.0, 1.0, 1000.0, 1.0, 2.0)))
+        22.0
+    """
+    return additive.predict_additive(HOFFMANN, coefficients, [dense_parameters, tokens])
+
+
+def fit_hoffmann(
+    dense_parameters: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    starts: np.ndarray | None = None,
+) -> AdditiveFit:
+    """Fit the law to a table; see `additive.fit_additive`.
+
+    Args:
+        dense_parameters, tokens, loss: [n] each: N, D and L, above 0.
+        huber: δ in natural logarithms, or None for least squares.
+        starts: [s, 5], coefficients to begin from, such as `published_starts()`; None for our own.
+
+    Raises:
+        ValueError: as `additive.fit_additive`; runs that all have one D, for instance, cannot tell b/D^β from c.
+
+    Example:
+        >>> law = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
+        >>> size, tokens = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9, 3e9], [2e9, 1e10, 5e10]))
+        >>> fit = fit_hoffmann(size, tokens, predict_hoffmann(size, tokens, law))
+        >>> fit.status, [round(value, 4) for value in fit.coefficients]
+        ('interior', [400.0, 0.34, 2000.0, 0.37, 1.8])
+    """
+    return additive.fit_additive(HOFFMANN, [dense_parameters, tokens], loss, huber, starts)
+
+
+def hoffmann_intervals(
+    dense_parameters: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    level: float = 0.95,
+    at: Sequence | None = None,
+) -> list[AdditiveInterval]:
+    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m]).
+
+    See `additive.additive_intervals`.
+    """
+    return additive.additive_intervals(HOFFMANN, [dense_parameters, tokens], loss, huber, level, at)
+
+
+def published_starts() -> np.ndarray:
+    """Return the 4,500 starts of Hoffmann et al., [4500, 5], as coefficients.
+
+    ln a and ln b in {0, 5, ..., 25}, ln c in {-1, -1/2, ..., 1}, alpha and beta in {0, 1/2, ..., 2}; from memory of
+    their appendix, which was not at hand.
+    """
+    power, exponent = np.arange(0.0, 26.0, 5.0), np.arange(0.0, 2.1, 0.5)
+    grid = itertools.product(power, exponent, power, exponent, np.arange(-1.0, 1.1, 0.5))
+    return np.array([(np.exp(a), alpha, np.exp(b), beta, np.exp(c)) for a, alpha, b, beta, c in grid])
+
+
+def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: KaplanCoefficients) -> np.ndarray:
+    """Return L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+
+    Args:
+        dense_parameters, tokens: N and D, above 0, broadcast against each other.
+        coefficients: the law; N_c and D_c above 0, alpha_D not 0.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Example:
+        >>> law = KaplanCoefficients(0.5, 400.0, 0.5, 900.0)
+        >>> float(predict_kaplan(100.0, 75.0, law))  # the root of 4 + 12
+        4.0
+    """
+    size = check_range("dense_parameters", dense_parameters, above=0.0)
+    data = check_range("tokens", tokens, above=0.0)
+    alpha_N, N_c, alpha_D, D_c = coefficients
+    return ((N_c / size) ** (alpha_N / alpha_D) + D_c / data) ** alpha_D
+
+
+def fit_kaplan(
+    dense_parameters: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    starts: np.ndarray | None = None,
+) -> AdditiveFit:
+    """Fit Kaplan's law to a table, as `fit_hoffmann` does the other one; starts: [s, 4].
+
+    Example:
+        >>> law = KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13)
+        >>> size, tokens = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1e9, 1e10, 1e11]))
+        >>> fit = fit_kaplan(size, tokens, predict_kaplan(size, tokens, law))
+        >>> [f"{value:.4g}" for value in fit.coefficients]
+        ['0.076', '6.4e+13', '0.103', '1.8e+13']
+    """
+    columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
+    columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
+    return AdditiveFit(*_smooth.fitted(_KAPLAN, KaplanCoefficients, columns, loss, huber, starts))
+
+
+def kaplan_intervals(
+    dense_parameters: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    level: float = 0.95,
+    at: Sequence | None = None,
+) -> list[AdditiveInterval]:
+    """Return what `hoffmann_intervals` does, of Kaplan's law."""
+    columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
+    columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
+    points = None if at is None else _smooth.points_of(_COLUMNS, at)
+    return [AdditiveInterval(*each) for each in _smooth.intervals(_KAPLAN, columns, loss, huber, level, points)]
+
+
+def _bind_kaplan(columns: tuple, centres: np.ndarray):
+    """Return θ -> ln L̂ and J, with θ = (u, κ, v, α_D): the terms are exp(u - κ n) and exp(v - d), n and d centred."""
+    n, d = (np.log(column) - centre for column, centre in zip(columns, centres, strict=True))
+
+    def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        u, kappa, v, alpha_D = theta
+        total, shares = _smooth.log_sum(np.stack([u - kappa * n, v - d], axis=1))
+        by_term = alpha_D * shares
+        return alpha_D * total, np.stack([by_term[:, 0], -by_term[:, 0] * n, by_term[:, 1], total], axis=1)
+
+    return model
+
+
+def _natural_kaplan(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return (α_N, N_c, α_D, D_c): κ = α_N/α_D, u - κ n = κ (ln N_c - ln N) and v - d = ln D_c - ln D."""
+    u, kappa, v, alpha_D = theta
+    return np.array([kappa * alpha_D, np.exp(u / kappa + centres[0]), alpha_D, np.exp(v + centres[1])])
+
+
+def _internal_kaplan(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    alpha_N, N_c, alpha_D, D_c = coefficients
+    kappa = alpha_N / alpha_D
+    return np.array([kappa * (np.log(N_c) - centres[0]), kappa, np.log(D_c) - centres[1], alpha_D])
+
+
+def _starts_kaplan(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+    """Return 36 starts: in the middle of the table the two terms share L^(1/α_D)."""
+    found = []
+    for alpha_D, kappa in itertools.product((0.05, 0.1, 0.2, 0.4), (0.3, 0.7, 1.5)):
+        for u, v in _smooth.share_out(2, False, log_loss / alpha_D):
+            found.append((u, kappa, v, alpha_D))
+    return np.array(found)
+
+
+_KAPLAN = Form(
+    KaplanCoefficients._fields,
+    (False, True, False, True),
+    (np.nan,) * 4,
+    _bind_kaplan,
+    _natural_kaplan,
+    _internal_kaplan,
+    lambda columns: np.array([np.log(column).mean() for column in columns]),
+    _starts_kaplan,
+)
+
+
+# What this file does not do: the best N and D for a budget (`planning.py`).

@@ -1,0 +1,332 @@
+"""The joint law of dense and routed models: how the loss depends on active parameters, tokens and experts together.
+
+After Ludziejewski et al. 2025, "Joint MoE Scaling Laws" (arXiv 2502.05172):
+
+    L = a Ê^δ N^(α + γ ln Ê) + b Ê^ω D^(β + ζ ln Ê) + c
+
+where  L  loss at the end of training, nats per token
+       N  active parameters, with embedding and unembedding; a token uses one expert
+       D  training tokens
+       E  experts per layer; E = 1 is the dense model
+       Ê  effective experts, by the equation of `routed.py`: E_start at E = 1, never above E_max
+
+α and β are below 0 here, where `hoffmann.py` has a minus sign. At one E the law is that of Hoffmann et al. with
+coefficients that depend on E,
+
+    L = m N^μ + n D^ν + c,   m = a Ê^δ,  μ = α + γ ln Ê,  n = b Ê^ω,  ν = β + ζ ln Ê           (`at_experts`)
+
+so that it has a compute-optimal N and D at each E (`planning.py`).
+
+The fit. Write x = E - 1 and, as in `fitting.py`, Ê = E_start · (1 + rise·x/(1 + bend·x)), and ψ(x) for ln of the
+bracket, ln Ê = ln E_start + ψ. Then ln of the first term is
+
+    (ln a + δ s) + δ ψ + (α + γ s) ln N + γ ψ ln N,   s = ln E_start
+
+linear in the four unknowns (bracket), δ, (α + γ s) and γ at a given ψ, and the second term likewise. ln N and ln D are
+counted from their middle, as in `additive.py`, and the fit has eleven unknowns: four for each term, ln c, ln rise and
+ln bend. The derivatives of ψ are
+
+    ∂ψ/∂ln rise = rise·x / (1 + bend·x + rise·x)
+    ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
+
+Ill-conditioned: E_start and E_max where E goes no further than 32, as in the paper, and every coefficient apart from μ
+and ν at an E of the table. Compare predicted losses.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _smooth
+from ._columns import effective
+from ._descent import ABSENT, Form
+from ._projection import check_range
+from .additive import AdditiveFit, AdditiveInterval, Published
+
+_COLUMNS = ("active_parameters", "tokens", "num_experts")
+_LEAST_EXPERT_COUNTS = 4  # two of them fix the scale of ψ, and two more rise and bend
+
+VOCABULARY = 50_257
+"""V of the models of the paper, the tokenizer of GPT-2."""
+
+WIDTH_PER_BLOCK = 64
+"""d over the number of blocks, and over the number of heads, of the models of the paper."""
+
+
+class JointCoefficients(NamedTuple):
+    """The eleven coefficients of the law."""
+
+    a: float
+    alpha: float  # power of N at Ê = 1, below 0
+    delta: float  # power of Ê in the first term at N = 1
+    gamma: float  # how much the power of N changes with ln Ê
+    b: float
+    beta: float  # power of D at Ê = 1, below 0
+    omega: float  # power of Ê in the second term at D = 1
+    zeta: float  # how much the power of D changes with ln Ê
+    E_start: float  # Ê of a dense model
+    E_max: float  # limit of Ê; may be math.inf
+    c: float  # nats, the floor
+
+
+class AtExperts(NamedTuple):
+    """The law at one E: L = m N^mu + n D^nu + c."""
+
+    m: float
+    mu: float
+    n: float
+    nu: float
+    c: float
+
+
+PUBLISHED = {
+    "joint": Published(
+        JointCoefficients(
+            35.91, -0.1889, -0.2285, 0.0098, 35.98, -0.1775, 0.5529, -0.0259, 2.0732, 290.4521, 1.3637
+        ),
+        "Ludziejewski et al. 2025, arXiv 2502.05172, table 3",
+        "read in the paper, four digits; its table 4 follows from it within 0.3 %",
+    )
+}  # fmt: skip
+"""Printed coefficients."""
+
+
+def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts:
+    """Return the law at one number of experts.
+
+    Args:
+        num_experts: E, at least 1.
+        coefficients: the law.
+
+    Example:
+        Ê = 2 at E = 1, so that m = 3 · 2⁻¹ and n = 5 · 2².
+
+        >>> law = JointCoefficients(3.0, -0.2, -1.0, 0.0, 5.0, -0.3, 2.0, 0.0, 2.0, math.inf, 1.5)
+        >>> at_experts(1, law)
+        AtExperts(m=1.5, mu=-0.2, n=20.0, nu=-0.3, c=1.5)
+    """
+    count = float(_effective(num_experts, coefficients))
+    log = math.log(count)
+    return AtExperts(
+        coefficients.a * count**coefficients.delta,
+        coefficients.alpha + coefficients.gamma * log,
+        coefficients.b * count**coefficients.omega,
+        coefficients.beta + coefficients.zeta * log,
+        coefficients.c,
+    )
+
+
+def predict_joint(
+    active_parameters: np.ndarray, tokens: np.ndarray, num_experts: np.ndarray, coefficients: JointCoefficients
+) -> np.ndarray:
+    """Return the loss L of the law.
+
+    Args:
+        active_parameters: N, with embedding and unembedding, above 0.
+        tokens: D, above 0.
+        num_experts: E, at least 1; the three are broadcast against each other.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range, or E_max is not above E_start.
+
+    Example:
+        >>> law = JointCoefficients(3.0, -1.0, -1.0, 0.0, 5.0, -1.0, 2.0, 0.0, 2.0, math.inf, 1.5)
+        >>> float(predict_joint(1.5, 20.0, 1, law))  # 1.5/1.5 + 20/20 + 1.5
+        3.5
+    """
+    size = check_range("active_parameters", active_parameters, above=0.0)
+    data = check_range("tokens", tokens, above=0.0)
+    a, alpha, delta, gamma, b, beta, omega, zeta, _, _, c = coefficients
+    count = _effective(num_experts, coefficients)
+    log = np.log(count)
+    return a * count**delta * size ** (alpha + gamma * log) + b * count**omega * data ** (beta + zeta * log) + c
+
+
+def fit_joint(
+    active_parameters: np.ndarray,
+    tokens: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    starts: np.ndarray | None = None,
+) -> AdditiveFit:
+    """Fit the law to a table of dense and routed runs; see `additive.fit_additive`.
+
+    The paper's own fit has δ = 0.01, a small weight decay, and a weighting of runs that it does not print.
+
+    Args:
+        active_parameters, tokens, num_experts, loss: [n] each: N, D, E and L.
+        huber: δ in natural logarithms, or None for least squares.
+        starts: [s, 11], coefficients to begin from, E_max finite; None for our own.
+
+    Returns:
+        The fit. Where no row is far enough up to tell E_max from infinity, E_max is inf, and the status says so.
+        E_start may be below 1, unlike in `fitting.py`.
+
+    Raises:
+        ValueError: as `additive.fit_additive`, or fewer than 4 different E.
+    """
+    columns, loss = _checked(active_parameters, tokens, num_experts, loss)
+    return AdditiveFit(*_smooth.fitted(_JOINT, JointCoefficients, columns, loss, huber, starts))
+
+
+def joint_intervals(
+    active_parameters: np.ndarray,
+    tokens: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    huber: float | None = 1e-3,
+    level: float = 0.95,
+    at: Sequence | None = None,
+) -> list[AdditiveInterval]:
+    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m], E [m]).
+
+    See `additive.additive_intervals`.
+    """
+    columns, loss = _checked(active_parameters, tokens, num_experts, loss)
+    points = None if at is None else _smooth.points_of(_COLUMNS, at)
+    return [AdditiveInterval(*each) for each in _smooth.intervals(_JOINT, columns, loss, huber, level, points)]
+
+
+def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCABULARY) -> np.ndarray:
+    """Return all parameters of a model, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
+
+    Args:
+        d_model: d, above 0; any number, though models have multiples of 64.
+        num_experts: E, at least 1.
+        vocab_size: V.
+
+    Example:
+        >>> float(joint_total(64, 2, vocab_size=100))  # 2 · 64 · 100 + 22 · 64²
+        102912.0
+    """
+    d = check_range("d_model", d_model, above=0.0)
+    experts = check_range("num_experts", num_experts, least=1.0)
+    return 2 * d * vocab_size + (4 + 9 * experts) * d**3 / WIDTH_PER_BLOCK
+
+
+def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarray:
+    """Return the active parameters N of a model, which are all parameters of the dense one, 2 d V + 13 d² · d/64.
+
+    Example:
+        >>> float(joint_active(64, vocab_size=100))
+        66048.0
+    """
+    return joint_total(d_model, 1.0, vocab_size)
+
+
+def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
+    """Return the numbers that the key-value cache holds, 2 T d · d/64 for T tokens: multi-head attention, no sharing.
+
+    Example:
+        >>> float(joint_cache(128, 10))
+        5120.0
+    """
+    return 2 * cached_tokens * check_range("d_model", d_model, above=0.0) ** 2 / WIDTH_PER_BLOCK
+
+
+def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
+    """Return Ê; E_start only has to be above 0 here, where `routed.effective_experts` wants 1 or more."""
+    E_start, E_max = coefficients.E_start, coefficients.E_max
+    if not 0 < E_start < E_max:
+        raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
+    return effective(check_range("num_experts", num_experts, least=1.0) - 1.0, E_start, E_max)
+
+
+def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.ndarray]:
+    values = dict(zip(_COLUMNS, (active_parameters, tokens, num_experts), strict=True))
+    columns, loss = _smooth.check_table("joint", values, loss, 11)
+    if (count := np.unique(columns[2]).size) < _LEAST_EXPERT_COUNTS:
+        raise ValueError(
+            f"{count} different num_experts; E_start and E_max cannot be told apart with fewer than "
+            f"{_LEAST_EXPERT_COUNTS}"
+        )
+    return columns, loss
+
+
+def _bind(columns: tuple, centres: np.ndarray):
+    """Return θ -> ln L̂ and J, with θ in the order of `_natural`."""
+    n, d = (np.log(column) - centre for column, centre in zip(columns[:2], centres, strict=True))
+    x, one = columns[2] - 1.0, np.ones(n.size)
+
+    def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        first, second, (log_rise, log_bend, log_c) = theta[:4], theta[4:8], theta[8:]
+        rise, bend = math.exp(min(log_rise, 700.0)), math.exp(min(log_bend, 700.0))
+        psi = np.log1p(rise * x / (1 + bend * x))
+        by_rise = rise * x / (1 + bend * x + rise * x)
+        by_bend = -by_rise * bend * x / (1 + bend * x)
+        in_size = np.stack([one, n, psi, psi * n], axis=1)  # what (ln a, α, δ, γ) multiply
+        in_data = np.stack([one, d, psi, psi * d], axis=1)
+        predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * one], axis=1))
+        # How much each term changes with ψ is δ + γ n, and ω + ζ d.
+        with_psi = shares[:, 0] * (first[2] + first[3] * n) + shares[:, 1] * (second[2] + second[3] * d)
+        by_shape = with_psi[:, None] * np.stack([by_rise, by_bend], axis=1)
+        return predicted, np.hstack([shares[:, :1] * in_size, shares[:, 1:2] * in_data, by_shape, shares[:, 2:]])
+
+    return model
+
+
+def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return the coefficients from θ = (four of the first term, four of the second, ln rise, ln bend, ln c).
+
+    With s = ln E_start, ψ = ln Ê - s, and sizes counted from n̄ (written out of the equation at the top),
+
+        ln a = θ₀ - δ' s - α' n̄ + γ s n̄,  α = α' - γ s,  δ = δ' - γ n̄     for θ = (θ₀, α', δ', γ)
+    """
+    rise, bend = np.exp(theta[8:10])
+    both = rise + bend  # 1/E_start - 1/E_max
+    E_start = rise / both**2
+    s, found = np.log(E_start), []
+    for (level, power, gain, turn), centre in zip((theta[:4], theta[4:8]), centres, strict=True):
+        log = level - gain * s - power * centre + turn * s * centre
+        found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
+    with np.errstate(over="ignore", divide="ignore"):  # an E_max that has left the law
+        E_max = rise / (both * bend)
+    return np.array([*found, E_start, E_max, np.exp(theta[10])])
+
+
+def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return θ of coefficients, the inverse of `_natural`."""
+    E_start, E_max, c = coefficients[8:]
+    rest = 1 - E_start / E_max
+    s, found = math.log(E_start), []
+    for (multiplier, power, gain, turn), centre in zip((coefficients[:4], coefficients[4:8]), centres, strict=True):
+        power, gain = power + turn * s, gain + turn * centre
+        found += [math.log(multiplier) + gain * s + power * centre - turn * s * centre, power, gain, turn]
+    return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
+
+
+def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+    """Return 48 starts: the terms in the middle of the table, falling powers, experts that help the first term.
+
+    With `ABSENT` for ln bend the search stays at E_max = ∞, an edge as c = 0 is.
+    """
+    top = (columns[2] - 1.0).max()
+    found = []
+    for shares in _smooth.share_out(3, True, log_loss):
+        for power, bend in itertools.product((-0.15, -0.4), (math.log(1.0 / top), ABSENT)):
+            shape = [math.log(0.5), bend]
+            found.append([shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, *shape, shares[2]])
+    return np.array(found)
+
+
+_JOINT = Form(
+    JointCoefficients._fields,
+    (True, False, False, False, True, False, False, False, True, True, True),
+    (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
+    _bind,
+    _natural,
+    _internal,
+    lambda columns: np.array([np.log(column).mean() for column in columns[:2]]),
+    _starts,
+)
+
+
+# What this file does not do: the best model for a budget (`planning.py`).

@@ -1,0 +1,295 @@
+"""The best model for a budget, by one law at a time: brute force.
+
+Each function goes over all models that the budget allows, in one number (the width d, or the size N), and takes the one
+with the least loss: a scan of a thousand values, and again between the neighbours of the lowest (`_lowest`). What a
+width or size leaves to choose is then fixed: the tokens D are all that the FLOPs pay for.
+
+    Hoffmann       6 N D = FLOPs
+    fine-grained   training FLOPs of `fine_grained.py`, each granularity G by itself, then the best G
+    joint          6 N D + 2 N D_inference = FLOPs    a token of inference costs a third of one of training
+                   bytes · (P + 2 T d · d/64) <= memory    all parameters, and a cache of T tokens
+
+A width or a number of tokens is any real number here, as in the papers; a model that is trained has a multiple of 64.
+
+ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ + n D^ν + c, with μ and ν below 0,
+
+    N* = G (FLOPs/6)^(ν/(μ+ν)),   D* = G⁻¹ (FLOPs/6)^(μ/(μ+ν)),   G = (μm/(νn))^(1/(μ+ν))
+
+At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0; put D* and N* in, and the powers of FLOPs/6
+cancel: μ m G^μ = ν n G^(-ν), so that G = (μm/(νn))^(-1/(μ+ν)), the inverse of what is printed. With that G their table
+of optima comes out. `printed_joint_optimum` is what the printed one gives; the loss there is higher.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import fine_grained, hoffmann, joint
+from ._projection import check_range
+from .fine_grained import FineGrainedCoefficients
+from .hoffmann import HoffmannCoefficients
+from .joint import VOCABULARY, JointCoefficients
+
+GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The G that `fine_grained_optimum` tries, those of the paper."""
+
+EXPERT_COUNTS = (1, 2, 4, 8, 16, 32)
+"""The E that `joint_optima` tries, those of the paper's runs."""
+
+LEAST_WIDTH = 64.0
+"""The narrowest model that is looked at: one block."""
+
+
+class HoffmannOptimum(NamedTuple):
+    """The best N and D for a number of FLOPs."""
+
+    parameters: float  # N
+    tokens: float  # D
+    flops: float  # 6 N D
+    loss: float
+
+
+class FineGrainedOptimum(NamedTuple):
+    """The best model of one expansion for a number of FLOPs."""
+
+    d_model: float
+    total_parameters: float  # N, without embeddings and routers
+    active_parameters: float
+    tokens: float  # D
+    granularity: float  # G
+    flops: float
+    loss: float
+
+
+class Budget(NamedTuple):
+    """What a model of the joint law may cost."""
+
+    flops: float  # of training, and of inference where there are inference tokens
+    memory: float = math.inf  # bytes, for all parameters and the cache
+    cached_tokens: float = 0.0  # T, of the key-value cache
+    inference_tokens: float = 0.0  # over the life of the model
+    bytes_per_number: float = 2.0  # bfloat16
+
+
+class JointOptimum(NamedTuple):
+    """The best model of one number of experts for a budget."""
+
+    num_experts: float
+    d_model: float
+    active_parameters: float  # N, with embeddings
+    total_parameters: float
+    tokens: float  # D, of training
+    memory: float  # bytes that are used
+    loss: float
+
+
+def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
+    """Return the N and D = FLOPs/6N with the least loss.
+
+    Args:
+        flops: of training, above 6.
+        coefficients: the law; a, b and both exponents above 0, or there is no best N.
+
+    Raises:
+        ValueError: one of these is out of its range.
+
+    Example:
+        With a = b and equal exponents N and D are equal.
+
+        >>> best = hoffmann_optimum(6e20, HoffmannCoefficients(400.0, 0.3, 400.0, 0.3, 1.7))
+        >>> f"{best.parameters:.4g} {best.tokens:.4g}"
+        '1e+10 1e+10'
+    """
+    flops = float(check_range("flops", flops, above=6.0))
+    for name in ("a", "alpha", "b", "beta"):
+        check_range(name, getattr(coefficients, name), above=0.0)
+
+    def loss(size: np.ndarray) -> np.ndarray:
+        return hoffmann.predict_hoffmann(size, flops / (6 * size), coefficients)
+
+    size, least = _lowest(loss, 1.0, flops / 6)
+    return HoffmannOptimum(size, flops / (6 * size), flops, least)
+
+
+def fine_grained_optimum(
+    flops: float,
+    expansion: float,
+    coefficients: FineGrainedCoefficients,
+    granularities: Sequence[float] = GRANULARITIES,
+) -> FineGrainedOptimum:
+    """Return the width, tokens and granularity with the least loss.
+
+    Args:
+        flops: of training, above 0.
+        expansion: E, that of the runs that the coefficients were fitted to.
+        coefficients: the law.
+        granularities: the G to try.
+
+    Raises:
+        ValueError: an argument is out of its range, or the FLOPs do not train the narrowest model on one token.
+    """
+    flops = float(check_range("flops", flops, above=0.0))
+    least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
+    if flops < least:
+        raise ValueError(
+            f"flops is {flops:g}; one token of a model of width {LEAST_WIDTH:g} takes {least:g} in training"
+        )
+    found = []
+    for granularity in granularities:
+
+        def tokens(d: np.ndarray, granularity: float = granularity) -> np.ndarray:
+            return flops / fine_grained.fine_grained_flops(d, expansion, granularity)
+
+        def loss(d: np.ndarray, granularity: float = granularity, tokens: Callable = tokens) -> np.ndarray:
+            size = fine_grained.fine_grained_parameters(d, expansion)
+            return fine_grained.predict_fine_grained(size, tokens(d), granularity, coefficients)
+
+        # 72 d³/64 FLOPs train on one token, whatever G is: no width above the cube root of the FLOPs can be paid.
+        d, least_loss = _lowest(loss, LEAST_WIDTH, max(flops ** (1 / 3), LEAST_WIDTH))
+        size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
+        found.append(
+            FineGrainedOptimum(d, float(size), float(active), float(tokens(d)), granularity, flops, least_loss)
+        )
+    return min(found, key=lambda best: best.loss)
+
+
+def fine_grained_for_active(
+    active_parameters: float,
+    expansion: float,
+    coefficients: FineGrainedCoefficients,
+    granularities: Sequence[float] = GRANULARITIES,
+) -> FineGrainedOptimum:
+    """Return the optimum that has so many active parameters: bisection on the logarithm of the FLOPs.
+
+    Where the best G changes with the FLOPs, the best size jumps; inside such a jump the upper side is given.
+
+    Args:
+        active_parameters: 12 d² · d/64 of the model that is asked for.
+        expansion, coefficients, granularities: as `fine_grained_optimum`.
+    """
+    active = float(check_range("active_parameters", active_parameters, above=0.0))
+    low, high = math.log(1e9), math.log(1e35)
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        found = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
+        low, high = (middle, high) if found.active_parameters < active else (low, middle)
+    return fine_grained_optimum(math.exp(high), expansion, coefficients, granularities)
+
+
+def joint_optimum(
+    budget: Budget, num_experts: float, coefficients: JointCoefficients, vocab_size: int = VOCABULARY
+) -> JointOptimum:
+    """Return the width and tokens with the least loss, of models with E experts.
+
+    Args:
+        budget: what may be spent.
+        num_experts: E, at least 1.
+        coefficients: the law.
+        vocab_size: V, for the embeddings.
+
+    Raises:
+        ValueError: the budget is out of its range, or the narrowest model is too much for it.
+    """
+    check_budget(budget)
+    _check_powers(num_experts, coefficients)
+
+    def memory(d: np.ndarray) -> np.ndarray:
+        numbers = joint.joint_total(d, num_experts, vocab_size) + joint.joint_cache(d, budget.cached_tokens)
+        return budget.bytes_per_number * numbers
+
+    def tokens(d: np.ndarray) -> np.ndarray:
+        return (budget.flops / joint.joint_active(d, vocab_size) - 2 * budget.inference_tokens) / 6
+
+    def loss(d: np.ndarray) -> np.ndarray:
+        fits = (memory(d) <= budget.memory) & (tokens(d) >= 1)
+        active = joint.joint_active(d, vocab_size)
+        return np.where(fits, joint.predict_joint(active, np.maximum(tokens(d), 1), num_experts, coefficients), np.inf)
+
+    # 13 d³/64 parameters, 6 FLOPs each, train on one token: no width above the cube root of the FLOPs can be paid.
+    d, least = _lowest(loss, LEAST_WIDTH, max(budget.flops ** (1 / 3), LEAST_WIDTH))
+    if math.isinf(least):
+        raise ValueError(
+            f"no model of {num_experts:g} experts fits: one of width {LEAST_WIDTH:g} is too much for the FLOPs or the "
+            "memory of the budget"
+        )
+    active, total = joint.joint_active(d, vocab_size), joint.joint_total(d, num_experts, vocab_size)
+    return JointOptimum(num_experts, d, *map(float, (active, total, tokens(d), memory(d))), least)
+
+
+def joint_optima(
+    budget: Budget,
+    coefficients: JointCoefficients,
+    expert_counts: Sequence[float] = EXPERT_COUNTS,
+    vocab_size: int = VOCABULARY,
+) -> list[JointOptimum]:
+    """Return the optimum of each number of experts that fits the budget, the least loss first.
+
+    The loss is nearly the same for several E next to the best one, so that the losses say more than the best E does.
+
+    Args:
+        budget, coefficients, vocab_size: as `joint_optimum`.
+        expert_counts: the E to try.
+
+    Raises:
+        ValueError: the budget is out of its range, or no model fits it.
+    """
+    found, complaint = [], None
+    for count in expert_counts:
+        try:
+            found.append(joint_optimum(budget, count, coefficients, vocab_size))
+        except ValueError as error:
+            complaint = error
+    if not found:
+        raise complaint or ValueError("expert_counts is empty; needed: at least one")
+    return sorted(found, key=lambda best: best.loss)
+
+
+def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:
+    """Return the N and D that the paper's printed formula gives: with the inverse of the right G (see the top)."""
+    m, mu, n, nu, _ = joint.at_experts(num_experts, coefficients)
+    printed = (mu * m / (nu * n)) ** (1 / (mu + nu))
+    return printed * (flops / 6) ** (nu / (mu + nu)), (flops / 6) ** (mu / (mu + nu)) / printed
+
+
+def _check_powers(num_experts: float, coefficients: JointCoefficients) -> None:
+    """Raise ValueError unless the loss falls with N and with D: else there is no best size."""
+    law = joint.at_experts(num_experts, coefficients)
+    if not (law.mu < 0 and law.nu < 0):
+        raise ValueError(
+            f"at {num_experts:g} experts the powers of N and D are {law.mu:.4g} and {law.nu:.4g}; needed: both below 0"
+        )
+
+
+def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
+    """Return where a function of an array has its least value between `low` and `high`, and that value.
+
+    A thousand values of equal ratios are tried; and again between the two next to the lowest; and so on, until they are
+    apart by rounding. The functions here have one low point, and are infinite above what can be paid.
+
+    Example:
+        >>> x, value = _lowest(lambda x: (np.log(x) - 3.0) ** 2, 1.0, 1e9)
+        >>> round(float(np.log(x)), 6), round(value, 9)
+        (3.0, 0.0)
+    """
+    for _ in range(5):
+        points = np.geomspace(low, high, 1001)
+        values = function(points)
+        k = int(np.argmin(values))
+        low, high = points[max(k - 1, 0)], points[min(k + 1, 1000)]
+    return float(points[k]), float(values[k])
+
+
+def check_budget(budget: Budget) -> Budget:
+    """Return the budget; ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
+    check_range("flops", budget.flops, above=0.0)
+    check_range("bytes_per_number", budget.bytes_per_number, above=0.0)
+    for name in ("cached_tokens", "inference_tokens"):
+        check_range(name, getattr(budget, name), least=0.0)
+    if not budget.memory > 0:
+        raise ValueError(f"memory is {budget.memory}; needed: a number of bytes above 0, or inf")
+    return budget
+
+
+# What this file does not do: rank laws and routers, or say how sure an optimum is.

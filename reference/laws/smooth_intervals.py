@@ -1,0 +1,107 @@
+"""The laws of the sum of terms as records of the catalogue: fits in its units, intervals in its words.
+
+The catalogue wants one kind of fit and of interval of every law. `additive.py`, `hoffmann.py` and `joint.py` work in
+natural logarithms and by Huber's sum, as the papers do that fit such laws. In the catalogue (`fit_in_log10`)
+
+    a fit is by least squares of log10 losses, unless huber is given, as that of every other law
+    huber is in log10 units: r ln 10 is the residual in natural logarithms, and the sum of Huber terms with delta ln 10
+    is (ln 10)² times that with delta in log10 units
+
+so that the two least sums are at one and the same law. The δ = 1e-3 of Hoffmann et al. is 4.3e-4 here.
+
+The intervals (`smooth_ranges`, `smooth_prediction`) are profiles, `_profile.py`, of the fit by least squares.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ._columns import CRITERION
+from .additive import AdditiveFit
+from .intervals import Predicted, Range
+from .uncertainty import student_quantile
+
+_LN_10 = math.log(10)
+
+
+def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None) -> AdditiveFit:
+    """Return a fit in log10 units.
+
+    Args:
+        fit: such as `hoffmann.fit_hoffmann`, (*columns, loss, huber).
+        columns_and_loss: the columns of the law and the loss, [n] each.
+        huber: delta in log10 units for the sum of Huber terms; None for least squares.
+
+    Raises:
+        ValueError: as `fit`.
+    """
+    if huber is None:
+        found = fit(*columns_and_loss, None)
+        return found._replace(objective=found.rmsle**2, criterion=CRITERION)
+    found = fit(*columns_and_loss, huber * _LN_10)
+    criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
+    return found._replace(objective=found.objective / _LN_10**2, criterion=criterion)
+
+
+def smooth_ranges(
+    intervals: Callable, positive: tuple[str, ...], fit: AdditiveFit, columns: Sequence, loss: np.ndarray, level: float
+) -> list[Range]:
+    """Return the profile interval of each coefficient, with its verdict in words.
+
+    Args:
+        intervals: such as `hoffmann.hoffmann_intervals`.
+        positive: the coefficients that are above 0, which are judged by the ratio of their ends.
+        fit: by least squares; its values stand in the ranges.
+        columns, loss: the table that was fitted.
+        level: confidence level, between 0 and 1.
+    """
+    found = intervals(*columns, loss, None, level)
+    return [
+        Range(each.name, None, value, each.low, each.high, words(each.name in positive, value, each.low, each.high))
+        for value, each in zip(fit.coefficients, found, strict=True)
+    ]
+
+
+def smooth_prediction(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss: np.ndarray, at: Sequence[float], level: float
+) -> Predicted:
+    """Return the loss at one point with two intervals.
+
+    That of the law is the profile's. For one more run the variance of the rows about the law, with n - p degrees of
+    freedom, is added to each half of it, in logarithms (our choice).
+
+    Args:
+        intervals, fit, columns, loss, level: as `smooth_ranges`.
+        at: the columns of the law at the point.
+    """
+    [found] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
+    rows, unknowns = np.size(loss), len(fit.coefficients)
+    scatter = fit.rmsle * _LN_10 * math.sqrt(rows / (rows - unknowns))
+    more = student_quantile(level, rows - unknowns) * scatter
+    low = math.exp(-math.hypot(math.log(found.value / found.low), more)) if found.low > 0 else 0.0
+    high = math.exp(math.hypot(math.log(found.high / found.value), more)) if found.high < math.inf else math.inf
+    return Predicted(found.value, (found.low, found.high), (found.value * low, found.value * high))
+
+
+def words(positive: bool, value: float, low: float, high: float) -> str:
+    """Return in words how far the data pin a coefficient down; the words are those of `uncertainty.verdict`.
+
+    Example:
+        >>> words(True, 1.8, 1.7, 1.9), words(True, 400.0, 100.0, 2000.0), words(False, 0.3, -0.1, 0.7)
+        ('pinned down', 'loose', 'soft, sign open')
+        >>> words(True, 0.5, 0.0, 1.2)
+        'bounded from above only'
+    """
+    below, above = low > (0.0 if positive else -math.inf), high < math.inf
+    if not (below and above):
+        return "bounded from below only" if below else "bounded from above only" if above else "not identified"
+    narrow = high <= 2 * low if positive else high - low <= abs(value) / 2
+    if narrow:
+        return "pinned down"
+    if low <= 0 <= high:
+        return "soft, sign open"
+    return "loose" if max(low / high, high / low) > 10 else "soft"
+
+
+# What this file does not do: find the ends of an interval (`_profile.py`).
