@@ -61,6 +61,21 @@ def test_the_example_of_all_laws_gives_each_coefficient_with_its_interval():
     assert all(float(low) <= float(value) <= float(high) for _, value, low, high in lines)
 
 
+@pytest.mark.slow
+def test_the_example_of_laws_with_tokens_gives_back_the_law_that_made_the_table():
+    [block] = [
+        each for each in re.findall(r"```python\n(.*?)```", PAGES["docs/laws.md"], re.DOTALL) if "tokens" in each
+    ]
+    text = said(block)
+    truth = {"a": 482.01, "alpha": 0.3478, "b": 2085.43, "beta": 0.3658, "c": 1.8172}
+    lines = re.findall(r"(\w+): (\S+), (\S+) to (\S+)", text)
+    assert [name for name, *_ in lines] == list(truth) and text.startswith("interior")
+    assert all(float(low) < float(value) < float(high) for _, value, low, high in lines)
+    assert all(float(low) < truth[name] < float(high) for name, _, low, high in lines)
+    size, tokens = map(float, re.search(r"N = (\S+), D = (\S+):", text).groups())
+    assert 0.98 < 6 * size * tokens / 1e21 < 1.02
+
+
 def test_every_column_is_explained_and_no_other():
     rows = re.findall(r"^\| (`[^|]*`) \|", PAGES["docs/columns.md"], re.MULTILINE)
     explained = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
