@@ -1,7 +1,7 @@
 """The least sum of Huber terms of a law whose logarithm is no straight line: the fit, and its errors.
 
 Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each say what their law predicts, ln L̂(θ), and
-how that changes with each unknown (`Form.model`); all that follows is the same for all of them.
+how that changes with each unknown (`Form.bind`); all that follows is the same for all of them.
 
 What is minimised, over the unknowns θ, is a plain sum over the rows i,
 
