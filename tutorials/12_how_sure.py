@@ -1,0 +1,475 @@
+# %% [markdown]
+# # Lesson 12. How sure are we?
+#
+# **You will** put an interval around each number that a fitted law says, in three ways: from how fast the fit gets
+# worse, by leaving sizes out, and by drawing sizes anew. You will test whether such intervals keep their word, and find
+# a number of the paper about which its runs say next to nothing.
+#
+# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. From section 6 on, SciPy, JAX and numba are
+# needed. Section 8 reads the table that the authors of the paper released.
+#
+# **Files** [`laws/uncertainty.py`](../reference/laws/uncertainty.py),
+# [`laws/resampling.py`](../reference/laws/resampling.py).
+
+# %% [markdown]
+# ## 1. The mean of five numbers
+#
+# Five runs of one experiment gave five numbers. Their mean is the best guess of the truth $v$. How far may the truth be
+# from it? Ask how well other values $v$ fit: add up the squared differences, the *residual sum of squares*, RSS. (Of
+# the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+
+# %%
+import numpy as np
+from lesson import COLOURS, best_time, figure, needs, released, same
+
+from routelaws.reference.laws.uncertainty import student_quantile
+
+y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
+n = len(y)
+
+
+def rss(v):
+    return sum((each - v) ** 2 for each in y)
+
+
+least = rss(y.mean())
+for v in (y.mean(), 2.30, 2.28, 2.20):
+    print(f"v = {v:.3f}: RSS {rss(v):.5f}, {rss(v) / least:.2f} times the least")
+assert all(rss(v) > least for v in (2.30, 2.28, 2.20))
+
+# %% [markdown]
+# How much worse may a value fit, before we call it refuted? Statistics has an answer, if the errors are independent and
+# *normal* (the bell curve). Let q be *Student's quantile*, a number near 2 that depends on how many numbers there are
+# beside the unknowns (here 5 − 1). Then the values that are not refuted are those with
+#
+# $$\mathrm{RSS}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 1}\right)$$
+#
+# Those values are an *interval*. Here RSS(v) is $\mathrm{RSS}_{min} + n (v - \bar{y})^2$, with the mean $\bar{y}$, so
+# that the ends can be computed. They are those of the textbooks: $\bar{y}$ ± q times the standard error $s / \sqrt{n}$.
+
+# %%
+q = student_quantile(0.95, n - 1)
+limit = least * (1 + q**2 / (n - 1))
+error = y.std(ddof=1) / np.sqrt(n)
+low, high = y.mean() - q * error, y.mean() + q * error
+print(f"q = {q:.3f}; 95 % interval from {low:.3f} to {high:.3f}")
+same([low, high], [y.mean() - np.sqrt((limit - least) / n), y.mean() + np.sqrt((limit - least) / n)])
+
+# %% [markdown]
+# What does "95 %" promise? Not that the truth lies in this interval with that probability: it does or it does not. The
+# promise is about the procedure. Used on many tables, it gives intervals of which that share holds the truth. We can
+# try that, since in a made-up table the truth is known. First as a loop, then for all tables at once.
+
+# %%
+draws = np.random.default_rng(0).normal(2.3, 0.03, (4000, n))
+held = 0
+for table in draws:
+    held += abs(table.mean() - 2.3) <= q * table.std(ddof=1) / np.sqrt(n)
+held_at_once = (abs(draws.mean(axis=1) - 2.3) <= q * draws.std(axis=1, ddof=1) / np.sqrt(n)).sum()
+print(f"{held / len(draws):.1%} of the intervals hold the truth")
+assert held == held_at_once and abs(held / len(draws) - 0.95) < 0.02
+
+# %% [markdown]
+# Such a share is called *coverage*. An interval whose coverage is less than it says is worse than none.
+
+# %% [markdown]
+# ## 2. Six numbers at once
+#
+# Back to lesson 11: sixty runs, six sizes by ten numbers of experts, and a law of six numbers. The table is made from a
+# known law again. Here are four tables that differ only in their noise, and what the fit says about each: two of the
+# six numbers, and two things that one would use the law for.
+
+# %%
+from routelaws.reference.accounting import SIZES
+from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss, slope_in_experts
+
+truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
+N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
+tables = [predict_loss(N, E, truth) * 10 ** np.random.default_rng(i).normal(0, 0.003, N.size) for i in range(4)]
+said = []
+print("  E_max   cut-off N     slope at 130M   loss at 1.3B, 64 experts")
+for law in [truth, *(fit_routed(N, E, table).coefficients for table in tables)]:
+    said.append((law.E_max, cutoff(law), slope_in_experts(sizes[3], law), float(predict_loss(sizes[5], 64, law))))
+    print("{:7.0f} {:11.1e} {:17.4f} {:14.3f}".format(*said[-1]), "  (truth)" if law is truth else "")
+spread = np.ptp(said, axis=0) / np.abs(said[0])
+assert spread[3] < 0.01 and spread[2] < 0.2 and min(spread[:2]) > 0.6
+
+# %% [markdown]
+# The *slope* is $b + c \log N$: how much the logarithm of the loss changes when the effective experts grow tenfold. The
+# *cut-off* is the size at which it is 0, so that more experts no longer help: $N_{cut} = 10^{-b/c}$.
+#
+# The four fits agree on the loss within a percent, and roughly on the slope. They do not agree on $E_{max}$ or on the
+# cut-off. All we ever have is one table. Can it tell how sure each number is?
+#
+# ## 3. How fast does the fit get worse?
+#
+# Do as with the mean. Hold one number at a value $v$, let the other five be as good as they can, and see how much the
+# RSS grows. This is called a *profile*. With six unknowns the limit is
+#
+# $$\mathrm{RSS}^{\ast}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 6}\right)$$
+#
+# Take $E_{max}$. Lesson 11 found the best other four by least squares where $E_{start}$ is given too, so all that is
+# left is to try many values of $E_{start}$.
+
+# %%
+loss = tables[0]
+target, log_N = np.log10(loss), np.log10(N)
+
+
+def log_effective(E_start, E_max):
+    return -np.log10(1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max)
+
+
+def residual(columns):
+    """The least sum of squares that these columns, each times any number, leave."""
+    columns = np.stack(columns, axis=1)
+    return np.sum((columns @ np.linalg.lstsq(columns, target, rcond=None)[0] - target) ** 2)
+
+
+starts, ends = np.geomspace(1, 6, 60), np.geomspace(60, 3000, 60)
+profile = np.zeros(len(ends))
+for i, end in enumerate(ends):
+    of_start = [log_effective(start, end) for start in starts]
+    profile[i] = min(residual([log_N, log_E, log_N * log_E, np.ones(N.size)]) for log_E in of_start)
+
+# %%
+least, degrees = fit_routed(N, E, loss).objective * N.size, N.size - 6
+limit = least * (1 + student_quantile(0.95, degrees) ** 2 / degrees)
+allowed = ends[profile <= limit]
+print(f"the limit is {limit / least:.3f} times the least RSS; E_max from about {allowed[0]:.0f} to {allowed[-1]:.0f}")
+assert least <= profile.min() < 1.001 * least
+
+# %% [markdown]
+# The reference has this as [`profile_intervals`](../reference/laws/uncertainty.py). It does not try values from a list
+# but finds the two ends. They have to lie between our last allowed values and their neighbours.
+
+# %%
+from routelaws.reference.laws.uncertainty import Quantity, profile_intervals
+
+[found_end] = profile_intervals(N, E, loss, [Quantity("E_max")])
+print(f"E_max: best {found_end.value:.1f}, from {found_end.low:.1f} to {found_end.high:.1f}")
+step = ends[1] / ends[0]
+assert found_end.low <= allowed[0] < found_end.low * step and found_end.high >= allowed[-1] > found_end.high / step
+
+# %% [markdown]
+# ## 4. What the data cannot tell
+#
+# The same for the cut-off. That it is $N_{cut}$ means $b = -c \log N_{cut}$, and with that the law has one column less:
+# $c$ multiplies $(\log N - \log N_{cut}) \log \hat{E}$. $E_{start}$ and $E_{max}$ are both free now; a coarse map of
+# them will do.
+
+# %%
+cuts = np.geomspace(3e10, 3e13, 31)
+shapes = [log_effective(start, end) for start in np.geomspace(1, 6, 16) for end in np.geomspace(60, 3000, 24)]
+of_cut = np.array(
+    [min(residual([log_N, (log_N - np.log10(cut)) * log_E, np.ones(N.size)]) for log_E in shapes) for cut in cuts]
+)
+[found_cut] = profile_intervals(N, E, loss, [Quantity("N_cutoff")])
+print(f"cut-off: best {found_cut.value:.1e}, from {found_cut.low:.1e} to {found_cut.high:.1e} parameters")
+print(f"that is a factor of {found_cut.high / found_cut.low:.0f}; the truth of our table is {cutoff(truth):.1e}")
+inside, width = cuts[of_cut <= limit], cuts[1] / cuts[0]
+assert found_cut.low < inside[0] < found_cut.low * width**2 and found_cut.high > inside[-1] > found_cut.high / width**2
+
+
+# %% tags=["picture"]
+def draw(left, right):
+    for axes, x, values, best in ((left, ends, profile, found_end.value), (right, cuts, of_cut, found_cut.value)):
+        axes.plot(x, values / least, color=COLOURS[0])
+        axes.axhline(limit / least, color=COLOURS[1], linestyle="--")
+        axes.plot(best, 1, "*", markersize=12, color=COLOURS[2])
+        axes.set(xscale="log", ylim=(0.98, 1.3), ylabel="RSS over the least RSS")
+    left.set(xlabel="E_max held at")
+    left.set_xticks([100, 300, 1000, 3000], ["100", "300", "1000", "3000"])
+    right.set(xlabel="cut-off held at, parameters")
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "How much the fit gets worse when one number is held. Values below the dashed line are not refuted. "
+    "The axis of the cut-off spans three powers of ten, that of E_max less than two.",
+    panels=2,
+    height=3.2,
+)
+
+# %% [markdown]
+# All those cut-offs lie far beyond the largest model of the table. To find the cut-off, the slope is extended to where
+# it is 0, and a small error of the slope, over a long way, becomes a large one. What the runs do show is the slope at
+# the sizes that were trained. So report that.
+
+# %%
+asked = [Quantity("slope", N=sizes[i]) for i in (3, 5)]
+for name, found in zip(("130M", "1.3B"), profile_intervals(N, E, loss, asked), strict=True):
+    true = slope_in_experts(found.quantity.N, truth)
+    print(f"slope at {name:>4}: {found.value:.4f}, from {found.low:.4f} to {found.high:.4f} (truth {true:.4f})")
+    assert found.low < true < found.high < 0 and found.low > 2 * found.high
+print(f"largest size {sizes[5]:.1e}; the lower end of the cut-off is {found_cut.low / sizes[5]:.0f} times that")
+assert found_cut.low > 100 * sizes[5]
+
+# %% [markdown]
+# ## 5. Leaving sizes out: the jackknife
+#
+# The profile trusts that the errors of the runs are independent. They may not be: all runs of one size were trained
+# with one learning rate, say, and if that was not the best one, all of them are a little too high. So let the table
+# speak for itself. Leave out one size, fit the rest, and see how much the answer moves. With m sizes, the answer $v$ of
+# the whole table and $v_i$ without size i,
+#
+# $$\mathrm{error}^2 = \frac{m - 1}{m} \sum_i (v_i - \bar{v})^2$$
+#
+# This is the *jackknife*. The interval is $v$ ± q times the error, with Student's quantile for m − 1.
+
+
+# %%
+def slope_of(rows):
+    return float(slope_in_experts(sizes[3], fit_routed(N[rows], E[rows], loss[rows]).coefficients))
+
+
+without, m = [], len(sizes)
+for size in sizes:
+    without.append(slope_of(N != size))
+whole, mean = slope_of(N > 0), sum(without) / m
+error = np.sqrt((m - 1) / m * sum((each - mean) ** 2 for each in without))
+q = student_quantile(0.95, m - 1)
+print("slope without each size:", " ".join(f"{each:.4f}" for each in without))
+print(f"whole table {whole:.4f}, from {whole - q * error:.4f} to {whole + q * error:.4f}; q = {q:.2f}")
+same(error, np.sqrt((m - 1) * np.var(without)))
+
+# %% [markdown]
+# The reference has it as [`jackknife`](../reference/laws/resampling.py). Which rows belong together is an argument.
+
+# %%
+from routelaws.reference.laws import resampling
+
+asked = [Quantity("slope", N=sizes[3])]
+[found] = resampling.jackknife(N, E, loss, N, asked).intervals
+print(f"reference: from {found.low:.4f} to {found.high:.4f}")
+same([found.low, found.high], [whole - q * error, whole + q * error], "laws.uncertainty.end", scale=q * error)
+
+# %% [markdown]
+# ## 6. Drawing sizes anew: the bootstrap
+#
+# The *bootstrap* makes new tables out of the one we have. Draw six sizes out of the six, with replacement, so that some
+# come twice and others not at all; fit; note the answer. After a thousand such draws cut off the lowest and the highest
+# 2.5 %. A draw can be written as weights: how often each row is in the new table.
+
+# %%
+uniforms = np.random.default_rng(1).random((1000, m))
+weights = np.zeros((len(uniforms), N.size))
+for line, numbers in zip(weights, uniforms, strict=True):
+    for number in numbers:
+        line[sizes[int(number * m)] == N] += 1
+same(resampling.group_bootstrap_weights(uniforms, N), weights)
+print("how often each size is in the first three tables:", weights[:3, ::10].astype(int).tolist())
+assert (weights.sum(axis=1) == N.size).all()
+
+# %% [markdown]
+# A thousand fits are work for the fast twin.
+
+# %%
+needs("numba")
+needs("jax")
+from routelaws.accelerated.laws import fitting as fast_fitting
+from routelaws.accelerated.laws import resampling as fast
+
+answers = []
+for line in weights.astype(int):
+    rows = np.repeat(np.arange(N.size), line)
+    law = fast_fitting.fit_routed(N[rows], E[rows], loss[rows]).coefficients
+    answers.append(float(slope_in_experts(sizes[3], law)))
+answers.sort()
+cut = int((len(answers) - 1) * 0.025)
+print(f"slope at 130M: from {answers[cut]:.4f} to {answers[-1 - cut]:.4f}")
+[drawn] = fast.bootstrap(N, E, loss, weights, asked).intervals
+same([drawn.low, drawn.high], [answers[cut], answers[-1 - cut]], "laws.uncertainty.value", scale=drawn.high - drawn.low)
+
+# %% [markdown]
+# ## 7. Do the intervals keep their word?
+#
+# Make many tables, ask all three for intervals, and count how many hold the truth: first with independent errors, then
+# with an error that all runs of a size share.
+
+# %%
+from routelaws.accelerated.laws import uncertainty as fast_uncertainty
+
+asked = [Quantity("slope", N=sizes[3]), Quantity("prediction", N=sizes[5], E=64)]
+true = [slope_in_experts(sizes[3], truth), predict_loss(sizes[5], 64, truth)]
+
+
+def intervals(loss, uniforms):
+    weights = resampling.group_bootstrap_weights(uniforms, N)
+    return {
+        "profile": fast_uncertainty.profile_intervals(N, E, loss, asked),
+        "jackknife": fast.jackknife(N, E, loss, N, asked).intervals,
+        "bootstrap": fast.bootstrap(N, E, loss, weights, asked).intervals,
+    }
+
+
+# %%
+def coverage(shared, tables=150):
+    draws, held = np.random.default_rng(2), {}
+    for _ in range(tables):
+        noise = draws.normal(0, 0.003, N.size) + np.repeat(draws.normal(0, shared, m), len(counts))
+        found = intervals(predict_loss(N, E, truth) * 10**noise, draws.random((200, m)))
+        for way, pair in found.items():
+            held[way] = held.get(way, 0) + np.array(
+                [one.low <= v <= one.high for one, v in zip(pair, true, strict=True)]
+            )
+    return {way: each / tables for way, each in held.items()}
+
+
+# %%
+kept = {shared: coverage(shared) for shared in (0.0, 0.002)}
+print("            independent errors      an error shared by each size")
+print("               slope      loss             slope      loss")
+for way in kept[0.0]:
+    print(f"{way:10} {kept[0.0][way][0]:9.0%} {kept[0.0][way][1]:9.0%} ", end="")
+    print(f"{kept[0.002][way][0]:17.0%} {kept[0.002][way][1]:9.0%}")
+assert kept[0.002]["profile"][1] < 0.85 < kept[0.002]["jackknife"].min()
+assert kept[0.0]["profile"].min() > 0.9 > kept[0.0]["bootstrap"].min()
+
+
+# %% tags=["picture"]
+def draw(left, right):
+    for axes, i, title in ((left, 0, "slope at 130M"), (right, 1, "loss at 1.3B, 64 experts")):
+        for k, (shared, label) in enumerate(((0.0, "independent errors"), (0.002, "shared errors"))):
+            values = [100 * each[i] for each in kept[shared].values()]
+            axes.plot(values, np.arange(3) + 0.12 - 0.24 * k, "os"[k], color=COLOURS[k], markersize=9, label=label)
+        axes.axvline(95, color=COLOURS[-1], linestyle="--")
+        axes.set(title=title, xlabel="intervals that hold the truth, %", xlim=(60, 101), ylim=(-0.6, 3.1))
+        axes.set_yticks(range(3), list(kept[0.0]))
+        axes.set(ylabel="way")
+    left.legend(loc="upper left")
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "How many of the 95 % intervals hold the truth. The profile fails for the loss where the runs of a size share an "
+    "error; the bootstrap of six sizes fails everywhere; the jackknife comes near its word.",
+    panels=2,
+    height=3.0,
+)
+
+# %% [markdown]
+# - The profile keeps its word where its assumption holds. Where the runs of a size share an error, its interval for a
+#   loss is far too narrow. For the slope this hardly matters: an error that all runs of a size share cancels there.
+# - A bootstrap of six sizes is too narrow: six cannot show their own spread. This does not go away with more draws.
+# - The jackknife makes up for that with Student's quantile for six, and comes nearest.
+#
+# None is right for everything, so it is wise to report two, one of them by size.
+#
+# ## 8. The runs of the paper
+#
+# Now the question of this lesson for the real runs (the choice of rows is that of lesson 11): how sure is the cut-off?
+
+# %% tags=["released"]
+import csv
+import gzip
+
+
+def runs(path):
+    """Return the last row of each run that the authors fitted."""
+    last = {}
+    with gzip.open(path, "rt", newline="") as lines:
+        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
+            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
+                last[row["hyper_id"]] = row
+    return last.values()
+
+
+# %% tags=["released"]
+def columns(rows, router):
+    """Return N, E and the loss of one router, dense runs included."""
+    mine = [row for row in rows if row["router_type"] in (router, "Dense")]
+    names = ("dense_parameter_count", "num_experts", "loss_validation")
+    return [np.array([float(row[name]) for row in mine]) for name in names]
+
+
+# %% tags=["released"]
+path = released()
+paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}  # the cut-offs that the paper prints
+real = {router: columns(runs(path), router) for router in paper} if path else {}
+asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
+found = {}
+for router, table in real.items():
+    profiles = fast_uncertainty.profile_intervals(*table, asked)
+    found[router] = dict(profile=profiles, jackknife=fast.jackknife(*table, table[0], asked).intervals)
+    for way, (cut, slope) in found[router].items():
+        print(f"{router:7} {way:10} cut-off {cut.value:8.1e}, from {cut.low:8.1e} to {cut.high:8.1e}", end="   ")
+        print(f"slope at 130M {slope.value:.4f}, from {slope.low:.4f} to {slope.high:.4f}")
+        assert cut.low < paper[router] < cut.high and cut.high > 10 * cut.low and slope.high < 0
+
+
+# %% tags=["released", "picture"]
+def draw(axes):
+    for i, router in enumerate(real):
+        for k, way in enumerate(("profile", "jackknife")):
+            cut, place = found[router][way][0], i + 0.13 - 0.26 * k
+            label = f"refit, {way} interval" if i == 0 else None
+            axes.plot([cut.low, cut.high], [place, place], color=COLOURS[k], linewidth=3, label=label)
+            axes.plot(cut.value, place, "o", color=COLOURS[k])
+        axes.plot(paper[router], i, "*", markersize=13, color=COLOURS[3], label=None if i else "the paper")
+    axes.axvspan(sizes[0], sizes[-1], color="#dddddd")
+    axes.text(1.4e8, 2.55, "trained", ha="center")
+    axes.set(xscale="log", xlabel="cut-off, parameters", ylabel="router", ylim=(-0.5, 4.2))
+    axes.set_yticks(range(3), list(real))
+    axes.legend(loc="upper left", fontsize=9.5, frameon=True)
+
+
+# %% tags=["released", "picture"]
+if real:
+    caption = (
+        "Where experts stop helping, with 95 % intervals. The printed numbers lie inside, but each interval spans a "
+    )
+    figure(draw, caption + "factor of ten and more, and no model of such a size was trained.", height=3.6)
+
+# %% [markdown]
+# The printed cut-offs are inside. But each interval spans more than a factor of ten.
+# And there is more that no interval here knows: all these runs saw the same number of tokens, and whether the law keeps
+# its form at sizes far beyond those that were trained, no interval can tell, because each of them takes the law for
+# granted. The slope at a trained size is another matter: it is negative beyond doubt.
+#
+# The reference puts this in words, by rules of its own (our choice).
+
+# %% tags=["released"]
+from routelaws.reference.laws.uncertainty import verdict
+
+for router in real:
+    for each in found[router]["profile"]:
+        print(f"{router:7} {each.quantity.name:9} {verdict(each)}")
+    assert verdict(found[router]["profile"][0]).endswith("extrapolated")
+
+# %% [markdown]
+# ## 9. The fast twin
+#
+# The twin has done most of the work of this lesson. Here is one interval by both.
+
+# %%
+asked = [Quantity("E_max")]
+[twin] = fast_uncertainty.profile_intervals(N, E, loss, asked)
+print(f"E_max: reference {found_end.low:.2f} to {found_end.high:.2f}, twin {twin.low:.2f} to {twin.high:.2f}")
+ours, theirs = (np.log([each.low, each.high]) for each in (twin, found_end))
+same(ours, theirs, "laws.uncertainty.end", scale=theirs[1] - theirs[0])
+
+# %% tags=["volatile"]
+import time
+
+start = time.perf_counter()
+profile_intervals(N, E, loss, asked)
+slow = time.perf_counter() - start
+quick = best_time(fast_uncertainty.profile_intervals, N, E, loss, asked)
+print(f"one interval: reference {slow:.2f} s, twin {quick * 1e3:.1f} ms, {slow / quick:.0f} times")
+
+# %% [markdown]
+# ## Exercises
+#
+# Answers, with the code that checks them: [`answers/12_how_sure.py`](answers/12_how_sure.py).
+#
+# 1. The five numbers of section 1: what would the interval be with q = 2 in place of Student's quantile, and what would
+#    its coverage be?
+# 2. How does the interval of the cut-off change if the noise is a third as large? And that of the slope?
+# 3. Leave out the largest size. What happens to both?
+# 4. How many different tables can the bootstrap by size draw, if order does not count? How many of them lack the
+#    largest size?

@@ -1,0 +1,390 @@
+# %% [markdown]
+# # Lesson 13. What routing is worth
+#
+# **You will** turn experts into parameters: find the dense model that is as good as a routed one, see for which sizes
+# routing is worth most, and what it costs. Then you will draw three figures from the runs of the paper, and hold the
+# numbers of the law against what was measured.
+#
+# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections 5 and 6 read the table that the authors
+# of the paper released. The last section needs SciPy, JAX and numba.
+#
+# **Files** [`laws/routed.py`](../reference/laws/routed.py), [`accounting.py`](../reference/accounting.py).
+
+# %% [markdown]
+# ## 1. Two models, one loss
+#
+# The law of lesson 11 says the loss of a model with N parameters and E experts. (N counts one expert in each layer, as
+# for the *dense* model, which has E = 1.) Take a model of 370 million parameters with 64 experts. Which dense model has
+# the same loss? Try sizes: if the dense model is worse, take a larger one, else a smaller one, and halve the range each
+# time. The numbers of the law are those that the paper (Clark et al. 2022) prints for S-BASE. (Of the helpers, `same`
+# stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+
+# %%
+import numpy as np
+from lesson import COLOURS, figure, needs, released, same
+
+from routelaws.reference.accounting import SIZES, count
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+law = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+sizes = {name: size.dense_parameters for name, size in SIZES.items()}
+N, E = sizes["370M"], 64
+wanted = predict_loss(N, E, law)
+low, high = np.log10(N), np.log10(N) + 3
+for _ in range(60):
+    middle = (low + high) / 2
+    low, high = (middle, high) if predict_loss(10**middle, 1, law) > wanted else (low, middle)
+print(f"loss with {E} experts {wanted:.4f}, dense {predict_loss(N, 1, law):.4f}")
+print(f"a dense model with that loss has {10**middle / 1e9:.2f} billion parameters, {10**middle / N:.2f} times as many")
+assert 10**middle > 3 * N
+
+# %% [markdown]
+# That size is the *effective parameter count* of the routed model, written $\bar{N}$. It puts models with different
+# numbers of experts on one scale.
+#
+# ## 2. A formula
+#
+# No search is needed. The law is linear in $\log N$ as soon as E is given. Its slope in $\log N$ is
+# $\alpha(x) = a + c \log x$ with $x = \hat{E}$, the effective experts, and for a dense model $\hat{E} = E_{start}$. So
+# that both losses are equal,
+#
+# $$\alpha(E_{start}) \log \bar{N} + b \log E_{start} = \alpha(\hat{E}) \log N + b \log \hat{E}$$
+#
+# and that is solved for $\log \bar{N}$ by one division:
+#
+# $$\bar{N} = N^{\alpha(\hat{E}) / \alpha(E_{start})} (\hat{E} / E_{start})^{b / \alpha(E_{start})}$$
+
+# %%
+from routelaws.reference.laws.routed import effective_experts, effective_parameter_count
+
+
+def worth(N, E, law):
+    effective = effective_experts(E, law.E_start, law.E_max)
+    alpha, alpha_start = law.a + law.c * np.log10(effective), law.a + law.c * np.log10(law.E_start)
+    return N ** (alpha / alpha_start) * (effective / law.E_start) ** (law.b / alpha_start)
+
+
+same(worth(N, E, law), 10**middle, "laws.routed.parameter_count", scale=10**middle)
+counts = 2 ** np.arange(10)
+grid = worth(np.array(list(sizes.values()))[:, None], counts, law)  # [size, E], all at once
+print("worth in millions, by size (rows) and experts 1, 8, 64, 512 (columns):")
+for name, row in zip(sizes, grid, strict=True):
+    print(f"{name:>5}", " ".join(f"{each / 1e6:8.0f}" for each in row[::3]))
+same(grid[:, 0], list(sizes.values()))
+
+# %% [markdown]
+# The reference has it as [`effective_parameter_count`](../reference/laws/routed.py).
+
+# %%
+found = effective_parameter_count(np.array(list(sizes.values()))[:, None], counts, law)
+same(grid, found, "laws.routed.parameter_count", scale=found)
+print(f"the largest model with 512 experts is worth {found[-1, -1] / 1e9:.2f} billion parameters")
+
+# %% [markdown]
+# ## 3. Small models gain most
+#
+# Divide by N: how many times its own size is a model worth?
+
+# %%
+from routelaws.reference.laws.routed import cutoff, slope_in_experts
+
+times = grid / grid[:, :1]
+for name, row in zip(sizes, times, strict=True):
+    print(f"{name:>5}", " ".join(f"{each:6.2f}" for each in row[::3]))
+assert (np.diff(times, axis=1) > 0).all() and (np.diff(times[:, 1:], axis=0) < 0).all()
+print(f"from 256 to 512 experts the largest gains {times[-1, -1] / times[-1, -2] - 1:.0%}")
+
+# %% [markdown]
+# Two things stop the growth. Along a row, $\hat{E}$ nears $E_{max}$: the step from 256 to 512 experts is worth little.
+# Down a column the factor falls, because c is positive: the slope $b + c \log N$ comes nearer to 0 as models grow.
+# Where it is 0, at the *cut-off*, a model is worth its own size whatever E is, and beyond it experts would even harm.
+
+# %%
+end = cutoff(law)
+print(f"by the printed numbers the cut-off is {end:.1e}; slope there {abs(slope_in_experts(end, law)):.6f}")
+same(worth(end, counts, law) / end, np.ones(10), "laws.routed.parameter_count", scale=1)
+assert (worth(10 * end, counts[1:], law) < 10 * end).all() and end > 100 * sizes["1.3B"]
+
+
+# %% tags=["picture"]
+def draw(axes):
+    along = np.geomspace(1e7, 1e13, 100)
+    for colour, experts in zip(COLOURS, (8, 64, 512), strict=False):
+        axes.plot(along, worth(along, experts, law) / along, color=colour, label=f"{experts} experts")
+    axes.axhline(1, color=COLOURS[-1], linestyle="--")
+    axes.axvspan(sizes["15M"], sizes["1.3B"], color="#dddddd")
+    axes.text(1.4e8, 0.65, "trained", ha="center")
+    axes.set(xscale="log", yscale="log", xlabel="dense parameters N", ylabel="worth over N", ylim=(0.5, 20))
+    axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+    axes.legend()
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "How many times its own size a routed model is worth. The lines meet where routing is worth nothing, far from all "
+    "models that were trained (grey).",
+    height=3.8,
+)
+
+# %% [markdown]
+# Lesson 12 shows how little the runs say about the place where the lines meet. Inside the grey band the picture is
+# sure; the rest of it is the law continued.
+#
+# ## 4. What it costs
+#
+# A routed model does hardly more work for each token than a dense one of the same N, but it has to be stored. So ask
+# for a bargain: how many experts does a model of 370 million parameters need to be as good as the dense one of 1.3
+# billion, and what does one pay and save? Search again, then let
+# [`experts_for_loss`](../reference/laws/routed.py) answer.
+
+# %%
+from routelaws.reference.laws.routed import experts_for_loss
+
+goal = predict_loss(sizes["1.3B"], 1, law)
+low, high = 1.0, 512.0
+for _ in range(60):
+    middle = (low + high) / 2
+    low, high = (middle, high) if predict_loss(N, middle, law) > goal else (low, middle)
+needed = float(experts_for_loss(N, goal, law))
+print(f"{needed:.1f} experts")
+same(predict_loss(N, middle, law), goal)
+same(predict_loss(N, needed, law), goal)
+change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)  # experts for a change of log L
+same(middle, needed, "laws.routed.experts", scale=change)
+
+# %% [markdown]
+# What both cost is known exactly: [`count`](../reference/accounting.py) gives all parameters P and the operations F for
+# one token (lesson 1).
+
+# %%
+routed = count(*SIZES["370M"][:4], "S-Base", round(needed))
+dense = count(*SIZES["1.3B"][:4])
+print("                          all parameters P   operations F for a token")
+print(f"370M, {round(needed)} experts {routed[1]:26.2e} {routed[2]:26.2e}")
+print(f"1.3B, dense      {dense[1]:26.2e} {dense[2]:26.2e}")
+print(f"routed over dense {routed[1] / dense[1]:25.1f} {routed[2] / dense[2]:26.2f}")
+assert routed[1] > 4 * dense[1] and routed[2] < dense[2] / 3
+
+# %% [markdown]
+# The routed model does less than a third of the work, and is several times as large in memory. That is the trade: a
+# parameter of an expert is worth much less than one of a dense model, and it is nearly free of work.
+
+# %%
+print("experts   worth over N   P over N   worth over P")
+for experts in counts[::3]:
+    P = count(*SIZES["370M"][:4], "S-Base" if experts > 1 else "Dense", int(experts))[1]
+    print(f"{experts:7} {worth(N, experts, law) / N:14.2f} {P / N:10.1f} {worth(N, experts, law) / P:14.3f}")
+    assert worth(N, experts, law) <= P
+
+# %% [markdown]
+# ## 5. Three figures from the runs of the paper
+#
+# Now the runs that the authors released, chosen as in lesson 11, and the law fitted to each router.
+
+# %% tags=["released"]
+import csv
+import gzip
+
+from routelaws.reference.laws.fitting import fit_routed
+
+
+def runs(path):
+    """Return N, E, the loss and the router of the last row of each run that the authors fitted."""
+    last = {}
+    with gzip.open(path, "rt", newline="") as lines:
+        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
+            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
+                last[row["hyper_id"]] = row
+    names = ("dense_parameter_count", "num_experts", "loss_validation")
+    return [[*(float(row[name]) for name in names), row["router_type"]] for row in last.values()]
+
+
+# %% tags=["released"]
+path = released()
+rows = runs(path) if path else []
+dense_runs = np.array(sorted(row[:3] for row in rows if row[3] == "Dense"))
+tables, laws = {}, {}
+for router in ("S-Base", "RL-R", "Hash") if rows else ():
+    tables[router] = np.array([row[:3] for row in rows if row[3] in (router, "Dense")]).T
+    laws[router] = fit_routed(*tables[router]).coefficients
+    at = [worth(sizes[name], 64, laws[router]) / sizes[name] for name in ("15M", "370M", "1.3B")]
+    print(f"{router:7} {tables[router].shape[1]} runs; with 64 experts 15M, 370M and 1.3B are worth", end=" ")
+    print(", ".join(f"{each:.2f}" for each in at), "times their size")
+    assert at[0] > at[1] > at[2] > 2
+
+
+# %% tags=["released", "picture"]
+def draw_sizes(axes):
+    N, E, loss = tables["S-Base"]
+    along = np.geomspace(1.4e7, 1.5e9, 30)
+    for i, experts in enumerate((1, 4, 16, 64, 256)):
+        mine, colour = experts == E, COLOURS[i]
+        axes.plot(N[mine], loss[mine], "o", color=colour, label=f"E = {experts}")
+        axes.plot(along, predict_loss(along, experts, laws["S-Base"]), color=colour, linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="dense parameters N", ylabel="loss, nats per token")
+    axes.set_yticks([2, 2.2, 2.5, 2.8, 3.2], ["2.0", "2.2", "2.5", "2.8", "3.2"])
+    axes.minorticks_off()
+    axes.legend()
+
+
+# %% tags=["released", "picture"]
+if tables:
+    figure(
+        draw_sizes,
+        "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower the loss at every size, least at "
+        "the largest: the lines draw together.",
+        height=3.8,
+    )
+
+# %% [markdown]
+# The second figure plots all runs of all routers over $\bar{N}$ in place of N.
+
+
+# %% tags=["released"]
+def off(sizes, losses, law):
+    """How far losses are from those of dense models of these sizes: a root mean square of logarithms."""
+    return np.sqrt(np.mean(np.log10(predict_loss(sizes, 1, law) / losses) ** 2))
+
+
+for router, (N, E, loss) in tables.items():
+    apart, together = off(N, loss, laws[router]), off(worth(N, E, laws[router]), loss, laws[router])
+    print(f"{router:7} from the dense line: over N {apart:.4f}, over the effective count {together:.4f}")
+    assert together < apart / 10
+    same(predict_loss(worth(N, E, laws[router]), 1, laws[router]), predict_loss(N, E, laws[router]))
+
+
+# %% tags=["released", "picture"]
+def draw_one_line(left, right):
+    for i, (router, (N, E, loss)) in enumerate(tables.items()):
+        left.plot(N, loss, "os^"[i], color=COLOURS[i], markersize=4, label=router)
+        right.plot(worth(N, E, laws[router]), loss, "os^"[i], color=COLOURS[i], markersize=4)
+    along = np.geomspace(1.4e7, 8e9, 30)
+    for axes, name in ((left, "dense parameters N"), (right, "effective parameters")):
+        axes.plot(along, predict_loss(along, 1, laws["S-Base"]), color=COLOURS[-1], linestyle="--", linewidth=1)
+        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="loss, nats per token", xlim=(1e7, 1e10))
+        axes.set_yticks([2, 2.2, 2.5, 2.8, 3.2], ["2.0", "2.2", "2.5", "2.8", "3.2"])
+        axes.minorticks_off()
+    left.legend(loc="upper right")
+
+
+# %% tags=["released", "picture"]
+if tables:
+    figure(
+        draw_one_line,
+        "All runs of three routers over N, and over their effective parameter counts. On the right they lie on the "
+        "line of the dense models (dashed).",
+        panels=2,
+        height=3.4,
+    )
+
+# %% [markdown]
+# Take care what this shows. $\bar{N}$ was made from the law, and the law was fitted to these runs. That they lie on one
+# line says that the law fits, no more and no less (`same` above: the line at $\bar{N}$ *is* the law).
+#
+# For the third figure the law is not needed: at each size, the slope of a straight line through $\log L$ over
+# $\log E$, dense run included. (At 130M the table has no dense run with that seed.)
+
+
+# %% tags=["released"]
+def slopes(N, E, loss):
+    """Return each size, and the slope of log10 L over log10 E there, by least squares."""
+    found = []
+    for size in np.unique(N):
+        x, y = np.log10(E[size == N]), np.log10(loss[size == N])
+        found.append((size, np.sum((x - x.mean()) * (y - y.mean())) / np.sum((x - x.mean()) ** 2)))
+    return np.array(found).T
+
+
+for router, table in tables.items():
+    size, slope = slopes(*table)
+    print(f"{router:7}", " ".join(f"{each:8.4f}" for each in slope))
+    same(slope[0], np.polyfit(*np.log10([column[table[0] == size[0]] for column in table[1:]]), 1)[0])
+    assert slope.max() == slope[-1] and slope[-1] < slope[0] / 3 < 0
+
+
+# %% tags=["released", "picture"]
+def draw_slopes(axes):
+    for i, (router, table) in enumerate(tables.items()):
+        axes.plot(*slopes(*table), "os^"[i] + "-", color=COLOURS[i], label=router)
+    axes.axhline(0, color=COLOURS[-1], linestyle="--")
+    axes.set(xscale="log", xlabel="dense parameters N", ylabel="slope of log L in log E", ylim=(-0.04, 0.003))
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.85))
+
+
+# %% tags=["released", "picture"]
+if tables:
+    figure(
+        draw_slopes,
+        "The gain from experts by size, as measured. On the whole it shrinks as models grow, for each router, but "
+        "it is not near 0 (dashed) at any size that was trained.",
+        height=3.6,
+    )
+
+# %% [markdown]
+# ## 6. Worth, as measured
+#
+# A test of $\bar{N}$ without the law: read it off the dense runs. Between two dense runs draw a straight line (both
+# axes logarithmic), and see at which size it has the loss of the routed run. That can be done where the loss lies
+# between those of the smallest and the largest dense run.
+
+# %% tags=["released"]
+for router, (N, E, loss) in tables.items():
+    inside = (E > 1) & (loss > dense_runs[-1, 2]) & (loss < dense_runs[0, 2])
+    log_loss, log_size = np.log10(dense_runs[::-1, 2]), np.log10(dense_runs[::-1, 0])
+    measured = 10 ** np.interp(np.log10(loss[inside]), log_loss, log_size)
+    ratio = worth(N[inside], E[inside], laws[router]) / measured
+    print(f"{router:7} {inside.sum()} runs; worth by the law over worth as measured:", end=" ")
+    print(f"median {np.median(ratio):.3f}, from {ratio.min():.3f} to {ratio.max():.3f}")
+    assert 0.9 < np.median(ratio) < 1.1 and 0.7 < ratio.min() and ratio.max() < 1.3
+    same(np.interp(log_loss[0], log_loss, log_size), log_size[0])
+
+# %% [markdown]
+# So the law's count is right on average, and off by up to a quarter or so for single runs. Since the dense slope is
+# small, an error of a loss becomes a much larger error of a size: by how much, can be computed.
+
+# %%
+alpha = law.a + law.c * np.log10(law.E_start)
+print(f"dense slope {alpha:.4f}: a loss that is off by 1% is a size that is off by {1.01 ** (-1 / alpha) - 1:.0%}")
+same(predict_loss(1e9, 1, law) / predict_loss(1e9 * 1.01 ** (-1 / alpha), 1, law), 1.01)
+
+# %% [markdown]
+# ## 7. The fast twin
+#
+# The twin gives the same count. What it adds is speed where many fits are needed, and so an interval (lesson 12) around
+# what a routed model is worth.
+
+# %%
+needs("numba")
+needs("jax")
+from routelaws.accelerated.laws import routed as fast
+from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
+
+every = np.array(list(sizes.values()))[:, None]
+same(fast.effective_parameter_count(every, counts, law), grid, "laws.routed.parameter_count", scale=grid)
+print(f"twin: {fast.effective_parameter_count(sizes['370M'], 64, law) / 1e9:.2f} billion parameters")
+
+# %% tags=["released"]
+asked = [Quantity("effective_parameters", N=sizes[name], E=64) for name in ("15M", "370M", "1.3B")]
+for router, table in tables.items():
+    print(f"{router:7} worth with 64 experts over N:", end=" ")
+    for interval in profile_intervals(*table, asked):
+        size = interval.quantity.N
+        print(f"{interval.value / size:6.2f} ({interval.low / size:.2f} to {interval.high / size:.2f})", end=" ")
+        assert interval.low > 1.5 * size
+    print()
+
+# %% [markdown]
+# Here the runs speak clearly: with 64 experts a model of any trained size is worth more than one and a half times its
+# size, for each router.
+#
+# ## Exercises
+#
+# Answers, with the code that checks them: [`answers/13_what_routing_is_worth.py`](answers/13_what_routing_is_worth.py).
+#
+# 1. What is it worth to go from 2 experts to 4, and from 256 to 512, for a model of 370 million parameters? Why the
+#    difference?
+# 2. How many experts give nine tenths of what infinitely many would give, by the printed numbers, for $\hat{E}$?
+# 3. Which size with 64 experts has the loss of a dense model of five billion parameters?
+# 4. The rounded numbers of the paper leave c between 0.0085 and 0.0095. How much does that move the worth of the
+#    largest model with 64 experts, if nothing else changes?

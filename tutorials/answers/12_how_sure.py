@@ -1,0 +1,52 @@
+"""Answers to the exercises of lesson 12. Run it: `python tutorials/answers/12_how_sure.py`."""
+
+import itertools
+
+import numpy as np
+
+from routelaws.accelerated.laws.uncertainty import profile_intervals
+from routelaws.reference.accounting import SIZES
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.uncertainty import Quantity, student_quantile
+
+# 1. Narrower, and so it holds the truth less often than it says. Student's quantile is larger than 2 because the
+# scatter itself is estimated, from five numbers alone.
+y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
+error = y.std(ddof=1) / np.sqrt(5)
+draws, kept = np.random.default_rng(0).normal(2.3, 0.03, (4000, 5)), []
+for q in (2.0, student_quantile(0.95, 4)):
+    kept.append(np.mean(abs(draws.mean(axis=1) - 2.3) <= q * draws.std(axis=1, ddof=1) / np.sqrt(5)))
+    print(f"1. q = {q:.3f}: from {y.mean() - q * error:.3f} to {y.mean() + q * error:.3f}, coverage {kept[-1]:.1%}")
+assert kept[0] < 0.91 < kept[1]
+
+truth = RoutedCoefficients(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+sizes, counts = [size.dense_parameters for size in SIZES.values()], [2**i for i in range(10)]
+N, E = (column.ravel().astype(float) for column in np.meshgrid(sizes, counts, indexing="ij"))
+exact, noise = predict_loss(N, E, truth), np.random.default_rng(0).normal(0, 0.003, N.size)
+asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
+
+
+def widths(rows, scatter):
+    """Return the ratio of the ends of the cut-off, and the length of the interval of the slope."""
+    cut, slope = profile_intervals(N[rows], E[rows], (exact * 10 ** (scatter * noise))[rows], asked)
+    return cut.high / cut.low, slope.high - slope.low
+
+
+# 2. Both shrink: the interval of the slope to about a third, and that of the cut-off, as a power of ten, to about a
+# third as well, so that the factor between its ends becomes about its own cube root.
+before, after = widths(N > 0, 1.0), widths(N > 0, 1 / 3)
+assert after[1] < 0.5 * before[1] and after[0] < before[0] ** 0.5
+print(f"2. cut-off: a factor of {before[0]:.0f} becomes {after[0]:.1f}; slope: {before[1]:.4f} becomes {after[1]:.4f}")
+
+# 3. Both intervals become wider, that of the cut-off more: there is less of a lever by which to see how the slope
+# changes with size, and the way to the cut-off is longer.
+fewer = widths(sizes[5] > N, 1.0)
+assert fewer[0] > before[0] and fewer[1] > before[1]
+print(f"3. cut-off: a factor of {fewer[0]:.0f}; slope: {fewer[1]:.4f}")
+
+# 4. Six draws among six sizes, order aside: 462 kinds of tables, of which 210 lack the largest size. The kinds are not
+# equally likely: each draw misses the largest with probability 5/6, so that a third of the tables drawn lack it.
+kinds = list(itertools.combinations_with_replacement(range(6), 6))
+lacking = sum(5 not in kind for kind in kinds)
+assert (len(kinds), lacking) == (462, 210) and round((5 / 6) ** 6, 2) == 0.33
+print(f"4. {len(kinds)} tables, {lacking} without the largest size, which are drawn {(5 / 6) ** 6:.0%} of the time")

@@ -1,0 +1,78 @@
+"""Answers to the exercises of lesson 16. Run it: `python tutorials/answers/16_your_own_router.py`."""
+
+import contextlib
+import io
+from types import SimpleNamespace
+
+import numpy as np
+
+from routelaws.conformance import check_backend
+from routelaws.reference import notation
+
+
+def check(**functions):
+    backend = SimpleNamespace(__name__="mine", **functions)
+    with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+        return check_backend(backend, only=list(functions), profile="default")
+
+
+def log_sum_exp(logits, axis=-1):
+    largest = logits.max(axis=axis, keepdims=True)
+    return np.squeeze(largest, axis) + np.log(np.exp(logits - largest).sum(axis=axis))
+
+
+# 1. Where all logits of a token are far below those of another token: all its exponentials become 0, and 0 / 0 is nan.
+# Lessons and models rarely meet such a group. The suite does: some of its logits are a hundred times normal numbers,
+# so that tokens lie hundreds apart, and in 32 bits the exponential of -104 is 0.
+def softmax_of_all(logits):
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+apart = np.array([[0.0, 1.0], [-1000.0, -999.0]])
+with np.errstate(invalid="ignore"):
+    assert np.isnan(softmax_of_all(apart)[1]).all() and np.isfinite(notation.softmax(apart)).all()
+row = check(softmax=softmax_of_all, log_sum_exp=log_sum_exp)["softmax"]
+assert row.verdict == "wrong" and "nan" in row.detail
+print("1.", row.verdict, "-", row.detail.partition(";")[0])
+
+
+# 2. Right, with hardly a call. The test of the softmax asks for log_sum_exp as well and is skipped where that is
+# missing. So look at the calls, not at the verdict alone.
+def hurried_softmax(logits):
+    powers = np.exp(logits)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+alone = check(softmax=hurried_softmax)["softmax"]
+both = check(softmax=hurried_softmax, log_sum_exp=log_sum_exp)["softmax"]
+assert alone.verdict == "right" and both.verdict == "wrong" and alone.examples < both.examples
+print(f"2. alone {alone.verdict} in {alone.examples} call, with log_sum_exp {both.verdict} in {both.examples} calls")
+
+
+# 3. It is wrong as soon as the fraction is not whole, and it does not know that infinity means "drop nobody". Here it
+# raises on infinity, which explains more than a wrong number, so that this is the verdict.
+def expert_capacity(num_tokens, num_experts, k, capacity_factor):
+    return int(capacity_factor * k * num_tokens / num_experts)
+
+
+row = check(expert_capacity=expert_capacity)["expert_capacity"]
+assert row.verdict in ("raises", "wrong", "dialect") and row.failed
+print("3.", row.verdict, "-", row.detail)
+
+
+# 4. Without "stable" NumPy may leave equal scores in any order, and which one depends on the processor: on some, short
+# rows happen to stay in order. The suite draws few experts, so there it says "right", and on others "dialect". Right
+# on all that was asked is not right: long rows show the difference everywhere.
+def unstable(scores, k):
+    return np.argsort(-scores, axis=-1)[:, :k]
+
+
+row = check(top_k_indices=unstable)["top_k_indices"]
+draws = np.random.default_rng(0)
+for experts in (4, 8, 64, 512):
+    scores = draws.integers(0, 2, (100, experts)).astype(float)
+    off = (unstable(scores, experts) != notation.top_k_indices(scores, experts)).any(axis=1).mean()
+    print(f"4. {experts} experts: {off:.0%} of the rows in another order")
+assert off > 0 and row.verdict in ("right", "dialect")
+print(f"4. the suite: {row.verdict}")
