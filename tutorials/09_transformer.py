@@ -1,0 +1,396 @@
+# %% [markdown]
+# # Lesson 9. The whole model, twice, on one set of weights
+#
+# **You will** build a small routed language model step by step, from the numbers of its tokens to its loss; run the
+# same weights in two programs; and check the slope of the loss by moving weights.
+#
+# **You need** Python, NumPy, lesson 1, and what S-BASE is (lesson 4). Pictures need matplotlib; the last two sections
+# need JAX.
+#
+# **Files** [`configuration.py`](../reference/configuration.py), [`transformer.py`](../reference/transformer.py),
+# [`routed_block.py`](../reference/routed_block.py).
+
+# %% [markdown]
+# ## 1. All the weights
+#
+# A *language model* reads tokens and says, for each place in the text, how probable each token of its *vocabulary* is
+# as the next one. Ours is the smallest that has all parts: a vocabulary of twelve tokens, vectors of eight numbers, and
+# two *blocks*, of which the second is routed, with four experts. [`ModelConfig`](../reference/configuration.py) writes
+# that down.
+
+# %%
+import numpy as np
+from lesson import COLOURS, UNITS, best_time, figure, needs, same
+
+from routelaws.reference import transformer
+from routelaws.reference.configuration import ModelConfig
+
+sizes = {"vocab_size": 12, "d_model": 8, "blocks": 2, "heads": 2, "router": "sinkhorn", "experts": 4}
+config = ModelConfig(**sizes)
+V, d, L, E, width = config.vocab_size, config.d_model, config.blocks, config.experts, config.kqv_size
+print("routed:", [config.is_routed(i) for i in range(L)], " width of each head:", width)
+assert config.num_routed == 1
+
+# %% [markdown]
+# The weights are kept in nested dictionaries: a *tree*. At first they are random. (Of the helpers, `same` stops the
+# lesson unless two results agree up to rounding, and `figure` shows a picture.)
+
+
+# %%
+def leaves(tree, name=""):
+    if not isinstance(tree, dict):
+        return [(name, tree)]
+    return [leaf for key, node in tree.items() for leaf in leaves(node, f"{name}/{key}".lstrip("/"))]
+
+
+params = transformer.init(np.random.default_rng(0), config)
+for name, values in leaves(params):
+    print(f"{name:34} {values.shape!s:15} {values.size:5}")
+assert sum(values.size for _, values in leaves(params)) > 0
+
+# %% [markdown]
+# In lesson 1 we counted N, the weights of a dense model, and P, those of all experts. The counts leave out the first
+# table and the last norm. Here they are again, from the tree and from the formulas.
+
+# %%
+counted = config.accounting(sequence_length=6)
+outside = params["embedding"].size + 2 * d
+total = sum(values.size for _, values in leaves(params)) - outside
+print(f"N = {counted.dense_parameters}, P = {counted.total_parameters}, in the tree {total}, and {outside} outside")
+assert total == counted.total_parameters
+
+# %% [markdown]
+# ## 2. From tokens to vectors
+#
+# The text is a list of token numbers. The *embedding* is a table with a vector for each token. The model looks the
+# vectors up and multiplies them by √d, so that the numbers are near 1 in size.
+#
+# We take two sequences of seven tokens. The first six of each are what the model reads; the last six are what it should
+# say: at each place, the token that comes next.
+
+# %%
+tokens = np.random.default_rng(1).integers(0, V, size=(2, 7))
+inputs, targets = tokens[:, :-1], tokens[:, 1:]
+b, S = inputs.shape
+h = np.zeros((b, S, d))
+for i in range(b):
+    for s in range(S):
+        h[i, s] = np.sqrt(d) * params["embedding"][inputs[i, s]]
+same(np.sqrt(d) * params["embedding"][inputs], h)
+print("reads", inputs[0], " should say", targets[0])
+print("the first vector:", h[0, 0].round(2))
+
+# %% [markdown]
+# Before each part of a block the vectors are *normalised*: from each vector its mean is taken away, and it is divided
+# by its standard deviation. (A very small number is added below the root.) Then each number has a scale and an offset
+# of its own, which are learned.
+
+# %%
+norm = {name: values[0] for name, values in params["blocks"]["attention_norm"].items()}
+x = np.zeros(h.shape)
+for i in range(b):
+    for s in range(S):
+        mean = sum(h[i, s]) / d
+        variance = sum((h[i, s] - mean) ** 2) / d
+        x[i, s] = (h[i, s] - mean) / np.sqrt(variance + 1e-5) * norm["scale"] + norm["offset"]
+same(transformer.layer_norm(norm, h), x)
+print("mean and deviation of a vector, after:", abs(x[0, 0].mean().round(6)), x[0, 0].std().round(3))
+
+# %% [markdown]
+# ## 3. Attention
+#
+# So far each token is on its own. *Attention* lets it look at the tokens before it. Each token $i$ makes a *query*
+# $q_i$, and each token $j$ a *key* $k_j$ and a *value* $v_j$, all by matrices. How much $i$ looks at $j$ depends on how
+# well the query fits the key, and on how far apart they are: each distance $m$ has a vector $r_m$.
+#
+# $$a_{ij} = \frac{q_i \cdot (k_j + r_{i-j})}{\sqrt{\mathrm{width}}}, \qquad j \leq i$$
+#
+# A softmax over $j$ turns these into weights. The token gets the weighted mean of the values. Several *heads* do this
+# beside each other, and a last matrix brings their results together. The distance itself is written as sines and
+# cosines of several wavelengths, which a matrix turns into $r_m$.
+
+# %%
+angle = np.array([[m / 10_000 ** (2 * j / d) for j in range(d // 2)] for m in range(S)])
+distances = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)  # [S, d]
+same(transformer.sinusoids(S, d), distances)
+print("distance 0:", distances[0], " distance 1:", distances[1].round(2))
+
+# %%
+weights = {name: values[0] for name, values in params["blocks"]["attention"].items()}
+attended, looks = np.zeros((b, S, d)), np.zeros((config.heads, b, S, S))
+for i in range(b):
+    for head in range(config.heads):
+        q, k, v = (x[i] @ weights[name][:, head] for name in ("query", "key", "value"))  # [S, width]
+        r = distances @ weights["relative_key"][:, head]  # [S, width]
+        for s in range(S):
+            a = np.array([q[s] @ (k[j] + r[s - j]) for j in range(s + 1)]) / np.sqrt(width)
+            share = np.exp(a) / np.exp(a).sum()
+            looks[head, i, s, : s + 1] = share
+            attended[i, s] += (share @ v[: s + 1]) @ weights["output"][head]
+same(transformer.attention(weights, x), attended)
+print("what attention gives the first token:", attended[0, 0].round(2))
+
+
+# %% tags=["picture"]
+def draw(*panels):
+    for axes, look, name in zip(panels, looks[:, 0], ("head 0", "head 1"), strict=True):
+        axes.imshow(look, cmap="Blues", vmin=0, vmax=1)
+        for s in range(S):
+            for j in range(s + 1):
+                axes.text(j, s, f"{look[s, j]:.2f}", ha="center", va="center", color="w" if look[s, j] > 0.6 else "k")
+        axes.set(xlabel="place that is looked at, j", ylabel="place that looks, i", title=name)
+        axes.grid(False)
+
+
+figure(
+    draw,
+    "How much each place of the first sequence looks at each other one, by head. Rows add up to 1. Nothing is above "
+    "the diagonal: no place looks at a later one.",
+    panels=2,
+    height=3.6,
+)
+
+# %% [markdown]
+# ## 4. A dense block
+#
+# What attention returns is *added* to the vectors; so each part of a block only makes a change. The second part is the
+# feed-forward network of lesson 1, for each token on its own, after a norm of its own.
+
+# %%
+from routelaws.reference.experts import expert_ffn
+
+h = h + attended
+norm = {name: values[0] for name, values in params["blocks"]["ffn_norm"].items()}
+dense = {name: values[0] for name, values in params["dense_ffn"].items()}
+h = h + expert_ffn(dense["up"], dense["down"], transformer.layer_norm(norm, h))
+print("the first vector after block 0:", h[0, 0].round(2))
+assert dense["up"].shape == (d, 4 * d)
+
+# %% [markdown]
+# ## 5. A routed block
+#
+# Block 1 has the same attention, with weights of its own. Then the tokens of *both* sequences become one *group*. The
+# router shares them out among the experts by S-BASE, as in lesson 4: in training by a balanced plan, and with a
+# capacity. All parts are known from lessons 1 and 4.
+
+# %%
+from routelaws.reference.experts import routed_ffn
+from routelaws.reference.routers.sinkhorn import sinkhorn_router
+
+block = {part: {name: values[1] for name, values in tree.items()} for part, tree in params["blocks"].items()}
+h = h + transformer.attention(block["attention"], transformer.layer_norm(block["attention_norm"], h))
+x = transformer.layer_norm(block["ffn_norm"], h)
+experts = {name: values[0] for name, values in params["routed_ffn"].items()}
+group = x.reshape(b * S, d)
+routing = sinkhorn_router(group @ experts["router"])
+routed = routed_ffn(experts, group, routing.expert, routing.gate, config.capacity_factor)
+print("experts of the first sequence:", routing.expert[:S, 0], " of the second:", routing.expert[S:, 0])
+print("load", routing.load.round(3), " dropped", routed.dropped_fraction)
+
+# %% [markdown]
+# [`routed_block`](../reference/routed_block.py) does this for every router of the reference.
+
+# %%
+from routelaws.reference.routed_block import routed_block
+
+done = routed_block(experts, x, inputs, config, training=True)
+same(done.output.reshape(b * S, d), routed.output)
+same(done.routing.expert, routing.expert)
+h = h + done.output
+
+# %% [markdown]
+# ## 6. Predictions and the loss
+#
+# After a last norm the model compares each vector with the vectors of all twelve tokens, by the same table that it
+# began with. The results are logits again, and a softmax makes them probabilities of the next token.
+#
+# The *loss* is the mean of $-\log p$ of the token that really came next. Its unit is the *nat*. A model that finds all
+# tokens equally probable has the loss $\log V$.
+
+# %%
+final = (h - h.mean(axis=-1, keepdims=True)) / np.sqrt(h.var(axis=-1, keepdims=True) + 1e-5)
+logits = final @ params["embedding"].T
+losses = np.zeros((b, S))
+for i in range(b):
+    for s in range(S):
+        p = np.exp(logits[i, s]) / np.exp(logits[i, s]).sum()
+        losses[i, s] = -np.log(p[targets[i, s]])
+print(f"loss {losses.mean():.4f} nats for each token; a blind guess has {np.log(V):.4f}")
+assert losses.min() > 0
+
+# %% [markdown]
+# [`apply`](../reference/transformer.py) does sections 2 to 5 and the logits, and [`loss`](../reference/transformer.py)
+# all of it.
+
+# %%
+output = transformer.apply(params, inputs, config, training=True)
+same(output.logits, logits)
+found = transformer.loss(params, tokens, config)
+same(found.cross_entropy, losses.mean())
+print(f"{found.cross_entropy:.4f} nats, and {found.output.auxiliary.sum():.4f} that the router adds")
+
+# %% [markdown]
+# ## 7. What a place may see
+#
+# A prediction must not depend on later tokens. Attention sees to that. But a router that balances a group does look at
+# all of it (lesson 4). Change the last token of one
+# sequence to every other token in turn, and count the predictions that change at *earlier* places or in *other*
+# sequences. There are more sequences here, so that there is more to share out.
+
+# %%
+texts = np.random.default_rng(1).integers(0, V, size=(8, S))
+for training in (False, True):
+    before = transformer.apply(params, texts, config, training=training).logits
+    own, elsewhere = 0, 0
+    for token in range(1, V):
+        other = texts.copy()
+        other[0, -1] = (other[0, -1] + token) % V
+        moved = (transformer.apply(params, other, config, training=training).logits != before).any(axis=-1)  # [b, S]
+        own, elsewhere = own + moved[0, -1], elsewhere + moved.sum() - moved[0, -1]
+    print(
+        f"training = {training!s:5}: {own} of {V - 1} predictions at the last place changed, and {elsewhere} elsewhere"
+    )
+    assert own == V - 1 and (elsewhere > 0) == training
+
+# %% [markdown]
+# In evaluation nothing but the prediction at that place changes. In training others change too: the plan sends some
+# other token to another expert. So a loss that is reported has to be one of evaluation.
+
+# %% [markdown]
+# ## 8. The fast twin, with the same weights
+#
+# The weights are a tree of plain arrays, with the same names in both programs. So the fast twin can run them as they
+# are. Under `jax.jit` the configuration is a constant of the program.
+
+# %%
+needs("jax")
+import jax
+
+from routelaws.accelerated import transformer as fast
+from routelaws.accelerated.configuration import ModelConfig as FastConfig
+
+fast_loss = jax.jit(fast.loss, static_argnames=("config", "training"))
+quick = fast_loss(params, tokens, FastConfig(**sizes), training=True)
+same(quick.output.routing.expert, found.output.routing.expert)
+same(quick.output.logits, found.output.logits)
+same(quick.cross_entropy, found.cross_entropy)
+print(f"loss by the reference {found.cross_entropy:.4f}, by the twin {float(quick.cross_entropy):.4f}")
+
+# %% [markdown]
+# The same holds for the other routers. Here is one without a router network, HASH, and the dense model.
+
+# %%
+for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
+    here = sizes | changes
+    drawn = transformer.init(np.random.default_rng(0), ModelConfig(**here))
+    slow = transformer.loss(drawn, tokens, ModelConfig(**here)).total
+    same(fast_loss(drawn, tokens, FastConfig(**here), training=True).total, slow)
+    print(f"{here['router']:6} {slow:.4f}")
+
+# %% [markdown]
+# ## 9. The gradient, checked by differences
+#
+# To train the model one needs the *gradient*: the slope of the loss by each weight. The reference has none: its loss is
+# a function of arrays, and that is all. The twin gets the gradient from JAX. How do we know that it is right? We move
+# the weights a little along some direction $v$ and see how the loss changes. If the gradient is $g$, then
+#
+# $$\frac{\mathrm{loss}(w + s v) - \mathrm{loss}(w - s v)}{2 s} \to g \cdot v \quad \text{for} \quad s \to 0$$
+#
+# `slope` looks at two more points, so that its error falls with the fourth power of $s$. To move weights we need a
+# tree in which one array is another one.
+
+
+# %%
+def slope(f, s=2.0**-10):
+    return (8 * (f(s) - f(-s)) - (f(2 * s) - f(-2 * s))) / (12 * s)
+
+
+def with_array(tree, name, values):
+    first, _, rest = name.partition("/")
+    return tree | {first: with_array(tree[first], rest, values) if rest else values}
+
+
+same(slope(np.exp), 1.0, "transformer.gradient", scale=1.0)
+
+# %% [markdown]
+# One thing comes first. When weights move, a token may jump to another expert, and the loss jumps with it. A gradient
+# knows nothing of jumps. So both programs can be told to keep the choices of an earlier run: that is what `held` is
+# for. Here is the loss along a line through the weights of the router, with the choices made anew, and held.
+
+# %%
+held = found.output.routing
+router = params["routed_ffn"]["router"]
+v = np.random.default_rng(3).normal(size=router.shape)
+steps = np.linspace(-1.5, 1.5, 61) / np.sqrt((v**2).sum())
+line = {"anew": [], "held": []}
+for s in steps:
+    there = with_array(params, "routed_ffn/router", router + s * v)
+    line["anew"].append(transformer.loss(there, tokens, config).total)
+    line["held"].append(transformer.loss(there, tokens, config, held=held).total)
+jumps = {name: np.abs(np.diff(values)).max() for name, values in line.items()}
+print("largest change in one step:", {name: float(change.round(4)) for name, change in jumps.items()})
+same(line["anew"][30], line["held"][30])
+assert jumps["anew"] > 5 * jumps["held"]
+
+
+# %% tags=["picture"]
+def draw(axes):
+    along = steps * np.sqrt((v**2).sum())
+    axes.plot(along, line["anew"], ".", markersize=5, color=COLOURS[1], label="choices made anew")
+    axes.plot(along, line["held"], color=COLOURS[0], label="choices held")
+    axes.set(xlabel="length of the step along the line", ylabel="loss, nats for each token")
+    axes.legend()
+
+
+figure(
+    draw,
+    "The loss along a line through the weights of the router. It jumps where a token changes its expert. With the "
+    "choices held it is smooth.",
+)
+
+# %% [markdown]
+# Now we check each array of the tree by itself: a random direction $v$ for that array, and nothing for all others.
+
+# %%
+gradient = jax.jit(jax.grad(lambda params: fast.loss(params, tokens, FastConfig(**sizes), held=held).total))(params)
+gradient = {name: np.asarray(g, dtype=float) for name, g in leaves(gradient)}
+length = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+draws = np.random.default_rng(2)
+for name, w in leaves(params):
+    v = draws.normal(size=w.shape)
+    v = v / np.sqrt((v**2).sum())
+
+    def loss_at(s, name=name, w=w, v=v):
+        return transformer.loss(with_array(params, name, w + s * v), tokens, config, held=held).total
+
+    by_jax, by_differences = (gradient[name] * v).sum(), slope(loss_at)
+    print(f"{name:34} by JAX {by_jax:+.4f}   by differences {by_differences:+.4f}")
+    same(by_jax, by_differences, "transformer.gradient_float32", scale=UNITS["float32"] * length)
+
+# %% [markdown]
+# All agree up to the rounding of 32 bits. A gradient with one wrong sign, or one that has lost a part of the model,
+# would not.
+#
+# What is gained: in the time that the reference takes for one loss, the twin finds the loss and its slopes by all
+# weights. Here is a somewhat larger model.
+
+# %% tags=["volatile"]
+larger = sizes | {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}
+drawn = transformer.init(np.random.default_rng(0), ModelConfig(**larger))
+text = np.random.default_rng(1).integers(0, 256, size=(8, 65))
+both = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text, FastConfig(**larger)).total))
+by_reference = best_time(lambda: transformer.loss(drawn, text, ModelConfig(**larger)).total, repeats=3)
+by_twin = best_time(both, jax.tree.map(np.float32, drawn), repeats=3)
+print(f"{sum(values.size for _, values in leaves(drawn)):,} weights")
+print(f"loss by the reference {by_reference * 1e3:.0f} ms, loss and gradient by the twin {by_twin * 1e3:.0f} ms")
+
+# %% [markdown]
+# ## Exercises
+#
+# Answers, with the code that checks them: [`answers/09_transformer.py`](answers/09_transformer.py).
+#
+# 1. Which blocks are routed in a model of six blocks with a routing frequency of one third?
+# 2. All tokens of the vocabulary get the same vector. What is the loss, whatever the other weights are?
+# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. Which earlier tokens does a
+#    prediction in evaluation depend on now?
+# 4. The gradient of the arrays `up` and `down` of an expert that got no token: what is it, and why?
