@@ -1,0 +1,309 @@
+# %% [markdown]
+# # Lesson 10. Training a small grid, and looking at it
+#
+# **You will** make up a language whose smallest possible loss is known; take one step of learning by hand; train six
+# small models, dense and routed, in a minute or so; and ask whether their differences are more than luck.
+#
+# **You need** lessons 1 and 9, NumPy, JAX, and optax for training: `pip install 'routelaws[train]'`. Pictures need
+# matplotlib. Without JAX the lesson ends after its first section.
+#
+# **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py), and of the
+# fast side [`training/step.py`](../accelerated/training/step.py),
+# [`training/config.py`](../accelerated/training/config.py), [`training/grid.py`](../accelerated/training/grid.py).
+
+# %% [markdown]
+# ## 1. A language that we know
+#
+# How good can a model become? For English nobody knows. So we make a language up. It has $V$ words. After each word one
+# of four words follows: one of them often, three of them rarely. Which four is drawn once, at random, for each word.
+# (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a picture.)
+
+# %%
+import dataclasses
+
+import numpy as np
+from lesson import COLOURS, figure, needs, same
+
+V, chances = 128, [0.7, 0.1, 0.1, 0.1]
+draws = np.random.default_rng(0)
+follows = np.zeros((V, V))  # row: a word; column: the probability that this word comes next
+for word in range(V):
+    follows[word, draws.choice(V, size=4, replace=False)] = chances
+print("after word 0:", {int(word): float(follows[0, word]) for word in np.flatnonzero(follows[0])})
+same(follows.sum(axis=1), np.ones(V))
+
+# %% [markdown]
+# The *loss* of a prediction is minus the logarithm of the probability that it gave to the word that came. A model that
+# knew the language would give each word its true probability $p$. Its mean loss is the *entropy* of the next word:
+#
+# $$\mathrm{floor} = -\sum_p p \log p$$
+#
+# No model can do better. A model that knows nothing finds all words equally probable.
+
+# %%
+floor = 0.0
+for chance in chances:
+    floor -= chance * np.log(chance)
+blind = np.log(V)
+print(f"floor {floor:.4f} nats for each word, blind guess {blind:.4f}")
+same(-(follows * np.log(np.where(follows > 0, follows, 1))).sum() / V, floor)
+
+# %% [markdown]
+# Now we write text. Each sequence starts with a random word and has sixteen more. A *batch* is what a model sees at
+# once: sixteen sequences. There is text for four hundred steps of learning, and other text, for *validation*, from
+# which nothing is learned.
+
+
+# %%
+def write(batches, b, S, draws):
+    text = np.zeros((batches, b, S + 1), dtype=np.int32)
+    text[..., 0] = draws.integers(V, size=(batches, b))
+    for s in range(S):
+        reached = follows[text[..., s]].cumsum(axis=-1)  # [batches, b, V]
+        text[..., s + 1] = (draws.random((batches, b, 1)) * reached[..., -1:] >= reached).sum(axis=-1)
+    return text
+
+
+steps, b, S = 400, 16, 16
+text, validation = write(steps, b, S, draws), write(16, b, S, draws)
+true_loss = -np.log(follows[validation[..., :-1], validation[..., 1:]])
+print(f"{steps * b * S} words to learn from; a sequence: {text[0, 0]}")
+print(f"loss of the true probabilities on the validation text {true_loss.mean():.4f}, the floor {floor:.4f}")
+assert abs(true_loss.mean() - floor) < 4 * true_loss.std() / np.sqrt(true_loss.size)
+
+# %% [markdown]
+# ## 2. One step of learning
+#
+# The model is that of lesson 9. At first its weights are random. JAX gives the loss and its *gradient*, the slope by
+# each weight. One step of *gradient descent* moves every weight a little down its slope:
+#
+# $$w \leftarrow w - \mathrm{rate} \cdot \mathrm{slope}$$
+
+# %%
+needs("jax")
+needs("optax", "train")
+import jax
+
+from routelaws.accelerated import transformer as fast
+from routelaws.accelerated.configuration import ModelConfig
+
+sizes = {"vocab_size": V, "d_model": 8, "blocks": 2, "heads": 1}
+config = ModelConfig(**sizes)
+params = fast.init(jax.random.key(0), config)
+loss_and_slopes = jax.jit(jax.value_and_grad(lambda params: fast.loss(params, text[0], config).total))
+before, slopes = loss_and_slopes(params)
+moved = jax.tree.map(lambda w, slope: w - 0.1 * slope, params, slopes)
+after, _ = loss_and_slopes(moved)
+assert after < before
+
+# %% [markdown]
+# The loss on that batch is smaller now. The reference, with the same weights, has the same loss before the step and
+# after it.
+
+# %%
+from routelaws.reference import transformer
+from routelaws.reference.configuration import ModelConfig as ReferenceConfig
+
+for weights, loss in ((params, before), (moved, after)):
+    plain = jax.tree.map(lambda w: np.asarray(w, dtype=float), weights)
+    by_reference = transformer.loss(plain, text[0], ReferenceConfig(**sizes)).total
+    same(loss, by_reference)
+
+# %% tags=["volatile"]
+print(f"loss {float(before):.4f} before the step, {float(after):.4f} after it; a blind guess has {blind:.4f}")
+
+# %% [markdown]
+# ## 3. Many steps
+#
+# [`TrainConfig`](../accelerated/training/config.py) says how a model is trained. Two things make it faster than plain
+# steps. *Adam* divides each slope by its own usual size. And the *rate* changes: it rises in a straight line, so that
+# random weights do not jump too far, and then falls along half a wave of the cosine to a tenth of its peak.
+
+# %%
+from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.step import initial_state, learning_rate_schedule, make_evaluate, make_train_steps
+
+dense = TrainConfig(config, sequence_length=S, batch_size=b, steps=steps)
+peak, rising = dense.peak_learning_rate(), round(dense.warmup * steps)
+rates = np.zeros(steps)
+for step in range(steps):
+    wave = (1 + np.cos(np.pi * (step - rising) / (steps - rising))) / 2
+    rates[step] = peak * (step + 1) / rising if step < rising else peak * (0.1 + 0.9 * wave)
+same(jax.vmap(learning_rate_schedule(peak, rising, steps))(np.arange(steps)), rates)
+print(f"rates: first {rates[0]:.5f}, peak {rates.max():.5f}, last {rates[-1]:.5f}")
+
+# %% [markdown]
+# [`make_train_steps`](../accelerated/training/step.py) returns a function that takes all steps in one compiled call,
+# and [`make_evaluate`](../accelerated/training/step.py) one that computes the loss of each word in a text that nothing
+# is learned from. From here on results are those of one computer: training amplifies the rounding of every sum, so
+# yours differ in some digits.
+
+
+# %%
+def train(run, seeds=(42,)):
+    """Return the loss at each step [n, steps] and that of each validation word [n, words], for n seeds."""
+    take_steps, evaluate, curves, words = make_train_steps(run), make_evaluate(run), [], []
+    for seed in seeds:
+        state = initial_state(dataclasses.replace(run, seed=seed))  # other random weights, the same text
+        state, metrics = take_steps(state, text, 0)
+        curves.append(np.asarray(metrics.loss, dtype=float))
+        words.append(np.asarray(evaluate(state.params, validation).loss, dtype=float).ravel())
+    return np.array(curves), np.array(words)
+
+
+# %% tags=["volatile"]
+curves, words = train(dense)
+print("loss at steps", {step: float(curves[0, step - 1].round(3)) for step in (1, 50, 100, 200, 400)})
+print(f"on the validation text {words.mean():.3f}; floor {floor:.3f}, blind guess {blind:.3f}")
+assert floor < words.mean() < blind / 2
+
+# %% [markdown]
+# ## 4. The grid
+#
+# A *grid* is a list of runs that differ in a few fields. Ours has two sizes, and for each a dense model and two routed
+# ones. The router is HASH: word $t$ goes to expert $t$ mod $E$ (the remainder), for ever. That suits this language,
+# where each word has successors of its own: an expert has to learn only those of its own words. For each model we count
+# N, the weights of the dense model, and P, all weights (lesson 1). The work for each word hardly depends on $E$.
+
+# %%
+grid = {}
+for width in (8, 16):
+    for E in (1, 4, 16):
+        router = {"router": "hash", "experts": E} if E > 1 else {"router": "dense"}
+        model = ModelConfig(**sizes | {"d_model": width, "heads": width // 8} | router)
+        grid[width, E] = TrainConfig(model, sequence_length=S, batch_size=b, steps=steps)
+for (width, E), run in grid.items():
+    N, P, F, _ = run.accounting()
+    print(f"{run.name():19} width {width:2}, experts {E:2}: N {N:5,}, P {P:6,}, operations for a word {F:6,}")
+    assert N == grid[width, 1].accounting().dense_parameters
+
+# %% [markdown]
+# All six are trained on the same text in the same order, so that luck with the text is the same for all. Two of them
+# are trained with two more seeds, that is, from other random weights. This takes a minute or so.
+
+# %% tags=["volatile"]
+trained = {}
+for place, run in grid.items():
+    trained[place] = train(run, seeds=(42, 43, 44) if place in ((8, 1), (8, 16)) else (42,))
+print("validation loss   E = 1   E = 4  E = 16")
+for width in (8, 16):
+    row = [trained[width, E][1][0].mean() for E in (1, 4, 16)]
+    print(f"width {width:2}        ", "".join(f"{loss:8.3f}" for loss in row))
+    assert row[0] > row[2] > floor
+assert trained[16, 1][1][0].mean() < trained[8, 1][1][0].mean()
+
+# %% [markdown]
+# With sixteen experts the loss is lower than that of the dense model, at both sizes. It is lower with more width, too.
+# No loss is below the floor.
+
+# %% [markdown]
+# ## 5. Looking at it
+#
+# Two pictures say more than the table. The left one shows how each model learns. The right one shows where all six end,
+# over N, as in the paper (Clark et al. 2022): one line for each number of experts. It shows the loss *above the floor*,
+# the part that a better model could still remove; and it has logarithmic axes, where a power of N is a straight line.
+
+
+# %% tags=["volatile", "picture"]
+def draw(left, right):
+    for i, E in enumerate((1, 4, 16)):
+        label = f"E = {E}" if E > 1 else "dense"
+        smooth = np.convolve(trained[8, E][0][0], np.ones(20) / 20, mode="valid")
+        left.plot(np.arange(20, steps + 1), smooth, color=COLOURS[i], label=label)
+        N = [grid[width, E].accounting().dense_parameters for width in (8, 16)]
+        above = [trained[width, E][1][0].mean() - floor for width in (8, 16)]
+        right.loglog(N, above, marker="o", color=COLOURS[i], label=label)
+    left.axhline(floor, color="#4a4a4a", linestyle="--", linewidth=1)
+    left.set(xlabel="step", ylabel="training loss, nats", title="width 8", ylim=(0.8, 3.5))
+    right.set(xlabel="dense parameters N", ylabel="loss above the floor, nats", title="after training")
+    right.set_xticks([2000, 4000], ["2,000", "4,000"])
+    right.set_yticks([0.1, 0.2, 0.4], ["0.1", "0.2", "0.4"])
+    right.minorticks_off()
+    left.legend()
+
+
+# %% tags=["volatile", "picture"]
+figure(
+    draw,
+    "Left: the loss while three models learn, as a mean over twenty steps; the floor is dashed. Right: what is left "
+    "above the floor in the end, by size and number of experts.",
+    panels=2,
+)
+
+# %% [markdown]
+# ## 6. Is it more than luck?
+#
+# Two kinds of luck are in these numbers. One is the validation text. Every model has a loss for every word of the
+# *same* text, so take the difference word by word: what is hard for both cancels. The *standard error* of its mean is
+# its deviation, divided by the root of the number of words. On an example:
+
+# %%
+first, second = np.array([0.5, 2.5, 1.0, 4.0]), np.array([0.4, 2.2, 0.9, 3.6])
+difference = first - second
+error = np.sqrt(((difference - difference.mean()) ** 2).sum() / 3) / np.sqrt(4)
+same(difference.std(ddof=1) / np.sqrt(4), error)
+apart = np.hypot(first.std(ddof=1), second.std(ddof=1)) / np.sqrt(4)
+print(f"difference {difference.mean():.3f}; its error word by word {error:.3f}, taken apart {apart:.3f}")
+assert error < apart / 5
+
+# %% [markdown]
+# The other kind of luck is the seed: with other random weights at the start the same model ends elsewhere. Only other
+# runs tell how far.
+
+# %% tags=["volatile"]
+words = {E: trained[8, E][1] for E in (1, 16)}  # [3, words] each
+gain = words[1][0] - words[16][0]
+print(f"gain of 16 experts at width 8: {gain.mean():.3f}, standard error {gain.std(ddof=1) / np.sqrt(gain.size):.3f}")
+for E, name in ((1, "dense"), (16, "E = 16")):
+    print(f"{name:6} three seeds: {words[E].mean(axis=1).round(3)}")
+spread = max(np.ptp(words[E].mean(axis=1)) for E in words)
+print(f"largest spread of seeds {spread:.3f}")
+assert words[1].mean(axis=1).min() > words[16].mean(axis=1).max()
+
+# %% [markdown]
+# Every one of the three routed models is better than every one of the three dense ones. That is a result. A difference
+# within the spread of the seeds would be none. And it is a result about *this* language, which was made to suit HASH:
+# what routing is worth on real text, the tables of lesson 11 tell.
+
+# %% [markdown]
+# ## 7. The same from the command line
+#
+# For more than a try there is a command, `routelaws sweep`. It reads the grid from a file, trains as many runs at a
+# time as there are cores, goes on where it was stopped, and writes one table. This is the file for our grid, apart from
+# the text, which has to be real:
+
+# %%
+import tempfile
+from pathlib import Path
+
+from routelaws.accelerated.training.grid import read_grid
+
+SIZES = "[sizes.small]\nd_model = 8\nheads = 1\n\n[sizes.large]\nd_model = 16\nheads = 2\n\n"
+BASE = f"[base]\nblocks = 2\nvocab_size = 512\nsequence_length = {S}\nbatch_size = {b}\nsteps = {steps}\n\n"
+DENSE = '[[runs]]\nrouter = "dense"\nsize = ["small", "large"]\n\n'
+ROUTED = '[[runs]]\nrouter = "hash"\nexperts = [4, 16]\nsize = ["small", "large"]\n'
+with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder) / "grid.toml"
+    file.write_text(BASE + SIZES + DENSE + ROUTED)
+    print(file.read_text())
+    runs = read_grid(str(file)).runs
+print("runs:", ", ".join(run.name() for run in runs))
+assert sorted(run.name() for run in runs) == sorted(run.name() for run in grid.values())
+
+# %% [markdown]
+# Two commands train such a grid on a text of your own and write a report with tables and pictures:
+#
+#     routelaws sweep grid.toml --corpus my.txt --out runs/grid
+#     routelaws report runs/grid
+
+# %% [markdown]
+# ## Exercises
+#
+# Answers, with the code that checks them: [`answers/10_a_small_grid.py`](answers/10_a_small_grid.py).
+#
+# 1. What is the floor of a language in which four words are equally probable after each word? And of one with a single
+#    successor for each word?
+# 2. Count pairs of words in the training text, add 1 to each count, and predict by the shares. What loss has this table
+#    of $V^2$ numbers on the validation text? Where does it lie among the models of the grid?
+# 3. Would a model with more steps come below the floor?
+# 4. Train an S-BASE model with sixteen experts at width 8. Is it better than HASH here? Why might that be?
