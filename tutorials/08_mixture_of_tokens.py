@@ -224,6 +224,7 @@ def draw(axes):
     for name, style in (("mixture", "-"), ("expert choice", ".")):
         axes.plot(steps, largest[name][1], style, markersize=3, label=name)
     axes.set(xlabel="step along a line of controllers", ylabel="first number of token 0's output")
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1])
     axes.legend()
 
 
