@@ -33,7 +33,7 @@ apart = np.array([[0.0, 1.0], [-1000.0, -999.0]])
 with np.errstate(invalid="ignore"):
     assert np.isnan(softmax_of_all(apart)[1]).all() and np.isfinite(notation.softmax(apart)).all()
 row = check(softmax=softmax_of_all, log_sum_exp=log_sum_exp)["softmax"]
-assert row.verdict == "wrong" and "nan" in row.detail
+assert row.verdict == "wrong"
 print("1.", row.verdict, "-", row.detail.partition(";")[0])
 
 
