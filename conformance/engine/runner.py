@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,11 +66,25 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     arguments += [f"--tb={'short' if verbose else 'no'}", "-r", "fEs" if verbose else "N"]
     arguments += ["-m", "not slow"] if options.profile == "quick" else []
     arguments += ["-n", processes, "--dist", "loadfile"] if processes else []
+    _forget_other_examples(options.profile)
     run = _Run(options)
     code = int(pytest.main([*arguments, *suite_files(options.only)], plugins=[run]))
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and run.reports:
         code = max(one.exit_code for one in run.reports)
     return {0: 0, int(pytest.ExitCode.USAGE_ERROR): 2}.get(code, 1), run.reports
+
+
+_drawn_for: list[str] = []
+"""The profile for which this process has imported the files of tests: a property counts its examples when imported."""
+
+
+def _forget_other_examples(profile: str) -> None:
+    """Let the files of tests be imported again where the run before had another profile."""
+    if _drawn_for and _drawn_for != [profile]:
+        for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
+            if FOLDER.name in name.split("."):
+                del sys.modules[name]
+    _drawn_for[:] = [profile]
 
 
 def check_backend(

@@ -398,6 +398,18 @@ def test_the_collector_is_as_it_was_after_a_run(tmp_path):
     assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
 
 
+def test_every_run_draws_as_many_examples_as_its_profile_says():
+    """Files of tests that an earlier run in this process has imported count the examples of that run."""
+    calls = []
+    mine = SimpleNamespace(softmax=lambda z: calls.append(0) or notation.softmax(z), log_sum_exp=notation.log_sum_exp)
+    found = {}
+    for profile in ("quick", "default"):
+        calls.clear()
+        assert runner.check_backend(mine, only=["softmax"], profile=profile).exit_code == 0
+        found[profile] = len(calls)
+    assert found["default"] > 2 * found["quick"]
+
+
 def test_words_of_a_test():
     """A test asks for a function by name, by a path in a constant, or through a helper of its file."""
     namespace = {"__name__": "here"}
