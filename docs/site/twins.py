@@ -60,8 +60,11 @@ def prose(text: str, known: dict[str, str]) -> str:
             example = False
             out += ["```"]
         if not example and not line.startswith("    "):
-            line = re.sub(r"^([%+])", r"\\\1", line).replace("<", "&lt;")
-            line = re.sub(r"(?<!`)`([A-Za-z]\w*)`(?!`)", lambda name: reference(name[1], known), line)
+            line = re.sub(r"^([%+])", r"\\\1", line)
+            parts = re.split(r"(?<!`)`([^`]+)`(?!`)", line)  # words, code, words, ...
+            parts[::2] = [re.sub(r"<|(?<=[(\s])\*(?=\w+[,)])", r"\\\g<0>", words) for words in parts[::2]]
+            parts[1::2] = [reference(code, known) for code in parts[1::2]]
+            line = "".join(parts)
         out.append(line.strip() if example else line)
     return "\n".join([*out, "```"] if example else out).strip("\n")
 
@@ -103,14 +106,21 @@ def described(thing: griffe.Object, known: dict[str, str]) -> str:
     return "\n\n".join(parts)
 
 
-def fields(record: griffe.Class) -> str:
-    """Return the fields of a class as they stand in its file, with their comments; empty if the docstring has them."""
+FIELD = re.compile(r"(?P<name>\w+): [^#]+?(?: +# (?P<what>.+))?")
+
+
+def fields(record: griffe.Class, known: dict[str, str]) -> str:
+    """Return the fields of a class whose docstring leaves them to comments; empty if the docstring has them."""
     if "Attributes:" in record.docstring.value:
         return ""
     start = record.docstring.endlineno - record.lineno + 1
     body = textwrap.dedent("\n".join(record.lines[start:]))
     body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    return f"\n\n``````python\n{body}\n``````" if body else ""
+    found = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
+    if not all(found):  # something else stands between the fields; show it as it is
+        return f"\n\n``````python\n{body}\n``````"
+    lines = [f"- `{one['name']}`" + (f": {prose(one['what'], known)}" if one["what"] else "") for one in found]
+    return "\n\n**Fields**\n\n" + "\n".join(lines) if lines else ""
 
 
 def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
@@ -124,9 +134,11 @@ def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
     elif thing.is_class:
         kind = "class"
         methods = [each for each in public(thing).values() if each.is_function]
-        inside += fields(thing) + "".join("\n\n" + entry(each, known, depth - 3) for each in methods)
+        inside += fields(thing, known) + "".join("\n\n" + entry(each, known, depth - 3) for each in methods)
+    value = str(thing.value) if thing.is_attribute else ""
+    option = f":value: {value}\n" if 0 < len(value) < 60 and "\n" not in value else ""
     fence = "`" * depth
-    return f"{fence}{{py:{kind}}} {head}\n:module: {module}\n\n{inside}\n{fence}"
+    return f"{fence}{{py:{kind}}} {head}\n:module: {module}\n{option}\n{inside}\n{fence}"
 
 
 def signature(function: griffe.Function, known: dict[str, str]) -> str:
