@@ -31,6 +31,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_use_index = False  # the search finds names
 html_theme_options = {
     "header_links_before_dropdown": 6,
     "navigation_depth": 3,

@@ -144,7 +144,7 @@ def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
 def signature(function: griffe.Function, known: dict[str, str]) -> str:
     """Return name, parameters and result of a function, on one line, its types with their full names."""
     text = " ".join(str(function.signature()).split())
-    return re.sub(r"(?<![\w.'\"])[A-Z]\w*", lambda name: known.get(name[0], name[0]), text)
+    return re.sub(r"(?<![\w.'\"])(?<!= )[A-Z]\w*", lambda name: known.get(name[0], name[0]), text)
 
 
 def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
