@@ -29,6 +29,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "routelaws"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_copy_source = False
 html_show_sourcelink = False
 html_use_index = False  # the search finds names
