@@ -11,7 +11,7 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
   conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py
 
-.PHONY: help demo test test-values test-all tutorials tutorials-check bench lint clean
+.PHONY: help demo test test-values test-all tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -35,6 +35,13 @@ tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS=
 tutorials-check: $(VENV)/.installed  ## fail on pages that are not what their scripts give now; writes nothing
 	$(BIN)/python tutorials/build.py --check $(LESSONS)
 
+site: $(VENV)/.site  ## build the site into build/site and check its links; a minute
+	$(BIN)/python docs/site/make.py
+
+$(VENV)/.site: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
+	@touch $@
+
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
 bench: $(VENV)/.installed  ## times beside other solvers, in short; BENCH="assignment --full" for one, in full
 	@$(BIN)/python -c 'import ortools' 2>/dev/null || \
@@ -53,5 +60,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@
 
-clean:  ## remove the environment and the demo's results
-	rm -rf $(VENV) demo
+clean:  ## remove the environment, the demo's results and the site
+	rm -rf $(VENV) demo build/site build/site-pages

@@ -1,0 +1,62 @@
+"""The settings of Sphinx for the site. `build.py` says where the pages are."""
+
+import re
+import sys
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+project = "routelaws"
+author = "The authors of routelaws"
+copyright = "the authors of routelaws, Apache 2.0"
+version = release = re.search(r'__version__ = "(.+?)"', (HERE.parents[1] / "src/routelaws/__init__.py").read_text())[1]
+
+extensions = ["myst_parser", "formulas"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
+myst_heading_anchors = 4
+highlight_language = "none"  # an indented block is a formula, a table or a command, not Python
+html_math_renderer = "mathml"
+add_module_names = False
+maximum_signature_line_length = 40
+python_use_unqualified_type_names = True
+suppress_warnings = ["ref.python"]  # a type of the same name in two rooms; `twins.py` says which where it knows
+toc_object_entries = False  # the headings are enough
+
+html_theme = "pydata_sphinx_theme"
+html_title = "routelaws"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
+html_copy_source = False
+html_show_sourcelink = False
+html_use_index = False  # the search finds names
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    "navigation_depth": 3,
+    "show_nav_level": 1,
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
+    "footer_start": ["copyright"],
+    "footer_center": [],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "back_to_top_button": True,
+    "show_prev_next": True,
+}
+html_sidebars = {"index": [], "source/**": [], "reference/index": [], "conformance/index": []}
+
+
+def number_lines(app, doctree):
+    """Give the lines of a page of source numbers, and names to link to: line-12."""
+    if app.env.docname.startswith("source/"):
+        for node in doctree.findall(lambda node: node.tagname == "literal_block"):
+            node["linenos"] = True
+            node["highlight_args"] = {"lineanchors": "line", "anchorlinenos": True}
+
+
+def setup(app):
+    app.add_lexer("csv", TextLexer)
+    app.connect("doctree-read", number_lines)

@@ -1,0 +1,50 @@
+"""A Sphinx extension: formulas become MathML when the site is built, so that pages need no script to show them.
+
+math-core translates LaTeX; every browser of the last years shows the result. The font, STIX Two Math, comes with
+ziamath: without a mathematical font a browser does not know how far to stretch brackets and where to put limits.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from docutils import nodes
+from math_core import LatexError, LatexToMathML
+from sphinx.util import logging
+from sphinx.util.fileutil import copy_asset
+
+LOG = logging.getLogger(__name__)
+CONVERTER = LatexToMathML()
+
+
+def font() -> Path:
+    """Return the file of the font, without importing the package that has it."""
+    return Path(importlib.util.find_spec("ziamath").origin).parent / "fonts/STIXTwoMath-Regular.ttf"
+
+
+def mathml(node, display: bool) -> str:
+    try:
+        return CONVERTER.convert_with_local_state(node.astext(), displaystyle=display)
+    except LatexError as error:
+        LOG.warning("no formula: %s in %r", error, node.astext(), location=node)
+        return ""
+
+
+def inline(translator, node):
+    translator.body.append(mathml(node, display=False))
+    raise nodes.SkipNode
+
+
+def block(translator, node):
+    translator.body.append(f'<div class="formula">{mathml(node, display=True)}</div>')
+    raise nodes.SkipNode
+
+
+def copy_font(app, error):
+    if error is None:
+        copy_asset(font(), app.outdir / "_static")
+
+
+def setup(app):
+    app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.connect("build-finished", copy_font)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

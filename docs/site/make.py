@@ -1,0 +1,137 @@
+"""Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. docs/site.md says how and why.
+
+1. STAGE   copy the Markdown pages, make those of the API and of the source, mend links     `stage`
+2. BUILD   Sphinx makes HTML of them; a warning is an error
+3. CHECK   every link leads somewhere, and no page loads anything from elsewhere            `links`
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import pages  # noqa: E402
+
+MARK = ".made-by-docs-site"  # a folder with this file may be emptied
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown", ".yml": "yaml"}
+
+
+def tree(entries: list[str]) -> str:
+    """Return a table of contents that is seen in the navigation alone."""
+    return "\n```{toctree}\n:hidden:\n\n" + "\n".join(entries) + "\n```\n"
+
+
+def navigation(root: Path = pages.ROOT) -> dict[str, str]:
+    """Return {page: the part of the navigation that hangs on it}."""
+    top = {
+        "Tutorials": "tutorials/index",
+        "Guides": "docs/index",
+        "Read the code": "reference/index",
+        "API": "api/index",
+        "Test your own": "conformance/index",
+        "Contributing": "contributing",
+        "Changes": "changelog",
+    }
+    return {
+        "index": tree([f"{title} <{page}>" for title, page in top.items()]),
+        "tutorials/index": tree([Path(path).stem for path in pages.lessons(root)]),
+        "docs/index": tree([path.removeprefix("docs/").removesuffix(".md") for path in pages.guides(root)]),
+    }
+
+
+def guides_index(root: Path = pages.ROOT) -> str:
+    """Return the page that lists the guides, with the first sentence of each."""
+    lines = ["# Guides", ""]
+    for path in pages.guides(root):
+        name, first = path.removeprefix("docs/"), pages.first_sentence(root / path)
+        lines.append(f"- [{pages.title_of(root / path)}]({name}){'. ' + first if first else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, set[str]]:
+    """Return the page of a file or a folder, and what else has to be shown with it."""
+    head = f"---\norphan: true\nnosearch: true\nhtml_theme.sidebar_secondary.remove: true\n---\n\n# {path}\n\n"
+    if (root / path).is_dir():
+        listed = pages.inside(path, root)
+        names = [Path(each).name + "/" * (root / each).is_dir() for each in listed]
+        links = [f"{Path(each).name}{'/index' * (root / each).is_dir()}.md" for each in listed]
+        return head + "\n".join(f"- [`{name}`]({link})" for name, link in zip(names, links, strict=True)), set(listed)
+    language = LANGUAGES.get(Path(path).suffix, "none")
+    room, _, rest = path.removesuffix(".py").partition("/")
+    up = "../" * path.count("/") + "../"
+    name = next((f"api/{each}" for each in (rest, f"{room}/{rest}") if f"api/{each}" in files), None)
+    head += f"[What it is for, and its twin]({up}{name}.md)\n\n" if name else ""
+    text = (root / path).read_text(encoding="utf-8")
+    return f"{head}{'`' * 12}{language}\n{text}\n{'`' * 12}\n", set()
+
+
+def stage(folder: Path, root: Path = pages.ROOT) -> None:
+    """Write what Sphinx reads."""
+    import twins
+
+    names, hanging = pages.pages(root), navigation(root)
+    texts, wanted = twins.api(root)
+    texts["docs/index"] = guides_index(root) + hanging["docs/index"]
+    for path, name in names.items():
+        text = (root / path).read_text(encoding="utf-8")
+        text, files, pictures = pages.with_links(text, path, names, root)
+        texts[name] = text + hanging.get(name, "")
+        wanted |= files
+        for picture in pictures:
+            (folder / picture).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / picture, folder / picture)
+    shown: set[str] = set()
+    while waiting := sorted(wanted - shown):
+        for path in waiting:
+            texts[pages.source_page(path, root)], more = source(path, set(texts), root)
+            shown.add(path)
+            wanted |= more
+    for name, text in texts.items():
+        (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def empty(folder: Path) -> None:
+    """Make a folder empty, unless it holds what this program did not make."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise SystemExit(f"{folder} is not empty and was not made by this program; name another folder with --out")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
+
+
+def build(out: Path, root: Path = pages.ROOT) -> list[str]:
+    """Write the site to a folder, and return what is wrong with it."""
+    import links
+    from sphinx.cmd.build import build_main
+
+    staged = out.with_name(out.name + "-pages")
+    for folder in (staged, out):
+        empty(folder)
+    stage(staged, root)
+    where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings, and what Sphinx remembers
+    words = ["-q", "-W", "--keep-going", *(str(each) for pair in where.items() for each in pair)]
+    if build_main([*words, str(staged), str(out)]):
+        return ["Sphinx had warnings; they stand above"]
+    return links.faults(out)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build the site.")
+    parser.add_argument("--out", type=Path, default=pages.ROOT / "build/site", help="its folder; build/site by default")
+    out, start = parser.parse_args(words).out.resolve(), time.perf_counter()
+    found = build(out)
+    print(*found, sep="\n", end="\n" if found else "")
+    if found:
+        return 1
+    count = sum(1 for _ in out.rglob("*.html"))
+    print(f"{count} pages in {time.perf_counter() - start:.0f} s; open {out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

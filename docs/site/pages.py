@@ -1,0 +1,117 @@
+"""Which Markdown files are pages of the site, in which order, and where their links lead there.
+
+Nothing is listed by hand: a lesson `tutorials/NN_name.md` and a page `docs/name.md` are in the navigation as soon as
+the file is there. A link of a page to another file of the repository leads to a page that shows that file, and a link
+to a folder to that folder's README or, where it has none, to a list of its files.
+"""
+
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SINGLE = {  # pages that stand alone
+    "README.md": "index",
+    "reference/README.md": "reference/index",
+    "conformance/README.md": "conformance/index",
+    "CONTRIBUTING.md": "contributing",
+    "CHANGELOG.md": "changelog",
+}
+FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
+
+
+def lessons(root: Path = ROOT) -> list[str]:
+    return [f"tutorials/{path.name}" for path in sorted((root / "tutorials").glob("[0-9][0-9]_*.md"))]
+
+
+def guides(root: Path = ROOT) -> list[str]:
+    """Return the Markdown files below docs/, in the order of their titles."""
+    found = [path for path in (root / "docs").rglob("*.md") if (root / "docs/site") not in path.parents]
+    return [path.relative_to(root).as_posix() for path in sorted(found, key=title_of)]
+
+
+def pages(root: Path = ROOT) -> dict[str, str]:
+    """Return {path of a Markdown file: name of its page, without .html}."""
+    names = {path: name for path, name in SINGLE.items() if (root / path).exists()}
+    names["tutorials/README.md"] = "tutorials/index"
+    return names | {path: path.removesuffix(".md") for path in (*lessons(root), *guides(root))}
+
+
+def title_of(path: Path) -> str:
+    """Return the text of the first heading of a Markdown file."""
+    found = TITLE.search(path.read_text(encoding="utf-8"))
+    if not found:
+        raise SystemExit(f"{path}: a page needs a title, a line that begins with '# '")
+    return found[1].strip()
+
+
+def first_sentence(path: Path) -> str:
+    """Return the first sentence of a page, without its links; empty if the page does not begin with a paragraph."""
+    text = TITLE.split(path.read_text(encoding="utf-8"), maxsplit=1)[-1].strip("\n")
+    paragraph = LINK.sub(lambda link: link[2], text.split("\n\n", 1)[0].replace("\n", " "))
+    if paragraph.startswith(("|", "`", " ", "!", "<", "#", "- ")):
+        return ""
+    return re.split(r"(?<=[.:?])\s(?=[A-Z`])", paragraph)[0]
+
+
+def source_page(path: str, root: Path = ROOT) -> str:
+    """Return the name of the page that shows a file, or that lists a folder."""
+    return f"source/{path}/index" if (root / path).is_dir() else f"source/{path}"
+
+
+def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT) -> str:
+    """Return the name of the page to which a relative link of a Markdown file leads.
+
+    Args:
+        target: what the link says, without #anchor.
+        page: path of the Markdown file in the repository.
+        names: of all pages, from `pages`.
+    """
+    path = os.path.normpath(os.path.join(os.path.dirname(page), target))
+    for known in (path, f"{path}/README.md"):
+        if known in names:
+            return names[known]
+    if path.startswith("..") or not (root / path).exists():
+        raise SystemExit(f"{page}: the link to {target} leads to nothing")
+    return source_page(path, root)
+
+
+def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -> tuple[str, set[str], set[str]]:
+    """Return a page whose links lead to pages of the site, and the files and the pictures that it needs.
+
+    Links in fenced code stay as they are, as do those to other sites and to places of the same page.
+    """
+    files, pictures, here = set(), set(), os.path.dirname(names[page])
+
+    def replaced(link):
+        target, _, place = link[3].partition("#")
+        if re.match(r"[a-z]+:", link[3]) or not target:
+            return link[0]
+        path = os.path.normpath(os.path.join(os.path.dirname(page), target))
+        if link[1]:
+            if not (root / path).is_file():
+                raise SystemExit(f"{page}: the picture {target} is not there")
+            pictures.add(path)
+            return f"![{link[2]}]({os.path.relpath(path, here or '.')})"
+        goal = destination(target, page, names, root)
+        if goal.startswith("source/"):
+            files.add(path)
+        return f"[{link[2]}]({os.path.relpath(goal, here or '.')}.md{'#' + place if place else ''})"
+
+    parts = FENCED.split(text)  # text, fenced, its backticks, text, ...
+    parts[::3] = [LINK.sub(replaced, part) for part in parts[::3]]
+    del parts[2::3]
+    return "".join(parts), files, pictures
+
+
+def inside(folder: str, root: Path = ROOT) -> list[str]:
+    """Return what a folder holds that a reader may want: text files and folders, not what git ignores by name."""
+    found = [path for path in sorted((root / folder).iterdir()) if not path.name.startswith((".", "__pycache__"))]
+    return [path.relative_to(root).as_posix() for path in found if path.is_dir() or is_text(path)]
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is text to be read; notebooks, which git ignores, are not."""
+    return path.suffix not in (".png", ".ipynb", ".pyc", ".gz") and b"\0" not in path.read_bytes()[:1024]

@@ -1,0 +1,226 @@
+"""The API reference: Markdown pages made from docstrings, the function of the reference beside its fast twin.
+
+griffe reads the files without importing them, so that building the site needs neither JAX nor a compiled kernel.
+"""
+
+import re
+import textwrap
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[2]
+SINGLE = ("accelerated/kernels", "accelerated/tables", "accelerated/training", "conformance/compare.py")
+"""Files and folders without a twin that have pages too; all others are shown as source alone."""
+
+PLAIN = dict(returns_named_value=False, returns_multiple_items=False, warn_unknown_params=False, warnings=False)
+
+
+def load(root: Path = ROOT) -> dict[str, griffe.Module]:
+    """Return the three packages, as griffe reads them."""
+    return {name: griffe.load(name, search_paths=[root]) for name in ("reference", "accelerated", "conformance")}
+
+
+def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Return the names of modules that are twins, such as "routers.base", and of those that have pages alone."""
+    files = [path.relative_to(root / "reference") for path in (root / "reference").rglob("*.py")]
+    twins = [".".join(path.with_suffix("").parts) for path in files if not path.name.startswith("_")]
+    found = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in found if path.name[0] != "_"]
+    return sorted(twins), sorted(names)
+
+
+def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
+    """Return what a module defines for others and describes, in the order of the file."""
+    if module is None:
+        return {}
+    own = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
+    return {each.name: each for each in sorted(own, key=lambda each: each.lineno) if each.has_docstring}
+
+
+def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str]:
+    """Return {name: its full name} of all that have an entry, where a name is found in one module alone."""
+    found: dict[str, list[str]] = {}
+    for module in names:
+        package, _, rest = module.partition(".")
+        for name in public(packages[package][rest]):
+            found.setdefault(name, []).append(f"routelaws.{module}.{name}")
+    return {name: where[0] for name, where in found.items() if len(where) == 1}
+
+
+def prose(text: str, known: dict[str, str]) -> str:
+    """Return the text of a docstring as Markdown: its indented parts stay as they are, its names become links."""
+    lines = textwrap.dedent(text).strip("\n").split("\n")
+    out, example = [], False
+    for line in lines:
+        if line.lstrip().startswith(">>> ") and not example:
+            example = True
+            out += ["", "```pycon"]
+        elif example and not line.strip():
+            example = False
+            out += ["```"]
+        if not example and not line.startswith("    "):
+            line = re.sub(r"^([%+])", r"\\\1", line)
+            parts = re.split(r"(?<!`)`([^`]+)`(?!`)", line)  # words, code, words, ...
+            parts[::2] = [re.sub(r"<|(?<=[(\s])\*(?=\w+[,)])", r"\\\g<0>", words) for words in parts[::2]]
+            parts[1::2] = [reference(code, known) for code in parts[1::2]]
+            line = "".join(parts)
+        out.append(line.strip() if example else line)
+    return "\n".join([*out, "```"] if example else out).strip("\n")
+
+
+def reference(name: str, known: dict[str, str]) -> str:
+    return f"{{py:obj}}`{name} <{known[name]}>`" if name in known else f"`{name}`"
+
+
+def items(section, known: dict[str, str]) -> str:
+    """Return the list of a section of a docstring: arguments, fields, errors."""
+    lines = []
+    for each in section.value:
+        name = getattr(each, "name", None) or str(each.annotation)
+        text = textwrap.indent(prose(each.description, known), "  ").strip()
+        lines.append(f"- `{name}`: {text}")
+    return "\n".join(lines)
+
+
+def described(thing: griffe.Object, known: dict[str, str]) -> str:
+    """Return the docstring of a module, a class, a function or a constant as Markdown."""
+    parts = []
+    for section in thing.docstring.parse("google", **PLAIN) if not thing.is_module else [None]:
+        kind = section.kind.value if section else "module"
+        if kind == "module":
+            parts.append(prose(thing.docstring.value, known))
+        elif kind == "text":
+            parts.append(prose(section.value, known))
+        elif kind == "admonition":
+            parts.append(f"**{section.title}**\n\n{prose(section.value.contents, known)}")
+        elif kind in ("returns", "yields"):
+            result = section.value[0]
+            before = f"{result.annotation}: " if isinstance(result.annotation, str) else ""
+            parts.append(f"**{kind.capitalize()}**\n\n{prose(before + result.description, known)}")
+        elif kind in ("parameters", "attributes", "raises"):
+            title = {"parameters": "Arguments", "attributes": "Fields", "raises": "Raises"}[kind]
+            parts.append(f"**{title}**\n\n{items(section, known)}")
+        else:
+            raise SystemExit(f"{thing.path}: no page shows the section {kind!r} of a docstring")
+    return "\n\n".join(parts)
+
+
+FIELD = re.compile(r"(?P<name>\w+): [^#]+?(?: +# (?P<what>.+))?")
+
+
+def fields(record: griffe.Class, known: dict[str, str]) -> str:
+    """Return the fields of a class whose docstring leaves them to comments; empty if the docstring has them."""
+    if "Attributes:" in record.docstring.value:
+        return ""
+    start = record.docstring.endlineno - record.lineno + 1
+    body = textwrap.dedent("\n".join(record.lines[start:]))
+    body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    found = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
+    if not all(found):  # something else stands between the fields; show it as it is
+        return f"\n\n``````python\n{body}\n``````"
+    lines = [f"- `{one['name']}`" + (f": {prose(one['what'], known)}" if one["what"] else "") for one in found]
+    return "\n\n**Fields**\n\n" + "\n".join(lines) if lines else ""
+
+
+def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
+    """Return the Markdown of a thing and of what it has: a directive of Sphinx's Python domain."""
+    module, kind, head = f"routelaws.{thing.module.path}", "data", thing.name
+    inside = described(thing, known)
+    if thing.is_function:
+        kind, head = "function", signature(thing, known)
+        if thing.parent.is_class:
+            kind, head = "method", f"{thing.parent.name}.{head}"
+    elif thing.is_class:
+        kind = "class"
+        methods = [each for each in public(thing).values() if each.is_function]
+        inside += fields(thing, known) + "".join("\n\n" + entry(each, known, depth - 3) for each in methods)
+    value = str(thing.value) if thing.is_attribute else ""
+    option = f":value: {value}\n" if 0 < len(value) < 60 and "\n" not in value else ""
+    fence = "`" * depth
+    return f"{fence}{{py:{kind}}} {head}\n:module: {module}\n{option}\n{inside}\n{fence}"
+
+
+def signature(function: griffe.Function, known: dict[str, str]) -> str:
+    """Return name, parameters and result of a function, on one line, its types with their full names."""
+    text = " ".join(str(function.signature()).split())
+    return re.sub(r"(?<![\w.'\"])(?<!= )[A-Z]\w*", lambda name: known.get(name[0], name[0]), text)
+
+
+def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
+    """Return one of the two boxes: which twin, where its source is, what it says."""
+    if thing is None:
+        return f":::{{container}} twin\n{room}\n\nThere is no such name here.\n:::"
+    line = "" if thing.is_module else f"#line-{thing.lineno}"
+    return f':::{{container}} twin\n{room} · <a href="{source}.html{line}">source</a>\n\n{content}\n:::'
+
+
+ALONE = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
+"""A page whose content takes the place of the list of its headings."""
+
+
+def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, str]]) -> str:
+    """Return the page of a module.
+
+    Args:
+        name: its title.
+        sides: {what a column is called: the module}; one or two.
+        known: {the same names: names to link to}.
+    """
+    up = "../" * (name.count(".") + 1)
+
+    def row(found: dict[str, griffe.Object | None], show, style: str = "twins") -> str:
+        boxes = []
+        for room, thing in found.items():
+            own = {name: f"routelaws.{sides[room].path}.{name}" for name in public(sides[room])}
+            source = f"{up}source/{sides[room].filepath.relative_to(ROOT).as_posix()}"
+            boxes.append(column(thing, room, source, show(thing, known[room] | own) if thing else ""))
+        return f"::::{{container}} {style}\n" + "\n".join(boxes) + "\n::::\n"
+
+    members = {room: public(module) for room, module in sides.items()}
+    here = {each: f"routelaws.{sides[room].path}.{each}" for room in reversed(sides) for each in members[room]}
+    contents = " · ".join(reference(each, here) for each in members[next(iter(sides))])
+    parts = [f"{ALONE}# {name}\n", f"{contents}\n", row(sides, described, "twins modules")]
+    for each in dict.fromkeys(each for own in members.values() for each in own):
+        parts += [f"## {each}\n", row({room: own.get(each) for room, own in members.items()}, entry)]
+    return "\n".join(parts)
+
+
+def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
+    """Return {name of a page: its Markdown} of the whole API reference, and the files that its pages show."""
+    packages, (both, alone) = load(root), modules(root)
+    rooms = {"The reference": "reference", "The fast twin": "accelerated"}
+    known = {room: homes(packages, [f"{package}.{name}" for name in both]) for room, package in rooms.items()}
+    known["Module"] = known["The fast twin"] | homes(packages, alone)
+    texts, files, tables = {}, set(), {"Twins": [], "The fast side and the suite": []}
+    for name in (*both, *alone):
+        package, _, rest = name.partition(".")
+        twins = {room: packages[each][name] for room, each in rooms.items()} if name in both else None
+        sides = twins or {"Module": packages[package][rest]}
+        where = f"api/{name.replace('.', '/')}"
+        texts[where] = page(name, sides, known)
+        files |= {module.filepath.relative_to(root).as_posix() for module in sides.values()}
+        first = next(iter(sides.values())).docstring.value.split("\n")[0]
+        tables["Twins" if twins else "The fast side and the suite"].append(
+            (where.removeprefix("api/"), name, prose(first, {}))
+        )
+    texts["api/index"] = index(tables)
+    return texts, files
+
+
+INDEX = """# API
+
+Every page of the first list shows a module of `routelaws.reference`, to be read, and beside it the module of the same
+name of `routelaws.accelerated`, compiled by JAX. Their parameters are the same, and the tests hold their results
+together. A link to the source stands over each entry.
+"""
+
+
+def index(tables: dict[str, list[tuple[str, str, str]]]) -> str:
+    """Return the page that lists all modules, with what each is for."""
+    parts = [INDEX]
+    for title, rows in tables.items():
+        lines = [f"- [`{name}`]({where}.md): {first}" for where, name, first in rows]
+        tree = [f"{name} <{where}>" for where, name, _ in rows]
+        parts += [f"## {title}\n", *lines, f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n", *tree, "```\n"]
+    return "\n".join(parts)
