@@ -180,7 +180,7 @@ print("load in fair shares: ", (E * loads_of(fair, p, E)).round(2))
 # The most frequent word has the share p of the text, and it goes to one expert wherever it stands. So some expert has
 # at least the load p. A fair share is 1/E. Whatever the table,
 #
-# $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, \; p \, E)$$
+# $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, p E)$$
 #
 # Let the number of experts grow, and compare each table with this bound.
 
@@ -224,7 +224,7 @@ figure(
 # takes the remainder first, and finds the other experts at equal steps from it. The step s changes from one run of E
 # words to the next:
 #
-# $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j \, s) \bmod E$$
+# $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
 
 # %%
 print("four experts, two for each word:", modulo_table(8, 4, 2).tolist())

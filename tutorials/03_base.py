@@ -64,7 +64,7 @@ assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 #
 # Write a choice as a table of zeros and ones: $x_{te} = 1$ if token t goes to expert e. Then the problem reads
 #
-# $$\text{maximise } \sum_{te} s_{te} \, x_{te} \quad \text{where} \quad
+# $$\text{maximise } \sum_{te} s_{te} x_{te} \quad \text{where} \quad
 # \sum_e x_{te} = 1, \quad \sum_t x_{te} = C, \quad x_{te} \ge 0$$
 #
 # The sum to be maximised and all conditions are *linear*: entries are multiplied by known numbers and added up, and

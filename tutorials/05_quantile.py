@@ -16,7 +16,7 @@
 # next batch, too, if the text is much the same. So keep them. A token t goes to the expert e where most is left, score
 # less price:
 #
-# $$\mathrm{expert}(t) = \arg\max_e \, (s_{te} - \beta_e)$$
+# $$\mathrm{expert}(t) = \arg\max_e (s_{te} - \beta_e)$$
 #
 # The prices are called the *bias* β, since they bias the choice. They have no part in the gate, the number that the
 # output of the expert is multiplied by. Take four tokens and two experts, and make expert 0 dearer and dearer.
@@ -58,7 +58,7 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # now) and n the number of tokens for each expert.
 #
 # $$\mathrm{bound}(\alpha, \beta) =
-# k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, \; s_{te} - \alpha_t - \beta_e)$$
+# k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
 # Why is it a bound? A choice pays $\alpha_t$ for each expert of a token, and $\beta_e$ for each token of an expert:
 # these are the first two sums. What a pair of token and expert gains beyond both is at most its term in the last sum.

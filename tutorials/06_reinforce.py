@@ -48,12 +48,12 @@ print("log π:", log_policy(z[None])[0].round(3))
 #
 # The reward to be expected is the mean over the draws. It is called the *value* J:
 #
-# $$J = \sum_e \pi_e \, r_e$$
+# $$J = \sum_e \pi_e r_e$$
 #
 # The logits should move in the direction in which J grows fastest: the *gradient*, the list of the derivatives by each
 # logit. When $z_e$ grows, $\pi_e$ grows and the other probabilities shrink. In formulas (try it for two experts):
 #
-# $$\frac{\partial \pi_j}{\partial z_e} = \pi_j \, ([j = e] - \pi_e)$$
+# $$\frac{\partial \pi_j}{\partial z_e} = \pi_j ([j = e] - \pi_e)$$
 #
 # Here [j = e] is 1 if j is e, and 0 otherwise. Add up over all experts j. To try all choices in this way is called
 # *enumeration*.
@@ -144,7 +144,7 @@ assert np.linalg.norm(found - gradient) < 4 * spread / np.sqrt(n)
 # compare with what one expects. Subtract a number b, the *baseline*, from the reward. What is left is called the
 # *advantage*. The mean does not change, whatever b is, since b is multiplied by something that has the mean zero:
 #
-# $$\sum_e \pi_e \, b \, ([j = e] - \pi_j) = b \, (\pi_j - \pi_j) = 0$$
+# $$\sum_e \pi_e b ([j = e] - \pi_j) = b (\pi_j - \pi_j) = 0$$
 
 
 # %%

@@ -495,7 +495,7 @@ def test_what_is_not_allowed_is_named(backend):
             module.base_router(array(np.zeros((4, 2))), gate="tanh")
         for k in (0, 3):
             for call in (module.balanced_assignment, module.base_router):
-                with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and num_experts = 2"):
+                with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and the number of experts, 2"):
                     call(array(np.zeros((4, 2))), k)
             with pytest.raises(ValueError, match=f"k is {k}"):
                 module.dual_bound(array(np.zeros((4, 2))), array(np.zeros(2)), k)

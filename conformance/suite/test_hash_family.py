@@ -380,7 +380,7 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
 def test_what_is_not_allowed_is_named(backend):
     for module in (backend.routers.hash_layer, reference):
         for k in (0, 3):
-            with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and num_experts = 2"):
+            with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and the number of experts, 2"):
                 module.modulo_table(4, 2, k)
             with pytest.raises(ValueError, match=f"k is {k}"):
                 module.balanced_table(np.ones(4, int), 2, k)
