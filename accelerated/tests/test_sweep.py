@@ -237,7 +237,8 @@ def kill_and_finish(path: Path, out: Path, kills: list) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 2])
 def test_killed_it_ends_with_the_same_table(text_file, tmp_path, one_diverges, kills):
     path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "killed"
 

@@ -195,6 +195,7 @@ def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained,
         make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
 
 
+@pytest.mark.slow
 def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, whole, tmp_path):
     """The weights are lent once: after a checkpoint of its own the run no longer looks at the lender."""
     lent = {"init_from": str(whole[0]), "checkpoint_every": 12}

@@ -36,6 +36,9 @@ from routelaws.conformance.suite import (
 )
 from routelaws.conformance.suite.strategies import Logits, Selection, case, lattice, tied
 
+pytestmark = pytest.mark.slow
+"""They try the suite, not the library; the automatic mutants do so in the large."""
+
 RANDOM = np.random.default_rng(0)
 TIED = Logits(tied(RANDOM, 16, 4), "tied", 2)
 FREE = Logits(np.round(RANDOM.standard_normal((12, 3)) * 2, 2).astype(np.float32).astype(float), "free", 2)
@@ -677,11 +680,7 @@ def test_public(bug):
     catch_public(*PUBLIC[bug])
 
 
-SLOW = ("evaluation routed as in training",)
-"""Compiles a whole model; the same bug is caught quickly by another check."""
-
-
-@pytest.mark.parametrize("bug", [pytest.param(b, marks=pytest.mark.slow) if b in SLOW else b for b in PRIVATE])
+@pytest.mark.parametrize("bug", PRIVATE)
 def test_private(bug, monkeypatch):
     catch_private(monkeypatch, *PRIVATE[bug])
 

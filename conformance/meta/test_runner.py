@@ -76,6 +76,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_each_stranger_is_named_as_what_it_is(tmp_path, monkeypatch):
     (tmp_path / "strangers.py").write_text(STRANGERS, encoding="utf-8")
     chosen = [word for name in FOUND for word in ("--backend", f"strangers:{name}")]

@@ -72,6 +72,7 @@ def test_folds_of_two_rows_are_refits(backend, name):
     agree(found, wanted, "laws.held_out.closed", f"{name} in pairs")
 
 
+@pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
 def test_bounded_laws_are_refits(backend, runs, name):
