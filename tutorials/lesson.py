@@ -90,16 +90,17 @@ def needs(library: str, extra: str = "") -> None:
         raise SystemExit
 
 
-def released() -> str | None:
-    """Return the path of the table of runs that Clark et al. 2022 released, or None, and say why, where it is not.
+def released(name: str = "curves.csv.gz") -> str | None:
+    """Return the path of a released table, that of the runs of Clark et al. 2022 if no other is named.
 
-    The table is looked for in the folder that ROUTELAWS_DATA names, or else in the user's cache; if it is not there it
-    is downloaded. See `accelerated/tables/released.py`.
+    None, and a sentence that says why, where it is not at hand. The table is looked for in the folder that
+    ROUTELAWS_DATA names, or else in the user's cache; if it is not there it is downloaded. See
+    `accelerated/tables/released.py`.
     """
     from routelaws.accelerated.tables.released import released_table
 
     try:
-        return str(released_table())
+        return str(released_table(name))
     except (ImportError, ValueError) as error:
         print(f"The released table is not at hand: {error}")
         return None

@@ -1,6 +1,8 @@
 """`build.py` makes a page from a script, and finds the pages that are stale."""
 
 import importlib.util
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,15 @@ def test_writing_removes_pictures_that_are_no_longer_used(made, build, folder):
 def test_an_unknown_lesson_is_named(build):
     with pytest.raises(SystemExit, match="'17'.*99_word"):
         build.main(["17"])
+
+
+@pytest.mark.parametrize(
+    ("at_hand", "missing"),
+    [({"curves.csv.gz", "another.csv"}, False), ({"curves.csv.gz"}, True), ({"another.csv"}, True), (set(), True)],
+)
+def test_a_lesson_is_left_alone_where_a_table_that_it_names_is_missing(build, monkeypatch, at_hand, missing):
+    nbformat = pytest.importorskip("nbformat.v4")
+    cell = nbformat.new_code_cell('one, two = released(), released("another.csv")', metadata={"tags": ["released"]})
+    lesson = types.SimpleNamespace(released=lambda name: name if name in at_hand else None)
+    monkeypatch.setitem(sys.modules, "lesson", lesson)
+    assert build.table_is_missing(nbformat.new_notebook(cells=[cell])) is missing

@@ -1,0 +1,407 @@
+# %% [markdown]
+# # Lesson 14. Planning a model with the later laws
+#
+# **You will** find the best size and the best number of tokens for a budget by hand; let experts become narrower and
+# see when that stops to pay; choose the number of experts for a memory that is too small; and find a mistake in a
+# printed formula.
+#
+# **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib; the last section needs JAX
+# and SciPy.
+#
+# **Files** [`laws/hoffmann.py`](../reference/laws/hoffmann.py),
+# [`laws/fine_grained.py`](../reference/laws/fine_grained.py), [`laws/joint.py`](../reference/laws/joint.py),
+# [`laws/planning.py`](../reference/laws/planning.py).
+
+# %% [markdown]
+# ## 1. One budget, two ways to spend it
+#
+# The law of lesson 11 says nothing of the length of training. The later laws do. The first of them is that of Hoffmann
+# et al. 2022, for dense models: the loss L falls with the parameters N and with the training tokens D.
+#
+# $$L = \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}} + c$$
+#
+# The *floor* c stays, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). So a
+# budget C leaves one choice: a larger model that sees fewer tokens, or a smaller one that sees more. Here are some ways
+# to spend one budget. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure`
+# shows a picture.)
+
+# %%
+import numpy as np
+from lesson import COLOURS, best_time, figure, needs, same
+
+from routelaws.reference.laws import hoffmann
+
+dense = hoffmann.PUBLISHED["besiroglu"].coefficients  # a refit by Besiroglu et al. 2024
+C = 1e21
+table = []
+for N in (3e8, 1e9, 3e9, 1e10, 3e10):
+    D = C / (6 * N)
+    L = dense.a / N**dense.alpha + dense.b / D**dense.beta + dense.c
+    table.append((N, D, L))
+    print(f"N {N:.0e}   D {D:.2e}   loss {L:.4f}")
+sizes, tokens, losses = np.array(table).T
+same(hoffmann.predict_hoffmann(sizes, tokens, dense), losses)
+assert losses.argmin() not in (0, len(losses) - 1)
+
+# %% [markdown]
+# The best one lies in between. Where exactly? Put $D = C / 6N$ into the law, and set the derivative by $\ln N$ to zero.
+# A little more of N lowers the first term as fast as it raises the second:
+#
+# $$\alpha \frac{a}{N^{\alpha}} = \beta \frac{b}{D^{\beta}}$$
+#
+# Solved for N, with $D = C / 6N$ again:
+#
+# $$N = G \left(\frac{C}{6}\right)^{\beta / (\alpha + \beta)}$$
+#
+# $$G = \left(\frac{\alpha a}{\beta b}\right)^{1 / (\alpha + \beta)}$$
+
+
+# %%
+def best_by_hand(C, law):
+    G = (law.alpha * law.a / (law.beta * law.b)) ** (1 / (law.alpha + law.beta))
+    N = G * (C / 6) ** (law.beta / (law.alpha + law.beta))
+    return N, C / (6 * N)
+
+
+N, D = best_by_hand(C, dense)
+print(f"best N {N:.4g}, best D {D:.4g}: {D / N:.1f} tokens per parameter")
+same(dense.alpha * dense.a / N**dense.alpha, dense.beta * dense.b / D**dense.beta)
+best = hoffmann.predict_hoffmann(N, D, dense)
+assert best < losses.min()
+
+# %% [markdown]
+# The reference does not use this formula: [`hoffmann_optimum`](../reference/laws/planning.py) looks at a thousand
+# sizes, and again between the neighbours of the best. So the two check each other.
+
+# %%
+from routelaws.reference.laws.planning import hoffmann_optimum
+
+for budget in (1e19, 1e21, 1e23):
+    found = hoffmann_optimum(budget, dense)
+    same(
+        np.log([found.parameters, found.tokens]), np.log(best_by_hand(budget, dense)), "laws.planning.location", scale=1
+    )
+    print(f"C {budget:.0e}: N {found.parameters:.3g}, D {found.tokens:.3g}, loss {found.loss:.4f}")
+
+
+# %% tags=["picture"]
+def draw(axes):
+    for budget, colour in zip((1e19, 1e21, 1e23), COLOURS, strict=False):
+        N, D = best_by_hand(budget, dense)
+        along = N * np.geomspace(0.05, 20, 100)
+        axes.plot(along, hoffmann.predict_hoffmann(along, budget / (6 * along), dense), color=colour)
+        axes.plot(N, hoffmann.predict_hoffmann(N, D, dense), "o", color=colour, label=f"{budget:.0e} FLOPs")
+    axes.set(xscale="log", xlabel="parameters N", ylabel="loss (nats per token)")
+    axes.legend()
+
+
+figure(draw, "The loss of all models of one budget, for three budgets. The dot is the best size of each.")
+
+# %% [markdown]
+# ## 2. Narrower experts
+#
+# Krajewski, Ludziejewski et al. 2024 cut the experts of a routed model into narrower ones. The *granularity* G is how
+# many times narrower an expert is than the dense layer. A token goes to G experts at once, so that the work in them
+# stays the same, and there are G times as many. How much larger all experts together are than the dense layer is called
+# the *expansion* E. The law, at one E:
+#
+# $$L = c + \left(\frac{g}{G^{\gamma}} + a\right) \frac{1}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
+#
+# N counts all experts here. By this law more granularity is always better. But a router has to score $E G$ experts for
+# each token, and that costs FLOPs. With the width d, the paper counts for a block and a token
+#
+# $$12 d^2 \cdot 6 + d E G \cdot 14$$
+#
+# FLOPs of training: the first term is the model, the second the router. So the more experts, the fewer tokens a budget
+# pays for.
+
+# %%
+from routelaws.reference.laws import fine_grained
+
+law, E, d = fine_grained.PUBLISHED["E=64"].coefficients, 64, 1024
+N = d**2 * (8 * E + 4) * d / 64  # d/64 blocks
+same(fine_grained.fine_grained_parameters(d, E), N)
+G = np.array([1, 2, 4, 8, 16, 32, 64, 128])
+flops = (12 * d**2 * 6 + d * E * G * 14) * d / 64
+same(fine_grained.fine_grained_flops(d, E, G), flops)
+D = 1e19 / flops
+L = law.c + (law.g / G**law.gamma + law.a) / N**law.alpha + law.b / D**law.beta
+same(fine_grained.predict_fine_grained(N, D, G, law), L)
+for i in range(len(G)):
+    share = d**2 * E * G[i] * 14 / 64 / flops[i]
+    print(f"G {G[i]:3}   router {share:6.1%} of the FLOPs   tokens {D[i]:.2e}   loss {L[i]:.4f}")
+assert L.argmin() not in (0, len(G) - 1)
+
+# %% [markdown]
+# The reference tries every G with a thousand widths: [`fine_grained_optimum`](../reference/laws/planning.py). Here it
+# is for three budgets, beside what it finds where only G = 1 is allowed.
+
+# %%
+from routelaws.reference.laws.planning import fine_grained_optimum
+
+chosen = []
+for budget in (1e19, 1e21, 1e25):
+    found, coarse = fine_grained_optimum(budget, E, law), fine_grained_optimum(budget, E, law, [1])
+    chosen.append(found.granularity)
+    same(fine_grained.fine_grained_flops(found.d_model, E, found.granularity) * found.tokens, budget)
+    print(f"C {budget:.0e}: best G {found.granularity}, loss {found.loss:.4f} (G 1: {coarse.loss:.4f})")
+    assert found.loss < coarse.loss
+assert chosen == sorted(chosen) and chosen[-1] > chosen[0]
+
+
+# %% tags=["picture"]
+def draw(axes):
+    for budget, colour in zip((1e19, 1e21, 1e25), COLOURS, strict=False):
+        losses = np.array([fine_grained_optimum(budget, E, law, [each]).loss for each in G])
+        axes.plot(G, losses - losses.min(), "o-", color=colour, label=f"{budget:.0e} FLOPs")
+    axes.set(xscale="log", xlabel="granularity G", ylabel="loss above the best (nats)")
+    axes.set_xticks(G, [str(number) for number in G])
+    axes.minorticks_off()
+    axes.legend()
+
+
+figure(
+    draw,
+    "How much loss another granularity costs, with the best width for each. The largest budget has the narrowest best "
+    "experts; beside the best G the loss hardly changes.",
+)
+
+# %% [markdown]
+# Larger models can afford narrower experts, since the work of the model grows with $d^2$ and that of the router with d.
+#
+# ## 3. Dense and routed models in one law
+#
+# Ludziejewski et al. 2025 fitted one law to dense models and routed ones with up to 32 experts, a token in one of them.
+# N now counts the *active* parameters, those that one token uses:
+#
+# $$L = a \hat{E}^{\delta} N^{\alpha + \gamma \ln \hat{E}} + b \hat{E}^{\omega} D^{\beta + \zeta \ln \hat{E}} + c$$
+#
+# $\hat{E}$ is the saturating number of experts of lesson 11, and α and β are below 0 here. It looks long, but at one
+# number of experts it is Hoffmann's law again:
+#
+# $$L = m N^{\mu} + n D^{\nu} + c$$
+
+# %%
+from math import log
+
+from routelaws.reference.laws import joint
+
+law = joint.PUBLISHED["joint"].coefficients
+N, D, powers = 1e9, 2e10, {}
+for E in (1, 2, 4, 8, 16, 32):
+    E_hat = 1 / (1 / (E - 1 + 1 / (1 / law.E_start - 1 / law.E_max)) + 1 / law.E_max)
+    m, mu = law.a * E_hat**law.delta, law.alpha + law.gamma * log(E_hat)
+    n, nu = law.b * E_hat**law.omega, law.beta + law.zeta * log(E_hat)
+    powers[E] = m, mu, n, nu
+    same(joint.predict_joint(N, D, E, law), m * N**mu + n * D**nu + law.c)
+    print(f"E {E:2}   m {m:6.2f}  mu {mu:.4f}   n {n:6.1f}  nu {nu:.4f}   loss {m * N**mu + n * D**nu + law.c:.4f}")
+same(joint.at_experts(32, law)[:4], powers[32])
+assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
+
+# %% [markdown]
+# With more experts the power of N comes nearer to 0 and that of D goes away from it: tokens count for more, size for
+# less. So a routed model should be smaller and see more tokens. Is it always better to have more experts, then?
+
+# %%
+from routelaws.reference.laws.planning import Budget, joint_optimum
+
+bests = [joint_optimum(Budget(flops=1e22), E, law) for E in powers]
+for best in bests:
+    print(
+        f"E {best.num_experts:2}   active {best.active_parameters:.2e}   all {best.total_parameters:.2e}   "
+        f"tokens {best.tokens:.2e}   loss {best.loss:.4f}"
+    )
+assert (np.diff([best.loss for best in bests]) < 0).all() and (np.diff([best.tokens for best in bests]) > 0).all()
+assert (np.diff([best.total_parameters for best in bests]) > 0).all()
+
+# %% [markdown]
+# As long as only the FLOPs are counted, yes. But all experts have to be stored.
+#
+# ## 4. A memory that is too small
+#
+# The paper counts what a model of width d needs when it runs: all its parameters, and a *cache* of what attention keeps
+# of T earlier tokens. Each is a number of two bytes.
+#
+# $$2 (2 d V + (4 + 9 E) d^2 \frac{d}{64} + 2 T d \frac{d}{64}) \le M$$
+#
+# V is the size of the vocabulary. We look at widths one by one: those that do not fit have no loss.
+
+# %%
+V, T, M, E = joint.VOCABULARY, 16384, 80e9, 16
+widths = np.geomspace(64, 20000, 4001)
+least, at = np.inf, None
+for d in widths:
+    total = 2 * d * V + (4 + 9 * E) * d**3 / 64
+    active = 2 * d * V + 13 * d**3 / 64
+    D = 1e22 / (6 * active)
+    if 2 * (total + 2 * T * d * d / 64) <= M:
+        L = float(joint.predict_joint(active, D, E, law))
+        least, at = min((least, at), (L, d))
+found = joint_optimum(Budget(1e22, M, T), E, law)
+print(f"by hand: width {at:.0f}, loss {least:.4f}; reference: width {found.d_model:.0f}, loss {found.loss:.4f}")
+step = widths[1] / widths[0]
+assert found.d_model / step <= at <= found.d_model and found.loss <= least
+assert bests[4].num_experts == E and bests[4].d_model > found.d_model
+
+# %% [markdown]
+# The memory makes the model narrower than its FLOPs would have it, and it sees more tokens instead. Now all numbers of
+# experts, several budgets, and the memories of three computers:
+# [`joint_optima`](../reference/laws/planning.py).
+
+# %%
+from routelaws.reference.laws.planning import joint_optima
+
+print("best E (how much worse the next is)     24 GB         80 GB        640 GB")
+table = {}
+for flops in (1e21, 1e22, 1e23, 1e24):
+    cells = []
+    for memory in (24e9, 80e9, 640e9):
+        first, second = joint_optima(Budget(flops, memory, T), law)[:2]
+        table[flops, memory] = first.num_experts
+        cells.append(f"{first.num_experts:4} ({second.loss - first.loss:.4f})")
+    print(f"{flops:.0e} FLOPs {'':22}", "  ".join(cells))
+assert all(table[flops, 24e9] <= table[flops, 80e9] <= table[flops, 640e9] for flops, _ in table)
+assert all(table[1e21, memory] >= table[1e24, memory] for _, memory in table)
+
+
+# %% tags=["picture"]
+def draw(axes):
+    for memory, colour in zip((24e9, 80e9, 640e9), COLOURS, strict=False):
+        best = sorted(joint_optima(Budget(1e22, memory, T), law))
+        losses = [each.loss for each in best]
+        axes.plot([each.num_experts for each in best], losses, "o-", color=colour, label=f"{memory / 1e9:.0f} GB")
+    axes.set(xscale="log", xlabel="experts E", ylabel="loss (nats per token)")
+    axes.set_xticks(list(powers), [str(number) for number in powers])
+    axes.minorticks_off()
+    axes.legend()
+
+
+figure(
+    draw,
+    "The best loss with each number of experts, for one budget of 1e22 FLOPs and three memories. With much memory more "
+    "experts are always better; with little there is a best number, and its neighbours are nearly as good.",
+)
+
+# %% [markdown]
+# A small memory and a large budget ask for few experts, or none. But look at the numbers in brackets: the next choice
+# is often hardly worse. The paper prints such a table too (where it says "at least", we take the most that it tried).
+
+# %%
+in_paper = {1e21: (16, 32, 32), 1e22: (4, 16, 32), 1e23: (1, 8, 32), 1e24: (1, 1, 16)}
+alike, worst = 0, 0.0
+for flops, counts in in_paper.items():
+    for memory, count in zip((24e9, 80e9, 640e9), counts, strict=True):
+        found = joint_optima(Budget(flops, memory, T), law)
+        theirs = next(each for each in found if each.num_experts == count)
+        same(theirs.loss, found[0].loss, "laws.planning.best_experts", scale=1)
+        alike, worst = alike + (found[0].num_experts == count), max(worst, theirs.loss - found[0].loss)
+print(f"{alike} of {len(table)} cells are alike; where they are not, the loss differs by {worst:.4f} at most")
+
+# %% [markdown]
+# The coefficients that are printed are rounded. That may be what moves the best E in the other cells, by a factor of
+# two where the loss hardly changes. So the best E alone says little. Compare losses, and take what is easier to build.
+#
+# ## 5. A printed mistake
+#
+# Without a memory limit the paper prints a formula for the best N and D at one number of experts:
+#
+# $$N = G \left(\frac{C}{6}\right)^{\nu / (\mu + \nu)}$$
+#
+# $$D = \frac{1}{G} \left(\frac{C}{6}\right)^{\mu / (\mu + \nu)}$$
+#
+# $$G = \left(\frac{\mu m}{\nu n}\right)^{1 / (\mu + \nu)}$$
+#
+# G is no granularity here. We try the formula, and beside it the best size as section 1 finds it, by looking.
+
+# %%
+from routelaws.reference.laws.planning import printed_joint_optimum
+
+C, E = 1e21, 8
+m, mu, n, nu = powers[E]
+G = (mu * m / (nu * n)) ** (1 / (mu + nu))
+N, D = G * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / G
+same([N, D], printed_joint_optimum(C, E, law))
+sizes = np.geomspace(1e8, 1e11, 3001)
+looked = joint.predict_joint(sizes, C / (6 * sizes), E, law)
+print(f"printed: N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}, 6 N D {6 * N * D:.4g}")
+print(f"looked:  N {sizes[looked.argmin()]:.2e}, D {C / 6 / sizes[looked.argmin()]:.2e}, loss {looked.min():.4f}")
+same(6 * N * D, C)
+assert joint.predict_joint(N, D, E, law) > looked.min() + 1
+
+# %% [markdown]
+# The printed formula spends the budget exactly, so that a sum of the FLOPs finds nothing wrong. But its model is far
+# too large for its tokens. Where is the mistake? At the minimum the derivative is zero, as in section 1:
+#
+# $$\mu m N^{\mu} = \nu n D^{\nu}$$
+#
+# Put the formulas for N and D in. The powers of $C / 6$ are the same on both sides, and what is left is
+# $\mu m G^{\mu} = \nu n G^{-\nu}$. So the sign of the exponent of G is wrong:
+#
+# $$G = \left(\frac{\mu m}{\nu n}\right)^{-1 / (\mu + \nu)}$$
+
+# %%
+mended = 1 / G
+N, D = mended * (C / 6) ** (nu / (mu + nu)), (C / 6) ** (mu / (mu + nu)) / mended
+same(mu * m * N**mu, nu * n * D**nu)
+print(f"mended:  N {N:.2e}, D {D:.2e}, loss {float(joint.predict_joint(N, D, E, law)):.4f}")
+best = joint_optimum(Budget(C), E, law)
+same(np.log([N, D]), np.log([best.active_parameters, best.tokens]), "laws.planning.location", scale=1)
+
+# %%
+printed_in_table = np.array([3.8e9, 44.3e9])
+same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size", scale=1)
+print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed_in_table[1]:.2e}")
+
+# %% [markdown]
+# The paper's own table of best sizes follows from the mended formula, not from the printed one. Who only copies the
+# formula does not see that. Who finds one number in two ways does.
+
+# %% [markdown]
+# ## 6. The fast twin
+#
+# The twin has a formula wherever there is one, such as that of section 1, and SciPy's search elsewhere. It finds the
+# same optima.
+
+# %%
+needs("jax")
+needs("scipy")
+from routelaws.accelerated.laws import hoffmann as fast_hoffmann
+from routelaws.accelerated.laws import joint as fast_joint
+from routelaws.accelerated.laws import planning as fast
+
+dense_of_twin = fast_hoffmann.PUBLISHED["besiroglu"].coefficients
+quick = fast.hoffmann_optimum(1e21, dense_of_twin)
+same(np.log([quick.parameters, quick.tokens]), np.log(best_by_hand(1e21, dense)), "laws.planning.location", scale=1)
+joint_of_twin, plan = fast_joint.PUBLISHED["joint"].coefficients, fast.Budget(1e22, 80e9, T)
+ours, theirs = joint_optima(Budget(*plan), law), fast.joint_optima(plan, joint_of_twin)
+same([each.num_experts for each in theirs], [each.num_experts for each in ours])
+same(
+    np.log([each.tokens for each in theirs]), np.log([each.tokens for each in ours]), "laws.planning.location", scale=1
+)
+print("experts, the best first:", *(each.num_experts for each in theirs))
+
+# %% tags=["volatile"]
+slow, short = best_time(hoffmann_optimum, 1e21, dense), best_time(fast.hoffmann_optimum, 1e21, dense_of_twin)
+print(f"size and tokens: reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
+slow, short = best_time(joint_optima, Budget(*plan), law), best_time(fast.joint_optima, plan, joint_of_twin)
+print(f"under a memory:  reference {slow * 1e3:.2f} ms, twin {short * 1e3:.3f} ms, {slow / short:.1f} times")
+
+# %% [markdown]
+# A formula needs a few operations, and is exact. Where the twin has to search as well, nothing is gained: a thousand
+# widths at once are fast in NumPy too.
+#
+# A plan is only as good as its law. The coefficients here are printed and rounded, and nothing in this lesson says how
+# sure they are. With a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients,
+# and `hoffmann_intervals` and its like say how sure the predictions are.
+#
+# ## Exercises
+#
+# Answers, with the code that checks them: [`answers/14_later_laws.py`](answers/14_later_laws.py).
+#
+# 1. How many tokens per parameter are best at 1e21 and at 1e25 FLOPs, by the coefficients of this lesson and by those
+#    that Hoffmann et al. printed? Do the two agree?
+# 2. What does it cost in loss to train a model of half the best size, or of twice the best size, with the same FLOPs?
+# 3. A model of the joint law with 8 experts and 1e22 FLOPs has to pay for its use as well: each token of inference
+#    costs a third of one of training. How does the best size change for a million million tokens of inference?
+# 4. At which granularity does the router cost as much as the rest of the model, at the width and expansion of section
+#    2? And at four times that width?
