@@ -1,5 +1,4 @@
-"""The command line: `routelaws train | sweep | fit | predict | convert | report | reproduce | downstream | evaluate |
-generate`.
+"""The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
 Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
 results only; progress and remarks go to standard error.
@@ -29,6 +28,7 @@ COMMANDS = {
     "sweep": "Train a grid of models, fit the law to it and write the report.",
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss with a law fitted to a results table.",
+    "plan": "Rank the models that a budget pays for, with how sure that is.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again, or hold runs against each other.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",

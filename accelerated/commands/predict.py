@@ -9,6 +9,7 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
+from ..findings.hull import inside_hull
 from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS, Law
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
@@ -171,23 +172,6 @@ def _bends(fitted: LawFit, point: dict[str, float]) -> list[str]:
         said += f"; fitted to the smaller sizes it predicts the largest, N = {found.largest.size:,.0f},"
         said += f" {how_far_off(found.largest)}"
     return [f"{said}: the intervals, which take the law as right, are too narrow here"]
-
-
-def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
-    """Return whether a point lies in the convex hull of the data, in logarithms.
-
-    It does if it is a mean of data points with weights that are at least 0: a linear program, which, unlike a
-    triangulation, also takes points that lie on one line.
-    """
-    from scipy.optimize import linprog
-
-    points = np.unique(np.log10(np.stack(columns)), axis=1)
-    centre, spread = points.mean(axis=1, keepdims=True), points.std(axis=1, keepdims=True)
-    spread[spread == 0] = 1.0
-    equal = np.vstack([(points - centre) / spread, np.ones(points.shape[1])])
-    target = np.append((np.log10(np.array(at)) - centre[:, 0]) / spread[:, 0], 1.0)
-    found = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
-    return bool(found.status == 0)
 
 
 def as_dict(report: PredictReport) -> dict:

@@ -18,6 +18,7 @@ from ..tables.table import DENSE, RouterRows
 from ..training.grid import presets, read_grid
 from ..training.window_losses import loss_difference, standard_error
 from .estimates import plain
+from .registered import score
 from .reproduction import gather
 from .rows import Run, as_table
 from .sweep_data import Sweep, SweepRun, same_but_seed
@@ -75,7 +76,7 @@ def find(sweep: Sweep, results: dict) -> dict:
 
     Returns:
         "comparisons" and "loads", as the functions of this file; "outcomes", the comparisons in short (see `outcome`);
-        and what was trained, on what, how long, and with what code.
+        "registered", of `registered.score`; and what was trained, on what, how long, and with what code.
     """
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
@@ -87,6 +88,7 @@ def find(sweep: Sweep, results: dict) -> dict:
         "planned": len(sweep.planned),
         "finished": len(sweep.runs),
         "waiting": {i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
+        "registered": score(sweep),
         "left_out": {run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
         "spreads": spreads,
         "comparisons": comparisons,
@@ -306,6 +308,7 @@ def as_json(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float])
             "does_routing_help": found["comparisons"],
             "laws": [_law(law) for law in results["laws"]],
             "load": found["loads"],
+            "registered": found["registered"],
             "runs": found["runs"],
         },
         infinite=(None, None),

@@ -43,6 +43,14 @@ _NAMES = {
         "fitted",
         "register",
     ),
+    "choosing": (
+        "Choice",
+        "Option",
+        "best_choice",
+        "costs",
+        "resampled_losses",
+        "win_shares",
+    ),
     "compute": (
         "ComputeCoefficients",
         "ComputeFit",
@@ -157,6 +165,12 @@ _NAMES = {
         "fit_bilinear",
         "fit_per_size",
         "fit_separable",
+    ),
+    "next_run": (
+        "Asked",
+        "NextRun",
+        "interval_of",
+        "next_runs",
     ),
     "planning": (
         "Budget",

@@ -13,7 +13,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
-from routelaws.accelerated.findings import resamples
+from routelaws.accelerated.findings import registered, resamples
 from routelaws.accelerated.findings.router_fits import negative
 from routelaws.accelerated.findings.sweep_data import read_sweep
 from routelaws.accelerated.findings.sweep_findings import evaluation, spread_for
@@ -470,3 +470,71 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
         write_report(folder)
     with pytest.raises(InputError, match="holds no sweep"):
         write_report(tmp_path / "nowhere")
+
+
+def registered_section(said: dict) -> str:
+    """Return the section of the report alone."""
+    return render("registered.md.j2", {"sweep": {"registered": said}})
+
+
+def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
+    """Losses follow laws, so that the smaller sizes predict the largest; what is written stays as it is."""
+    runs = grid(widths=(16, 24, 32, 64), more_seeds=())
+    held = registered.held_out(runs)
+    assert {runs[i].model.d_model for i in held} == {64}
+    rest = [i for i in range(len(runs)) if i not in held]
+    small = make_sweep(tmp_path / "small", noise=1e-4, runs=runs, finished=rest)
+    for i in held:  # as the trainer leaves them when it has not begun
+        (folder_of_run(small, i, runs[i]) / "results.csv").unlink()
+    path = registered.register(small)
+    written = path.read_bytes()
+    said = json.loads(written)
+    assert said["held_out"] == held and said["fitted_to"] == rest and len(said["predictions"]) == len(held)
+    before = registered.score(read_sweep(small))
+    assert before["scored"] == 0 and "None of these runs is finished yet" in registered_section(before)
+    by_cell = {(entry["router"], entry["E"]): entry for entry in said["predictions"]}
+    for i in held:
+        size, model = runs[i].accounting().dense_parameters, runs[i].model
+        entry = by_cell[{"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base"}[model.router], float(model.experts)]
+        assert entry["loss"] == pytest.approx(float(predict_loss(size, model.experts, LAWS[model.router])), rel=5e-3)
+        assert entry["run_interval"][0] < entry["loss"] < entry["run_interval"][1]
+    # The others are trained; what was written stays, and the report holds each against it.
+    full = make_sweep(tmp_path / "full", noise=1e-4, runs=runs)
+    (full / registered.FILE).write_bytes(written)
+    assert registered.register(full).read_bytes() == written
+    scored = registered.score(read_sweep(full))
+    assert scored["scored"] == len(held) and scored["hits"] >= 0.7 * len(held)
+    text = registered_section(scored)
+    assert f"{scored['hits']} of {scored['scored']} measured losses lie within their 95 % interval" in text
+    off = scored["predictions"][-1]
+    low, high = off["run_interval"]
+    inside = sum(low <= loss <= high for loss in off["measured"])
+    assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
+
+
+def test_a_prediction_after_the_fact_is_refused(tmp_path):
+    runs = grid(widths=(16, 24, 32), experts=(2, 8), more_seeds=())
+    with pytest.raises(InputError, match="has results already, so that nothing said"):
+        registered.register(make_sweep(tmp_path / "done", runs=runs))
+    assert not (tmp_path / "done" / registered.FILE).exists()
+    with pytest.raises(InputError, match="the grid has 2 sizes; needed: at least 3"):
+        registered.held_out(grid(widths=(16, 32)))
+
+
+@pytest.mark.slow
+def test_the_report_holds_the_predictions(tmp_path):
+    runs = grid(widths=(16, 24, 32), experts=(2, 8, 32), more_seeds=())
+    held = registered.held_out(runs)
+    folder = make_sweep(tmp_path / "sweep", noise=1e-4, runs=runs)
+    small = make_sweep(
+        tmp_path / "small", noise=1e-4, runs=runs, finished=[i for i in range(len(runs)) if i not in held]
+    )
+    for i in held:
+        (folder_of_run(small, i, runs[i]) / "results.csv").unlink()
+    (folder / registered.FILE).write_bytes(registered.register(small).read_bytes())
+    assert "## What was predicted of the largest model" in write_report(folder).read_text()
+    said = json.loads((folder / "report.json").read_text())["registered"]
+    assert said["held_out"] == held and said["scored"] == len(held) - 1  # two dense runs give no law with a residual
+    assert "needs at least 3 rows" in next(
+        entry["reason"] for entry in said["predictions"] if entry["router"] == "Dense"
+    )

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,9 @@ from .watch import Watch
 from .workers import available_cores, start_worker, thread_environment
 
 
-def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch) -> list[dict]:
+def run_sweep(
+    grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch, later: Collection[int] = ()
+) -> list[dict]:
     """Train every run of a grid that is not finished, and return the rows of all.
 
     Args:
@@ -41,6 +43,7 @@ def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch
         folder: where they are kept; made if missing.
         jobs: runs at a time, each on one thread; as many as there are cores if None. On an accelerator always 1.
         watch: told what happens.
+        later: hyper_ids of runs that are not trained now.
 
     Raises:
         InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
@@ -59,7 +62,7 @@ def run_sweep(grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch
         for task in tasks:
             if is_finished(task):
                 watch("finished", run=task.hyper_id)
-            else:
+            elif task.hyper_id not in later:
                 todo.append(task)
         todo.sort(key=lambda task: -cost(task.config))  # the longest first: the short ones fill the gaps at the end
         failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)

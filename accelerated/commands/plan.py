@@ -1,0 +1,295 @@
+"""What `routelaws plan` does: rank the models that a budget pays for, and say how sure each ranking is."""
+
+import math
+from json import dumps as dump_json
+from pathlib import Path
+from typing import NamedTuple
+
+import tyro
+
+from ..errors import InputError
+from ..files import write_atomically
+from ..findings.law_fits import LEVEL
+from ..findings.plan import Line, Ranking, published_rankings, table_ranking
+from ..laws.planning import Budget
+from ..report.plan_words import NOT_COMPARABLE, beyond_words, budget_words, cells, heading, notes, titles
+from ..tables.released import released_table
+from ..tables.several import named, read_tables
+from .fit import plain
+from .laws import law_of
+from .units import bytes_of, flops_of, number_bytes_of, tokens_of
+
+
+class PlanReport(NamedTuple):
+    """The rankings of one budget."""
+
+    budget: Budget
+    tokens: float | None
+    level: float
+    table: str  # the paths, as they are shown
+    loss_column: str
+    rankings: list[Ranking]  # that of the table first
+    remarks: list[str]
+
+
+def plan_report(
+    paths,
+    budget: Budget,
+    tokens: float | None = None,
+    law: str = "routed-bounded",
+    loss_column: str = "loss_validation",
+    rows: str | None = None,
+    level: float = LEVEL,
+    resamples: int | None = None,
+    published: bool = True,
+) -> PlanReport:
+    """Rank what a budget pays for: by a law fitted to a table, and by printed coefficients.
+
+    Args:
+        paths: a table or several, see `read_tables`; None for the released table and its rows clark.
+        budget: what may be spent.
+        tokens: D; None for what the FLOPs pay for, or that of the runs where a law does not know of tokens.
+        law, loss_column, rows: as `fit_report`.
+        level: of the intervals, between 0 and 1.
+        resamples: how many are drawn for the shares; None for as many as `table_ranking` has by default.
+        published: whether the laws with printed coefficients are asked too.
+
+    Raises:
+        InputError: one line that says what is wrong with the table, or why nothing at all fits the budget.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+    if resamples is not None and not 0 <= resamples <= 100_000:
+        raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to 100000")
+    rankings, remarks, asked = [], [], law_of(law)
+    if paths is None:
+        rows = "clark" if rows is None and asked.axes != "compute" else rows
+        try:
+            paths = (released_table(),)
+        except InputError as error:
+            if not published:
+                raise
+            remarks.append(f"without the released table: {error}")
+    if paths is not None:
+        frame = read_tables(paths)
+        remarks += frame.attrs.get("remarks", [])
+        try:
+            rankings.append(table_ranking(frame, asked, budget, tokens, rows, loss_column, level, resamples))
+        except ValueError as error:
+            raise InputError(f"{named(paths)}: {error}") from None
+    if published:
+        rankings += published_rankings(budget, tokens)
+    if not any(ranking.lines for ranking in rankings):
+        reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
+        said = f"; the first reason: {reasons[0]}" if reasons else ""
+        raise InputError(f"nothing fits {budget_words(budget, tokens)}{said}")
+    return PlanReport(budget, tokens, level, "" if paths is None else named(paths), loss_column, rankings, remarks)
+
+
+def as_dict(report: PlanReport) -> dict:
+    """Return what `routelaws plan --json` prints.
+
+    Returns:
+        {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
+        "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
+        {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P", "tokens",
+        "flops", "memory", "loss", "law_interval", "run_interval", "by_size_interval", "wins", "inside_data",
+        "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason}, "notes": [text]}]}.
+        Options stand with the least loss first. What is not known is None, as is an infinite end. `inside_data` is None
+        where the runs are not at hand and no number is outside what is known of them.
+    """
+    budget = {name: plain(value) for name, value in report.budget._asdict().items()}
+    return {
+        "budget": budget | {"tokens": report.tokens},
+        "level": report.level,
+        "comparable": NOT_COMPARABLE,
+        "remarks": report.remarks,
+        "rankings": [
+            {
+                "law": ranking.law,
+                "data": heading(ranking, report.table, report.loss_column),
+                "kind": "table" if ranking.rows else "printed",
+                "rows": ranking.rows,
+                "resamples": ranking.resamples,
+                "options": [_option(line) for line in ranking.lines],
+                "left_out": ranking.left_out,
+                "notes": notes(ranking),
+            }
+            for ranking in report.rankings
+        ],
+    }
+
+
+def _option(line: Line) -> dict:
+    choice = line.choice
+    return {
+        "router": line.router,
+        "law": line.law,
+        "num_experts": line.num_experts,
+        "granularity": line.granularity,
+        "k": line.k,
+        "N": line.dense_parameters,
+        "P": line.total_parameters,
+        "tokens": choice.tokens,
+        "flops": choice.flops,
+        "memory": None if line.total_parameters is None else choice.memory,
+        "loss": choice.loss,
+        "law_interval": _ends(line.law_interval),
+        "run_interval": _ends(line.run_interval),
+        "by_size_interval": _ends(line.by_size),
+        "wins": line.wins,
+        "inside_data": False if line.beyond else line.surrounded,
+        "beyond": [each._asdict() for each in line.beyond],
+        "beyond_in_words": beyond_words(line),
+    }
+
+
+def _ends(ends: tuple[float, float] | None) -> list | None:
+    return None if ends is None else [plain(end) for end in ends]
+
+
+def print_plan(report: PlanReport, top: int = 10, console=None) -> None:
+    """Print the rankings for a reader.
+
+    Args:
+        report: of `plan_report`.
+        top: options that are shown of each ranking.
+        console: a rich Console; a new one on standard output if None.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    console = console or Console()
+    console.print(f"budget: {budget_words(report.budget, report.tokens)}", markup=False)
+    for remark in report.remarks:
+        console.print(remark, markup=False)
+    for ranking in report.rankings:
+        console.print()
+        console.print(heading(ranking, report.table, report.loss_column), markup=False)
+        if ranking.lines:
+            heads = [Column(title, no_wrap=title in ("router", "loss")) for title in titles(ranking, report.level)]
+            table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+            for i, line in enumerate(ranking.lines[:top]):
+                table.add_row(*cells(ranking, i + 1, line))
+            console.print(table)
+        else:
+            console.print("no options", markup=False)
+        for note in notes(ranking, top):
+            console.print(f"  {note}", markup=False)
+    console.print()
+    console.print(NOT_COMPARABLE, markup=False)
+
+
+def plan(
+    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
+    flops: str | None = None,
+    memory: str | None = None,
+    inference_tokens: str | None = None,
+    tokens: str | None = None,
+    cached_tokens: str | None = None,
+    dtype: str = "bf16",
+    table: tuple[Path, ...] = (),
+    law: str = "routed-bounded",
+    loss: str = "loss_validation",
+    rows: str | None = None,
+    published: bool = True,
+    next: str | None = None,
+    n: float | None = None,
+    experts: float | None = None,
+    router: str | None = None,
+    level: float = LEVEL,
+    resamples: int | None = None,
+    top: int = 10,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Rank the models that a budget pays for; or, with --next, the runs that could be added to a table.
+
+    Args:
+        tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
+            paper's authors released, and of it the rows clark.
+        flops: FLOPs of training, and of inference where there are inference tokens: 1e21, 3ZFLOPs, "10 PF-days".
+        memory: Of the trained model, for its parameters and the key-value cache, with a unit: 80GB, 24GiB.
+        inference_tokens: Tokens that the model reads and writes over its life, paid from the same FLOPs: 1.5T, 2e10.
+        tokens: Training tokens of every model: 300B. If not given, all that the FLOPs pay for; a law that does not know
+            of tokens keeps those of its runs.
+        cached_tokens: Tokens that the key-value cache has to hold.
+        dtype: Numbers of parameters and cache: fp32, bf16, fp8, int4, or bytes for each.
+        table: As the tables without a flag.
+        law: The law that is fitted to the table, as in `routelaws fit`.
+        loss: Column of the loss.
+        rows: As in `routelaws fit`.
+        published: Rank by the printed coefficients of later papers too, each on its own.
+        next: Rank runs that could be added to the table instead, by how narrow each makes the interval of this number:
+            prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as
+            N_cutoff. With --flops, a run may cost so much.
+        n: N of the number that --next asks for.
+        experts: E of the number that --next asks for.
+        router: The router_type for --next, where the table has several.
+        level: Confidence level of the intervals.
+        resamples: Resamples of the runs for the share that an option wins; 0 for none. 500 if not given, 50 for a law
+            that knows of tokens, whose fits take longer.
+        top: Options that are shown of each ranking; files and JSON hold all.
+        out: Folder for plan.md, plan.json and a figure of the frontier.
+        json: Print one JSON object and nothing else.
+    """
+    if top < 1:
+        raise InputError(f"--top {top}: needed: at least 1")
+    paths = (*tables, *table)
+    if next is not None:
+        unused = {"memory": memory, "inference-tokens": inference_tokens, "tokens": tokens, "out": out}
+        _refuse(unused | {"cached-tokens": cached_tokens}, "--next does not take it")
+        _plan_next(paths, next, n, experts, router, law, loss, rows, level, flops, top, json)
+        return
+    _refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
+    if flops is None:
+        raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
+    budget = Budget(
+        flops_of(flops),
+        math.inf if memory is None else bytes_of(memory),
+        0.0 if cached_tokens is None else tokens_of(cached_tokens, "--cached-tokens", 0.0),
+        0.0 if inference_tokens is None else tokens_of(inference_tokens, "--inference-tokens", 0.0),
+        number_bytes_of(dtype),
+    )
+    data = None if tokens is None else tokens_of(tokens, "--tokens")
+    report = plan_report(paths or None, budget, data, law, loss, rows, level, resamples, published)
+    if out is not None:
+        _write(report, out)
+    if json:
+        print(dump_json(as_dict(report), allow_nan=False))
+    else:
+        print_plan(report, top)
+
+
+def _refuse(flags: dict, why: str) -> None:
+    """Raise InputError where a flag is given that another one makes idle."""
+    for name, value in flags.items():
+        if value is not None:
+            raise InputError(f"--{name} {value}: {why}")
+
+
+def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, top, json) -> None:
+    from . import next_run
+
+    if not paths:
+        paths, rows = (released_table(),), "clark" if rows is None and law_of(law).axes != "compute" else rows
+    dearest = math.inf if flops is None else flops_of(flops)
+    report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
+    if json:
+        print(dump_json(next_run.as_dict(report), allow_nan=False))
+    else:
+        next_run.print_next(report, top)
+
+
+def _write(report: PlanReport, folder: Path) -> None:
+    """Write plan.md, plan.json and the figure; InputError where the folder cannot be made."""
+    from ..report.plan_report import write_plan
+
+    try:
+        write_plan(
+            folder, report.rankings, report.budget, report.tokens, report.table, report.loss_column, report.level
+        )
+        write_atomically(folder / "plan.json", dump_json(as_dict(report), allow_nan=False, indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"--out {folder}: {error.strerror or error}") from None

@@ -1,0 +1,396 @@
+"""Which model to train for a budget: rankings of options, each of one data set, and how sure each of them is.
+
+    1. PUBLISHED  `published_rankings`: laws by their printed coefficients. No runs are at hand, so no interval.
+    2. TABLE      `table_ranking`: a law fitted to a results table, one option for each router and number of experts.
+                  Intervals are the law's own (`Law.predict_interval`); the share of resamples in which an option wins
+                  is counted over resamples of the runs, the same for all routers, which share their dense runs.
+    3. FRONTIER   `frontier`: the least loss of each ranking's routers at other numbers of FLOPs.
+
+Losses of different data are not comparable (tokenizer, corpus): every ranking stands alone.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..laws.catalogue import Law
+from ..laws.choosing import Choice, Option, best_choice, resampled_losses, win_shares
+from ..laws.planning import Budget
+from ..laws.resampling import bootstrap_weights
+from ..tables.schema import DENSE
+from ..tables.table import select_rows
+from .hull import Beyond, beyond, inside_hull
+from .law_fits import LEVEL, LawFit, fit_law, predict_law
+from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
+from .published import Printed, printed_laws
+
+RESAMPLES = 500
+SLOW_RESAMPLES = 50
+"""Resamples by default; fewer for laws that know of tokens, whose fits take a search of many starts each."""
+
+SEED = 0
+
+REACH = 10.0
+"""How many times the largest N of a table an option may have. Our choice: further out a law is not asked."""
+
+GIVEN_TOKENS = 1.05
+"""Up to which ratio the tokens that are asked for are those of the runs, where a law does not know of tokens."""
+
+TOO_FAR = (1e-2, 1e5)
+"""How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained
+paper itself goes to 12,000 times its largest run. Our choice."""
+
+KNOWS_NOTHING = math.log(50_257)
+"""Nats per token of a guess that is the same for every token of GPT-2's tokenizer; no law is believed above it."""
+
+DECADES = (-2.0, 1.0)
+"""Over which powers of ten of the FLOPs of a budget a frontier goes."""
+
+
+class Line(NamedTuple):
+    """One option of a ranking, at its best size."""
+
+    router: str  # router_type
+    law: str
+    num_experts: float
+    granularity: float | None  # None where the law has none
+    k: int
+    dense_parameters: float  # N: active parameters, in the count of the law
+    total_parameters: float | None  # P; None where it is not known
+    choice: Choice
+    law_interval: tuple[float, float] | None
+    run_interval: tuple[float, float] | None
+    by_size: tuple[float, float] | None
+    wins: float | None  # share of resamples
+    beyond: list[Beyond]
+    surrounded: bool | None  # whether runs are on all sides; None where there are no runs
+    at_reach: bool  # whether the budget would pay for more than the largest size that is looked at
+
+
+class Candidate(NamedTuple):
+    """An option before its best size is known, with what its line says at that size."""
+
+    name: str
+    router: str
+    option: Option
+    tokens: float | Callable | None
+    beyond: Callable  # choice -> [Beyond]
+    line: Callable  # (choice, share) -> Line
+
+
+class Ranking(NamedTuple):
+    """The options of one data set, the least loss first."""
+
+    law: str
+    source: str  # of printed coefficients; "" of a table
+    attested: str
+    rows: dict[str, int]  # runs by router; empty for printed coefficients
+    lines: list[Line]
+    left_out: dict[str, str]  # option: why
+    resamples: int  # that were counted
+    drawn: int
+    fits: list[LawFit]
+    counts: list[str]  # of "flops", "embedding", "tokens": those that the table says
+    candidates: list[Candidate]
+
+
+def published_rankings(budget: Budget, tokens: float | None = None) -> list[Ranking]:
+    """Return the rankings of printed coefficients, one for each data set.
+
+    Args:
+        budget: what may be spent.
+        tokens: D; None for what the FLOPs pay for.
+    """
+    return [_published(printed, budget, tokens) for printed in printed_laws(budget.cached_tokens > 0)]
+
+
+def _published(printed: Printed, budget: Budget, tokens: float | None) -> Ranking:
+    def candidate(each) -> Candidate:
+        def outside(choice: Choice) -> list[Beyond]:
+            point = {"active_parameters": float(each.active(choice.size)), "tokens": choice.tokens}
+            point |= {"granularity": each.granularity, "num_experts": each.num_experts}
+            known = {name: np.array(ends) for name, ends in printed.ranges.items() if point[name] is not None}
+            return beyond(list(known), list(known.values()), [point[name] for name in known])
+
+        def line(choice: Choice, share: float) -> Line:
+            active, held = float(each.active(choice.size)), float(each.option.held(choice.size))
+            k = 1 if each.granularity is None else int(each.granularity)
+            return Line(
+                each.router, printed.law, each.num_experts, each.granularity, k, active, held, choice,
+                None, None, None, None, outside(choice), None, False,
+            )  # fmt: skip
+
+        return Candidate(each.name, each.router, each.option, tokens, outside, line)
+
+    candidates = [candidate(each) for each in printed.options]
+    lines, left_out, _ = _ranked(candidates, budget)
+    counts = ["flops", "tokens"] + ["embedding"] * printed.embedding
+    return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], counts, candidates)
+
+
+def _ranked(candidates: list[Candidate], budget: Budget, shares: Callable | None = None):
+    """Return the lines, the least loss first, what was left out, and how many resamples were counted."""
+    found, left_out, counted = [], {}, 0
+    for candidate in candidates:
+        try:
+            choice = best_choice(candidate.option, budget, candidate.tokens)
+            _check_sense(choice, candidate.beyond(choice))
+            found.append((candidate, choice))
+        except ValueError as error:
+            left_out[candidate.name] = str(error)
+    wins = np.full(len(found), np.nan)
+    if shares is not None and len(found) > 1:
+        wins, counted = shares(found)
+    lines = [candidate.line(choice, share) for (candidate, choice), share in zip(found, wins, strict=True)]
+    return sorted(lines, key=lambda line: line.choice.loss), left_out, counted
+
+
+def _check_sense(choice: Choice, outside: list[Beyond]) -> None:
+    """Raise ValueError where an option is so far from all runs that its loss means nothing."""
+    for each in outside:
+        if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
+            end = "smallest" if each.value < each.end else "largest"
+            raise ValueError(f"{each.column} {each.value:.3g} is too far from the {end} of the runs, {each.end:.3g}")
+    if choice.loss > KNOWS_NOTHING:
+        raise ValueError(f"the law says {choice.loss:.3g} nats, more than a guess that knows nothing")
+
+
+def table_ranking(
+    frame,
+    law: Law,
+    budget: Budget,
+    tokens: float | None = None,
+    rows: str | None = None,
+    loss_column: str = "loss_validation",
+    level: float = LEVEL,
+    resamples: int | None = None,
+) -> Ranking:
+    """Return the options of a results table, ranked: each router with each of its numbers of experts, and dense.
+
+    Args:
+        frame: of `read_tables`.
+        law: of the catalogue, in columns that follow from N, E and D; dense runs have the law `dense` beside it.
+        budget: what may be spent.
+        tokens: D; None for that of the runs, or for what the FLOPs pay for where the law knows of tokens.
+        rows, loss_column: as `select_rows`.
+        level: of the intervals.
+        resamples: how many are drawn; None for `RESAMPLES` or `SLOW_RESAMPLES`.
+
+    Raises:
+        ValueError: the rows do not determine the law, the table lacks a column that the budget asks for, or tokens are
+            asked for that the runs did not have and the law does not know of.
+    """
+    if resamples is None:
+        resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
+    selections = select_rows(frame, rows, loss_column, axes=law.axes)
+    fits, missing = [fit_law(selection, law.name, loss_column, level=level) for selection in selections], {}
+    if law.axes != "dense" and "tokens" not in law.columns:  # a law with tokens has the dense runs as E = 1
+        try:
+            (dense,) = select_rows(frame, rows, loss_column, axes="dense")
+            fits.append(fit_law(dense, "dense", loss_column, level=level))
+        except ValueError as error:
+            missing[DENSE] = str(error)
+    asked = [_asked(fit, *cell) for fit in fits for cell in _cells(fit)]
+    candidates = [_candidate(each, budget, tokens, level) for each in asked]
+    by_name = {candidate.name: each for candidate, each in zip(candidates, asked, strict=True)}
+
+    def shares(found) -> tuple[np.ndarray, int]:
+        return _shares([(by_name[candidate.name], choice) for candidate, choice in found], resamples)
+
+    lines, left_out, counted = _ranked(candidates, budget, shares)
+    counts = [name for name, known in (
+        ("flops", all(each.costs.counted for each in asked)),
+        ("embedding", all(each.costs.embedding is not None for each in asked)),
+        ("tokens", says_tokens(selections[0].frame)),
+    ) if known]  # fmt: skip
+    rows_of = {fit.selection.router: fit.fit.rows for fit in fits}
+    drawn = resamples if len(lines) > 1 else 0
+    return Ranking(law.name, "", "", rows_of, lines, missing | left_out, counted, drawn, fits, counts, candidates)
+
+
+def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:
+    """Return the least loss of each router at other numbers of FLOPs, all else of the budget as it is.
+
+    Args:
+        ranking: of `published_rankings` or `table_ranking`.
+        budget: as there.
+        points: how many numbers of FLOPs, in equal ratios over `DECADES`.
+
+    Returns:
+        {router: [(FLOPs, loss, whether the option lies beyond the runs)]}, without the FLOPs that nothing fits.
+    """
+    found: dict[str, list] = {}
+    for flops in budget.flops * np.logspace(*DECADES, points):
+        best: dict[str, tuple] = {}
+        for candidate in ranking.candidates:
+            try:
+                choice = best_choice(candidate.option, budget._replace(flops=float(flops)), candidate.tokens)
+                _check_sense(choice, candidate.beyond(choice))
+            except ValueError:
+                continue
+            if candidate.router not in best or choice.loss < best[candidate.router][0].loss:
+                best[candidate.router] = choice, candidate
+        for router, (choice, candidate) in best.items():
+            found.setdefault(router, []).append((float(flops), choice.loss, bool(candidate.beyond(choice))))
+    return found
+
+
+class _Asked(NamedTuple):
+    """A law that was fitted to the rows of one router, and one kind of model among them."""
+
+    fit: LawFit
+    router: str
+    num_experts: float
+    k: int
+    granularity: float
+    costs: Costs
+
+
+def _cells(fit: LawFit) -> list[tuple[float, float, float]]:
+    """Return the (E, k, G) that a router was trained with, dense first where the law has it as E = 1."""
+    frame = fit.selection.frame
+    routed = frame[frame["router_type"] != DENSE]
+    found = sorted(set(zip(routed["num_experts"], _of(routed, "k"), _of(routed, "granularity"), strict=True)))
+    with_dense = not found or ("tokens" in fit.law.columns and len(routed) < len(frame))
+    return [(1.0, 1.0, 1.0)] * with_dense + found
+
+
+def _of(frame, name: str) -> np.ndarray:
+    """Return k or G of the rows, 1 where the table does not say."""
+    return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
+
+
+def _asked(fit: LawFit, experts: float, k: float, granularity: float) -> _Asked:
+    """Return one kind of model, with the costs of the runs that differ from it in N and E alone."""
+    frame = fit.selection.frame
+    alike = (_of(frame, "k") == k) & (_of(frame, "granularity") == granularity)
+    own = frame[alike | (frame["router_type"] == DENSE).to_numpy()]
+    router = DENSE if experts == 1 else fit.selection.router
+    return _Asked(fit, router, float(experts), int(k), float(granularity), costs_of(own, experts))
+
+
+def _candidate(each: _Asked, budget: Budget, tokens: float | None, level: float) -> Candidate:
+    """Return one option of a fitted law; ValueError where the table cannot say what it costs."""
+    fit, costs = each.fit, each.costs
+    if costs.total is None and math.isfinite(budget.memory):
+        raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
+    if costs.cache is None and budget.cached_tokens > 0:
+        raise ValueError("columns num_blocks, num_heads and kqv_size are not known; a key-value cache needs them")
+    sizes = fit.selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+
+    def held(N):
+        embedding = 0.0 if costs.embedding is None else costs.embedding(N)
+        return (1.0 * N if costs.total is None else costs.total(N)) + embedding
+
+    option = Option(
+        lambda N, D: np.asarray(fit.law.predict(fit.fit, *_columns(each, N, D))),
+        lambda N: 3.0 * costs.flops(N),
+        costs.flops,
+        held,
+        costs.cache or (lambda N: 0.0 * N),
+        float(sizes.min()),
+        REACH * float(sizes.max()),
+    )
+    name = (
+        f"{each.router}, E = {each.num_experts:g}"
+        if each.router == fit.selection.router
+        else (f"{each.router}, by the law of {fit.selection.router}")
+    )
+    name += f", k = {each.k}" * (each.k != 1) + f", G = {each.granularity:g}" * (each.granularity != 1)
+    data = _tokens(fit, costs, tokens)
+
+    def outside(choice: Choice) -> list[Beyond]:
+        return beyond(fit.law.columns, fit.columns, _point(each, choice))
+
+    def line(choice: Choice, share: float) -> Line:
+        return _line(each, choice, share, level, outside(choice))
+
+    return Candidate(name, each.router, option, data, outside, line)
+
+
+def _point(each: _Asked, choice: Choice) -> tuple[float, ...]:
+    return tuple(float(column[0]) for column in _columns(each, choice.size, choice.tokens))
+
+
+def _tokens(fit: LawFit, costs: Costs, tokens: float | None) -> float | Callable | None:
+    """Return D of the models: what is asked for, or, where the law does not know of tokens, that of the runs."""
+    if "tokens" in fit.law.columns:
+        return tokens
+    own = tokens_of_runs(fit.selection.frame)
+    if costs.tokens is None:
+        raise ValueError("the training tokens of the runs are not known: all steps are 0")
+    if tokens is None:
+        return costs.tokens
+    if tokens > GIVEN_TOKENS * own.max() or tokens * GIVEN_TOKENS < own.min() or not costs.same_tokens:
+        said = f"{own.max():.4g}" if costs.same_tokens else f"{own.min():.4g} to {own.max():.4g}, by size"
+        raise ValueError(
+            f"{tokens:.4g} training tokens are asked for; the runs had {said}, and the law {fit.law.name} does not "
+            "know of tokens: it holds for those alone"
+        )
+    return tokens
+
+
+def _columns(each: _Asked, N, D) -> list[np.ndarray]:
+    """Return the columns of a law at sizes N and tokens D; ValueError where a plan does not know one."""
+    N = np.atleast_1d(np.asarray(N, dtype=np.float64))
+    costs, law = each.costs, each.fit.law
+    known = {
+        "dense_parameters": lambda: N,
+        "num_experts": lambda: np.full(N.shape, each.num_experts),
+        "tokens": lambda: np.broadcast_to(D, N.shape),
+        "teraflops": lambda: costs.flops(N) * 2048 / 1e12,
+        "utilisation": lambda: costs.total(N) / costs.flops(N),
+        "total_parameters": lambda: costs.total(N),
+        "active_parameters": lambda: N + 2 * costs.embedding(N),
+        "granularity": lambda: np.full(N.shape, each.granularity),
+        "sparsity": lambda: np.full(N.shape, 1 - each.k / each.num_experts),
+    }
+    unknown = [name for name in law.columns if name not in known]
+    if unknown:
+        raise ValueError(f"the law {law.name} has the column {unknown[0]}; a plan knows {', '.join(known)}")
+    return [known[name]() for name in law.columns]
+
+
+def _shares(found: list[tuple[_Asked, Choice]], resamples: int) -> tuple[np.ndarray, int]:
+    """Return the share of resamples that each option wins, and how many were counted.
+
+    Runs are drawn with replacement from all runs that any of the laws was fitted to.
+    """
+    if not resamples:
+        return np.full(len(found), np.nan), 0
+    fits = {each.fit.selection.router: each.fit for each, _ in found}
+    names = sorted({run for fit in fits.values() for run in fit.selection.frame["hyper_id"]})
+    drawn = bootstrap_weights(np.random.default_rng(SEED).random((resamples, len(names))))
+    losses = np.full((resamples, len(found)), np.nan)
+    for router, fit in fits.items():
+        at = [i for i, (each, _) in enumerate(found) if each.fit.selection.router == router]
+        points = [_columns(found[i][0], found[i][1].size, found[i][1].tokens) for i in at]
+        own = drawn[:, np.searchsorted(names, fit.selection.frame["hyper_id"].to_numpy())]
+        together = [np.concatenate(column) for column in zip(*points, strict=True)]
+        losses[:, at] = resampled_losses(fit.law, fit.columns, fit.loss, own, together)
+    return win_shares(losses)
+
+
+def _line(each: _Asked, choice: Choice, share: float, level: float, outside: list[Beyond]) -> Line:
+    fit, frame, at = each.fit, each.fit.selection.frame, _point(each, choice)
+    said, known = predict_law(fit, at, level), (fit.fit, fit.columns, fit.loss)
+    largest = REACH * float(frame["dense_parameter_count"].max())
+    return Line(
+        each.router,
+        fit.law.name,
+        each.num_experts,
+        None if each.router == DENSE else each.granularity,
+        each.k,
+        choice.size,
+        None if each.costs.total is None else float(each.costs.total(choice.size)),
+        choice,
+        said.law,
+        said.run,
+        None if fit.law.by_size is None else fit.law.by_size(*known, at, level),
+        None if math.isnan(share) else float(share),
+        outside,
+        inside_hull(fit.columns, at),
+        choice.size > (1 - 1e-6) * largest,
+    )

@@ -1,0 +1,177 @@
+"""What a plan says, in words: of each ranking where its law is from, what each option is, and how far to trust it."""
+
+import math
+
+from ..findings.plan import REACH, SEED, Line, Ranking
+from ..laws.catalogue import LAWS
+from ..tables.schema import DENSE
+from .cautions import NO_FLOOR, warnings
+
+LETTERS = {
+    "dense_parameters": "N", "active_parameters": "N", "total_parameters": "N", "num_experts": "E", "tokens": "D",
+    "granularity": "G", "teraflops": "F", "utilisation": "B",
+}  # fmt: skip
+
+NOT_COMPARABLE = (
+    "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
+    "its tokenizer and its text."
+)
+
+BEYOND = (
+    "beyond runs: N 2x is an extrapolation to 2 times the largest N of the runs, N 0.5x to half of the smallest; "
+    "a gap: no runs surround the option; a loss there rests on the form of the law"
+)
+
+REASONS = 3
+"""Reasons, and options for each, that are listed of what is left out."""
+
+NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not at hand"
+
+
+def heading(ranking: Ranking, table: str, loss_column: str) -> str:
+    """Return the law of a ranking and the data behind it."""
+    if not ranking.rows:
+        return f"law {ranking.law}: printed coefficients of {ranking.source}"
+    runs = ", ".join(f"{router} {rows}" for router, rows in ranking.rows.items())
+    shared = "" if list(ranking.rows) == [DENSE] else "; each router with the dense ones"
+    return f"law {ranking.law}: fitted to {table}, {loss_column} ({runs} runs{shared})"
+
+
+def titles(ranking: Ranking, level: float) -> list[str]:
+    """Return the heads of the columns of a ranking."""
+    shown = ["", "router", "E"] + ["G"] * _has_granularity(ranking)
+    shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
+    if ranking.rows:
+        shown += [f"{100 * level:g} %", "wins"]
+    return [*shown, "beyond runs"]
+
+
+def cells(ranking: Ranking, place: int, line: Line) -> list[str]:
+    """Return one option as text, a cell for each of `titles`."""
+    shown = [str(place), line.router, f"{line.num_experts:g}"]
+    if _has_granularity(ranking):
+        shown.append("" if line.granularity is None else f"{line.granularity:g}")
+    choice = line.choice
+    total = "" if line.total_parameters is None else amount(line.total_parameters)
+    memory = "" if line.total_parameters is None else f"{choice.memory / 1e9:.3g}GB"
+    shown += [amount(line.dense_parameters), total, amount(choice.tokens), exponent(choice.flops), memory]
+    shown.append(f"{choice.loss:.4f}")
+    if ranking.rows:
+        low, high = line.law_interval
+        shown.append("not known" if math.isnan(low + high) else f"{low:.3f} to {high:.3f}")
+        shown.append("" if line.wins is None else f"{100 * line.wins:.0f} %")
+    return [*shown, beyond_words(line)]
+
+
+def beyond_words(line: Line) -> str:
+    """Return how far an option is from the runs of its law; "" where it is among them. `BEYOND` says what it means."""
+    said = [f"{LETTERS.get(each.column, each.column)} {each.value / each.end:.2g}x" for each in line.beyond]
+    if not said and line.surrounded is False:
+        said = ["a gap"]
+    return ", ".join(said)
+
+
+def exponent(value: float) -> str:
+    """Return 1e21 rather than 1e+21."""
+    return (
+        f"{value:.2e}".replace("e+", "e").replace(".00e", "e").replace("0e", "e") if value >= 1000 else f"{value:.3g}"
+    )
+
+
+def notes(ranking: Ranking, most: int | None = None) -> list[str]:
+    """Return what else has to be known of a ranking, a sentence each.
+
+    Args:
+        ranking: of `findings.plan`.
+        most: how many options are shown.
+    """
+    said = []
+    if most is not None and len(ranking.lines) > most:
+        said.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
+    for reason in list(dict.fromkeys(ranking.left_out.values()))[:REASONS]:
+        names = [name for name, own in ranking.left_out.items() if own == reason]
+        shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
+        said.append(f"left out: {shown}: {reason}")
+    if len(set(ranking.left_out.values())) > REASONS:
+        said.append(f"{len(ranking.left_out)} options are left out in all; --json has the reason of each")
+    if any(beyond_words(line) for line in ranking.lines):
+        said.append(BEYOND)
+    if not ranking.rows:
+        return [*said, f"{NO_RUNS}; the coefficients: {ranking.attested}"]
+    own = [line for line in ranking.lines if line.router == DENSE and line.law == ranking.law]
+    if own and DENSE not in ranking.rows:
+        said.append("Dense: by the law of each router, at E = 1")
+    if any(line.law != ranking.law for line in ranking.lines):
+        said.append("Dense: by the law dense, fitted to the dense runs alone")
+    if ranking.lines:
+        said += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
+    if any(line.at_reach for line in ranking.lines):
+        said.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
+    if "flops" not in ranking.counts:
+        said.append("the table does not count FLOPs: 6 N for each token of training and 2 N of inference are taken")
+    if "tokens" not in ranking.counts:
+        said.append("the table does not say how many tokens a step has: 524,288 are taken, as in the released one")
+    if "embedding" not in ranking.counts:
+        said.append("memory is without the embeddings: the table has no column d_model")
+    if "tokens" not in LAWS[ranking.law].columns:
+        said.append(f"the law {ranking.law} does not know of tokens: options have those of the runs")
+    if not LAWS[ranking.law].has_floor and any(line.beyond for line in ranking.lines):
+        said.append(NO_FLOOR)
+    for fit in ranking.fits:
+        if not fit.determined:
+            said.append(f"{fit.selection.router}: the runs do not determine the law's coefficients")
+        said += [
+            f"{fit.selection.router}: {warning}"
+            for warning in warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle)
+        ]
+    return said
+
+
+def _of_intervals(best: Line) -> list[str]:
+    """Return what the intervals take for granted."""
+    said = "intervals are of the law's value there, and take its form as right"
+    if best.by_size is not None and not math.isnan(sum(best.by_size)):
+        low, high = best.by_size
+        said += f"; by leaving out one size at a time the first option has {low:.3f} to {high:.3f}"
+    return [said]
+
+
+def _of_resamples(ranking: Ranking) -> list[str]:
+    """Return what the shares were counted over."""
+    if not ranking.resamples:
+        return ["no resample of the runs determines every law, so there are no shares"] if ranking.drawn else []
+    said = (
+        f"wins: the share of {ranking.resamples} resamples of the runs (seed {SEED}) in which the option has the "
+        "least loss"
+    )
+    if ranking.resamples < ranking.drawn:
+        said += f"; {ranking.drawn - ranking.resamples} more did not determine every law"
+    return [said]
+
+
+def _has_granularity(ranking: Ranking) -> bool:
+    return any(line.granularity not in (None, 1.0) for line in ranking.lines)
+
+
+def amount(value: float) -> str:
+    """Return a count as people say it: 966M, 38.7B, 1.5T."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= 0.9995 * scale:
+            return f"{value / scale:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def budget_words(budget, tokens: float | None) -> str:
+    """Return a budget as one line."""
+    said = [f"{exponent(budget.flops)} FLOPs"]
+    if math.isfinite(budget.memory):
+        said.append(f"{budget.memory / 1e9:.4g} GB of memory")
+    if budget.cached_tokens:
+        said.append(f"a key-value cache of {amount(budget.cached_tokens)} tokens")
+    if budget.inference_tokens:
+        said.append(f"{amount(budget.inference_tokens)} tokens of inference")
+    if tokens is not None:
+        said.append(f"{amount(tokens)} training tokens")
+    if math.isfinite(budget.memory) or budget.cached_tokens:
+        said.append(f"{budget.bytes_per_number:g} bytes a number")
+    return ", ".join(said)

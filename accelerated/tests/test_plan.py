@@ -1,0 +1,365 @@
+"""What `routelaws plan` says: amounts as people write them, rankings of tables whose truth is known, and refusals."""
+
+import json
+import math
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.accounting import SIZES, count
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
+from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.hull import beyond
+from routelaws.accelerated.findings.model_costs import costs_of
+from routelaws.accelerated.findings.plan import published_rankings
+from routelaws.accelerated.laws import hoffmann
+from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
+
+SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
+EXPERTS = (2, 8, 32)
+STEPS, BATCH, LENGTH = 1000, 64, 512
+TOKENS = STEPS * BATCH * LENGTH
+
+
+def log_loss(router: str, size: float, experts: float) -> float:
+    """Return log10 of the loss that the runs of `table` scatter about."""
+    return SLOPE * math.log10(size) + GAIN.get(router, 0.0) * math.log10(experts) + LEVEL
+
+
+def table(noise: float = 1e-4, sizes=tuple(SIZES)[:4], **columns) -> pandas.DataFrame:
+    """Return the runs of two routers and the dense ones, with what each costs by the formulas of the paper."""
+    random, rows = np.random.default_rng(1), []
+    for name in sizes:
+        shape = SIZES[name]
+        for router, experts in [("Dense", 1), *((router, e) for router in GAIN for e in EXPERTS)]:
+            model = count(*shape[:4], router_type=router, num_experts=experts)
+            rows.append(
+                {
+                    "hyper_id": len(rows), "step": STEPS, "router_type": router, "num_experts": experts, "k": 1,
+                    "d_model": shape.d_model, "num_blocks": shape.num_blocks, "num_heads": shape.num_heads,
+                    "kqv_size": shape.kqv_size, "dense_parameter_count": shape.dense_parameters,
+                    "total_parameter_count": model.total_parameters, "batch_size": BATCH, "sequence_length": LENGTH,
+                    "flops_per_step": model.flops_per_token * BATCH * LENGTH, "vocab_size": 32_000,
+                    "loss_validation": 10 ** (log_loss(router, shape[4], experts) + random.normal(0, noise)),
+                }
+            )  # fmt: skip
+    return pandas.DataFrame(rows).assign(**columns)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "table.csv"
+    table().to_csv(path, index=False)
+    return path
+
+
+def planned(path, budget, **options):
+    return plan_report(path, budget, law="separable", resamples=40, published=False, **options)
+
+
+@pytest.mark.parametrize(
+    "read, text, value",
+    [
+        (flops_of, "1e21", 1e21), (flops_of, "1E21 FLOPs", 1e21), (flops_of, "3ZFLOPs", 3e21),
+        (flops_of, "2.5 Z", 2.5e21), (flops_of, "10 PF-days", 8.64e20), (flops_of, ".5e3", 500.0),
+        (flops_of, "5E", 5e18), (flops_of, "5E3", 5e3),
+        (bytes_of, "80GB", 80e9), (bytes_of, "24GiB", 24 * 2**30), (bytes_of, "80 gb", 80e9),
+        (bytes_of, "1.5TB", 1.5e12), (bytes_of, "512MiB", 2**29), (bytes_of, "1e10B", 1e10), (bytes_of, " 7kB ", 7e3),
+        (tokens_of, "300B", 3e11), (tokens_of, "1.5T tokens", 1.5e12), (tokens_of, "2e10", 2e10),
+        (tokens_of, "7M", 7e6),
+        (number_bytes_of, "bf16", 2.0), (number_bytes_of, "int4", 0.5), (number_bytes_of, "fp32", 4.0),
+        (number_bytes_of, "3", 3.0),
+    ],
+)  # fmt: skip
+def test_amounts(read, text, value):
+    assert (read(text, "--tokens") if read is tokens_of else read(text)) == pytest.approx(value, rel=1e-15)
+
+
+HOSTILE = [
+    (["--flops", "0"], "--flops 0: is less than 1"),
+    (["--flops", "-1e21"], "--flops -1e21: is not an amount"),
+    (["--flops", "nan"], "is not an amount"),
+    (["--flops", "inf"], "is not an amount"),
+    (["--flops", "1e400"], "is more than 1e+35"),
+    (["--flops", "1e36"], "is more than 1e+35"),
+    (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
+    (["--flops", "1,000"], "is not known"),
+    (["--flops", "1_000"], "is not known"),
+    (["--flops", ""], "--flops '': is not an amount"),
+    (["--flops", "two\nlines"], "is not an amount"),
+    ([], "--flops is missing"),
+    (["--flops", "1e21", "--memory", "80"], "--memory 80: the unit is missing; needed: memory, such as 80GB or 24GiB"),
+    (["--flops", "1e21", "--memory", "80Gb"], "unit Gb is not known"),
+    (["--flops", "1e21", "--memory", "80 apples"], "unit apples is not known"),
+    (["--flops", "1e21", "--memory", "0GB"], "is less than 1"),
+    (["--flops", "1e21", "--memory", "1e30GB"], "is more than 1e+18"),
+    (["--flops", "1e21", "--tokens", "0"], "--tokens 0: is less than 1"),
+    (["--flops", "1e21", "--tokens", "3 epochs"], "unit epochs is not known"),
+    (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
+    (["--flops", "1e21", "--cached-tokens", "1e20"], "is more than 1e+18"),
+    (["--flops", "1e21", "--dtype", "bf17"], "--dtype bf17: is not an amount; needed: a type of numbers (fp32"),
+    (["--flops", "1e21", "--dtype", "0"], "is less than 0.001"),
+    (["--flops", "1e21", "--level", "1"], "--level 1: needed: a number between 0 and 1"),
+    (["--flops", "1e21", "--top", "0"], "--top 0: needed: at least 1"),
+    (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
+    (["--flops", "1e21", "--law", "mine"], "law 'mine' is not known"),
+    (["--flops", "1e10"], "nothing fits 1e10 FLOPs; the first reason: even the smallest model"),
+    (["--flops", "100"], "nothing fits 100 FLOPs; the first reason: even the smallest model"),
+    (["--flops", "1e21", "--memory", "1kB"], "nothing fits 1e21 FLOPs, 1e-06 GB of memory"),
+    (["--flops", "1e12", "--inference-tokens", "1e15"], "beside 1e+15 tokens of inference"),
+]
+
+
+@pytest.mark.parametrize("flags, said", HOSTILE, ids=[" ".join(flags)[:60] or "none" for flags, _ in HOSTILE])
+def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
+    own = [] if "--law" in flags else ["--law", "separable"]
+    assert (
+        main(
+            [
+                "plan",
+                str(path),
+                *own,
+                *(flag + "=" + value for flag, value in zip(flags[::2], flags[1::2], strict=True)),
+            ]
+        )
+        == 2
+    )
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1
+    assert said in output.err
+
+
+def test_tokens_that_a_law_does_not_know_of_are_refused(path):
+    with pytest.raises(
+        InputError, match="3e\\+09 training tokens are asked for; the runs had 3.277e\\+07, and the law"
+    ):
+        planned(path, Budget(1e18), tokens=3e9)
+    assert planned(path, Budget(1e18), tokens=3.3e7).rankings[0].lines[0].choice.tokens == 3.3e7
+
+
+def test_a_table_without_what_a_budget_asks_for(tmp_path):
+    file = tmp_path / "short.csv"
+    table().drop(columns=["total_parameter_count", "kqv_size"]).to_csv(file, index=False)
+    with pytest.raises(InputError, match="column total_parameter_count is not known; a limit of memory needs it"):
+        planned(file, Budget(1e18, 1e9))
+    with pytest.raises(InputError, match="num_blocks, num_heads and kqv_size are not known"):
+        planned(file, Budget(1e18, cached_tokens=1e3))
+    assert planned(file, Budget(1e18)).rankings[0].lines[0].total_parameters is None
+
+
+def test_costs_are_those_of_the_formulas():
+    frame = table()
+    own = frame[frame["router_type"].isin(["S-Base", "Dense"])]
+    for experts in (8, 20, 64):  # trained, between two that were, and beyond them: all on one line in E
+        costs = costs_of(own, float(experts))
+        for name in tuple(SIZES)[:4]:
+            size, model = (
+                float(SIZES[name].dense_parameters),
+                count(*SIZES[name][:4], router_type="S-Base", num_experts=experts),
+            )
+            assert float(costs.total(size)) == pytest.approx(model.total_parameters, rel=1e-9)
+            assert float(costs.flops(size)) == pytest.approx(model.flops_per_token, rel=1e-9)
+    assert float(costs.tokens(3e7)) == pytest.approx(TOKENS) and costs.same_tokens
+    assert float(costs.embedding(16_527_360.0)) == pytest.approx(512 * 32_000)
+    assert float(costs.cache(16_527_360.0)) == pytest.approx(2 * 6 * 8 * 32)
+    # Between two sizes: their geometric mean costs the geometric mean.
+    ends = [float(SIZES[name].dense_parameters) for name in ("55M", "130M")]
+    middle = costs.total(np.sqrt(np.prod(ends)))
+    assert float(middle) == pytest.approx(float(np.sqrt(np.prod([float(costs.total(n)) for n in ends]))), rel=1e-9)
+
+
+def test_a_ranking_is_that_of_the_law_behind_the_table(path):
+    size = 1e8
+    flops = 3 * float(costs_of(table(), 1.0).flops(size)) * TOKENS
+    (ranking,) = planned(path, Budget(flops)).rankings
+    assert {line.router for line in ranking.lines} == {"Dense", *GAIN} and len(ranking.lines) == 7
+    assert (ranking.lines[0].router, ranking.lines[0].num_experts) == ("S-Base", 32)
+    losses = [line.choice.loss for line in ranking.lines]
+    assert losses == sorted(losses)
+    for line in ranking.lines:
+        truth = 10 ** log_loss(line.router, line.dense_parameters, line.num_experts)
+        assert line.choice.loss == pytest.approx(truth, rel=1e-3)
+        assert line.law_interval[0] < line.choice.loss < line.law_interval[1]
+        assert line.choice.flops == pytest.approx(flops, rel=1e-9) and line.choice.tokens == pytest.approx(TOKENS)
+        assert not line.beyond and line.surrounded
+    dense = next(line for line in ranking.lines if line.router == "Dense")
+    assert dense.dense_parameters == pytest.approx(size, rel=1e-6) and dense.law == "dense"
+    assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
+
+
+def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
+    """Both routers have one law: with scattered runs neither wins nearly all resamples."""
+    frame = table()
+    random, routed = np.random.default_rng(3), frame["router_type"] != "Dense"
+    noise = random.normal(0, 0.01, len(frame))
+    frame["loss_validation"] = [
+        10 ** (log_loss("Hash" if out else "Dense", n, e) + z)
+        for out, n, e, z in zip(routed, frame["dense_parameter_count"], frame["num_experts"], noise, strict=True)
+    ]
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17)).rankings
+    wins = {router: sum(line.wins for line in ranking.lines if line.router == router) for router in GAIN}
+    assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
+
+
+def test_memory_is_that_of_all_parameters_and_is_kept(path):
+    (free,), (tight,) = (planned(path, Budget(1e18, memory)).rankings for memory in (math.inf, 1e9))
+    assert max(line.choice.memory for line in free.lines) > 1e9
+    for line in tight.lines:
+        embedding = float(costs_of(table(), line.num_experts).embedding(line.dense_parameters))
+        assert line.choice.memory == pytest.approx(2 * (line.total_parameters + embedding), rel=1e-9)
+        assert line.choice.memory <= 1e9 * (1 + 1e-9)
+
+
+def test_inference_is_paid_from_the_same_flops(path):
+    """Training on one token costs three times a token of inference: as many tokens of it cost a third more."""
+    (without,), (with_,) = (
+        planned(path, Budget(flops, inference_tokens=served)).rankings
+        for flops, served in ((3e16, 0.0), (4e16, float(TOKENS)))
+    )
+    for one, other in zip(without.lines, with_.lines, strict=True):
+        assert one.dense_parameters == pytest.approx(other.dense_parameters, rel=1e-6)
+
+
+def test_beyond_the_runs_is_flagged_and_ends(path):
+    (ranking,) = planned(path, Budget(1e21)).rankings
+    largest = SIZES["130M"].dense_parameters
+    for line in ranking.lines:
+        assert line.at_reach and line.dense_parameters == pytest.approx(10 * largest)
+        assert [each.column for each in line.beyond] == ["dense_parameters"]
+    assert [tuple(each) for each in beyond(["a", "b"], [np.array([1.0, 2.0])] * 2, [2.0, 0.5])] == [("b", 0.5, 1.0)]
+
+
+def test_what_is_too_far_from_all_runs_is_left_out():
+    """At 1e11 FLOPs Hoffmann's law has too few tokens by far, and the joint law says more than a guess."""
+    for law, reason in (
+        ("hoffmann", "is too far from the smallest of the runs"),
+        ("joint", "a guess that knows nothing"),
+    ):
+        small, large = (next(r for r in published_rankings(Budget(flops)) if r.law == law) for flops in (1e11, 1e19))
+        assert not small.lines and all(reason in said for said in small.left_out.values())
+        assert large.lines and not large.left_out
+
+
+def test_sizes_with_tokens_of_their_own(tmp_path):
+    """A sweep of 20 tokens a parameter: an option has the tokens that runs of its size had."""
+    frame = table()
+    frame["tokens"] = 20.0 * frame["dense_parameter_count"]
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    (ranking,) = planned(tmp_path / "table.csv", Budget(1e18)).rankings
+    for line in ranking.lines:
+        assert line.choice.tokens == pytest.approx(20 * line.dense_parameters, rel=1e-9)
+        assert line.choice.flops == pytest.approx(1e18, rel=1e-9)
+
+
+def test_json_is_one_object_and_files_say_the_same(path, tmp_path, capsys):
+    flags = ["plan", str(path), "--law", "separable", "--resamples", "20", "--flops", "1e17", "--memory", "2GB"]
+    assert main([*flags, "--json", "--out", str(tmp_path / "out")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "out" / "plan.json").read_text()) == said
+    assert said["budget"]["flops"] == 1e17 and said["budget"]["memory"] == 2e9
+    assert [ranking["law"] for ranking in said["rankings"]] == ["separable", "hoffmann", "fine-grained", "joint"]
+    for ranking in said["rankings"]:
+        assert ranking["options"] and all(option["memory"] <= 2e9 * (1 + 1e-9) for option in ranking["options"])
+        printed = ranking["kind"] == "printed"
+        assert all(
+            (option["law_interval"] is None) == printed == (option["wins"] is None) for option in ranking["options"]
+        )
+        assert printed == any("no interval" in note for note in ranking["notes"])
+        assert ("arXiv" if printed else str(path)) in ranking["data"]
+    text = (tmp_path / "out" / "plan.md").read_text()
+    assert "Compare losses within one ranking alone" in text
+    best = said["rankings"][0]["options"][0]
+    assert f"| 1 | {best['router']} | {best['num_experts']:g} |" in text and f"{best['loss']:.4f}" in text
+    assert (tmp_path / "out" / "frontier.png").stat().st_size > 10_000 and (tmp_path / "out" / "frontier.svg").is_file()
+
+
+def test_what_is_printed(path):
+    from rich.console import Console
+
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))
+    report = plan_report(path, Budget(1e21, 80e9), law="separable", resamples=20)
+    print_plan(report, 2, console)
+    text = console.export_text()
+    flat = " ".join(text.split())
+    assert "law separable: fitted to" in text and "law joint: printed coefficients of Ludziejewski et al. 2025" in flat
+    assert "Hash 16, S-Base 16, Dense 4 runs" in flat
+    assert "2 of 7 options are shown" in flat and "the budget would pay for more: sizes end at 10 times" in flat
+    assert "the law separable does not know of tokens" in flat and "no irreducible loss" in flat
+    first = as_dict(report)["rankings"][3]["options"][0]
+    assert (first["router"], first["num_experts"]) == ("Top-K", 32) and f"{first['loss']:.4f}" in text
+
+
+@pytest.mark.slow
+def test_a_law_that_knows_of_tokens_spends_the_budget_on_size_and_tokens(tmp_path):
+    """Hoffmann's law on dense runs of it: the optimum is where the derivative of the loss along 6 N D = FLOPs is 0."""
+    law = hoffmann.HoffmannCoefficients(400.0, 0.34, 1000.0, 0.34, 1.7)
+    dense = table()[lambda frame: frame["router_type"] == "Dense"]
+    frame = pandas.concat([dense.assign(tokens=tokens) for tokens in (1e8, 1e9, 1e10, 1e11)], ignore_index=True)
+    frame["hyper_id"] = range(len(frame))
+    noise = np.random.default_rng(0).normal(0, 1e-4, len(frame))
+    frame["loss_validation"] = hoffmann.predict_hoffmann(frame["dense_parameter_count"], frame["tokens"], law) * np.exp(
+        noise
+    )
+    frame["flops_per_step"] = 2.0 * frame["dense_parameter_count"] * BATCH * LENGTH
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    (ranking,) = plan_report(tmp_path / "table.csv", Budget(1e19), law="hoffmann", published=False).rankings
+    (line,) = ranking.lines
+    best = hoffmann_optimum(1e19, law)
+    assert line.dense_parameters == pytest.approx(best.parameters, rel=0.05) and line.wins is None
+    assert line.choice.loss == pytest.approx(best.loss, rel=1e-3)
+    assert 6 * line.dense_parameters * line.choice.tokens == pytest.approx(1e19, rel=1e-6)
+
+
+def next_runs(path, capsys, *flags):
+    assert main(["plan", str(path), "--law", "separable", "--json", "--router", "s-base", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_next_run_is_far_from_the_others(path, capsys):
+    """The line in log N and log E is known best at its middle: what is far outside narrows it most."""
+    said = next_runs(path, capsys, "--next", "prediction", "--n", "1e9", "--experts", "64")
+    assert (
+        said["router"] == "S-Base" and said["rows"] == 16 and said["asked"] == {"name": "prediction", "at": [1e9, 64.0]}
+    )
+    assert len(said["runs"]) == 5 * 5 and said["too_dear"] == 0
+    widths = [run["width"] for run in said["runs"]]
+    assert widths == sorted(widths) and widths[-1] < said["now"]["width"]
+    best = said["runs"][0]
+    assert best["at"] == {"dense_parameters": 2 * SIZES["130M"].dense_parameters, "num_experts": 64.0}
+    assert not best["trained"] and best["of_now"] == pytest.approx(best["width"] / said["now"]["width"])
+    again = [run["at"] for run in said["runs"] if run["trained"]]
+    assert len(again) == 16
+    model = count(*SIZES["15M"][:4], router_type="S-Base", num_experts=8)
+    cost = next(run["flops"] for run in said["runs"] if list(run["at"].values()) == [16_527_360.0, 8.0])
+    assert cost == pytest.approx(3 * model.flops_per_token * TOKENS, rel=1e-9)
+
+
+def test_a_next_run_costs_no_more_than_is_allowed(path, capsys):
+    said = next_runs(path, capsys, "--next", "b", "--flops", "1e16")
+    assert said["too_dear"] > 0 and all(run["flops"] <= 1e16 for run in said["runs"])
+    assert len(said["runs"]) + said["too_dear"] == 25
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--next=b"], "--router is missing: there are several; there: Hash, S-Base"),
+        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type; there: Hash, S-Base"),
+        (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
+        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: --next b does not take it"),
+        (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
+        (["--next=c", "--router=Hash"], "c: the law separable has intervals of a, b, d"),
+        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: --next does not take it"),
+        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: no run costs so little; the cheapest takes"),
+        (["--next=b", "--router=Hash", "--n=-1"], "--n -1: needed: a finite number above 0"),
+        (["--flops=1e21", "--router=Hash"], "--router Hash: it is for --next"),
+    ],
+)
+def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):
+    assert main(["plan", str(path), "--law", "separable", *flags]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and said in output.err

@@ -1,0 +1,205 @@
+"""Choosing a model: the best size equals that of a fine grid whatever the budget is, and shares count what they say."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.reference import laws as reference
+from routelaws.reference.laws import choosing, fine_grained, hoffmann, joint, planning
+from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+HOFFMANN = hoffmann.PUBLISHED["besiroglu"].coefficients
+JOINT = joint.PUBLISHED["joint"].coefficients
+FINE_GRAINED = fine_grained.PUBLISHED["E=64"].coefficients
+KNOTS = np.array([1.5e7, 5.5e7, 1.3e8, 1.3e9])
+"""Sizes of a table whose costs are known there alone."""
+
+
+def nothing(size):
+    return 0.0 * size
+
+
+def by_size(law=HOFFMANN) -> choosing.Option:
+    """Return Hoffmann's law: 6 N FLOPs of training and 2 N of inference a token, no cache."""
+    return choosing.Option(
+        lambda N, D: hoffmann.predict_hoffmann(N, D, law),
+        lambda N: 6 * N, lambda N: 2 * N, lambda N: N, nothing, 1e6, 1e13,
+    )  # fmt: skip
+
+
+def by_width(experts: float) -> choosing.Option:
+    """Return the joint law, counted by the width."""
+    return choosing.Option(
+        lambda d, D: joint.predict_joint(joint.joint_active(d), D, experts, JOINT),
+        lambda d: 6 * joint.joint_active(d),
+        lambda d: 2 * joint.joint_active(d),
+        lambda d: joint.joint_total(d, experts),
+        lambda d: joint.joint_cache(d, 1.0),
+        64.0,
+        1e6,
+        "width d",
+    )
+
+
+def by_granularity(granularity: float) -> choosing.Option:
+    return choosing.Option(
+        lambda d, D: fine_grained.predict_fine_grained(
+            fine_grained.fine_grained_parameters(d, 64.0), D, granularity, FINE_GRAINED
+        ),
+        lambda d: fine_grained.fine_grained_flops(d, 64.0, granularity),
+        lambda d: fine_grained.fine_grained_flops(d, 64.0, granularity) / 3,
+        lambda d: fine_grained.fine_grained_parameters(d, 64.0),
+        nothing,
+        64.0,
+        1e6,
+        "width d",
+    )
+
+
+def of_a_table(experts: float) -> choosing.Option:
+    """Return a law without D, whose costs are lines between the sizes of a table."""
+
+    def between(values):
+        return lambda N: np.exp(np.interp(np.log(N), np.log(KNOTS), np.log(values)))
+
+    law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+    return choosing.Option(
+        lambda N, D: predict_loss(N, experts, law),
+        between(7 * KNOTS), between(3 * KNOTS), between(KNOTS * (1 + 0.3 * (experts - 1))),
+        between([1e4, 2e4, 4e4, 9e4]),
+        KNOTS[0], KNOTS[-1],
+    )  # fmt: skip
+
+
+OPTIONS = {
+    "dense": by_size(), "joint, dense": by_width(1.0), "joint, 8 experts": by_width(8.0),
+    "fine-grained": by_granularity(8.0),
+    "table, dense": of_a_table(1.0), "table, 64 experts": of_a_table(64.0),
+}  # fmt: skip
+
+
+@st.composite
+def budgets(draw) -> planning.Budget:
+    memory = draw(st.one_of(st.just(math.inf), st.floats(7, 13).map(lambda log: 10.0**log)))
+    inference = draw(st.one_of(st.just(0.0), st.floats(8, 13).map(lambda log: 10.0**log)))
+    cached = draw(st.sampled_from([0.0, 1e3, 1e6]))
+    return planning.Budget(
+        10.0 ** draw(st.floats(15, 26)), memory, cached, inference, draw(st.sampled_from([0.5, 2.0, 4.0]))
+    )
+
+
+def outcome(choose, option, budget, tokens):
+    try:
+        return choose(option, budget, tokens), None
+    except ValueError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@given(budget=budgets(), tokens=st.one_of(st.none(), st.floats(8, 13).map(lambda log: 10.0**log)))
+def test_best_choice_is_that_of_a_fine_grid(backend, name, budget, tokens):
+    option = OPTIONS[name]
+    best, complaint = outcome(choosing.best_choice, option, budget, tokens)
+    found, said = outcome(backend.laws.choosing.best_choice, option, budget, tokens)
+    assert (said is None) == (complaint is None)
+    if best is None:
+        return
+    check("laws.choosing.loss", abs(found.loss / best.loss - 1))
+    # What is recommended costs what it says, and no more than is allowed.
+    size = np.array([found.size])
+    flops = option.train(size) * found.tokens + option.serve(size) * budget.inference_tokens
+    held = option.held(size) + budget.cached_tokens * option.cache(size)
+    for claimed, own in (
+        (found.flops, flops[0]),
+        (found.memory, budget.bytes_per_number * held[0]),
+        (found.loss, float(option.loss(size, found.tokens)[0])),
+    ):
+        check("laws.choosing.cost", abs(claimed / own - 1))
+    check("laws.choosing.cost", max(found.flops / budget.flops, found.memory / budget.memory) - 1)
+    assert tokens is None or found.tokens == tokens
+
+
+@given(flops=st.floats(18, 26), experts=st.sampled_from([1.0, 4.0, 32.0]), memory=st.sampled_from([math.inf, 1e11]))
+def test_best_choice_is_the_optimum_of_one_law(flops, experts, memory):
+    budget = planning.Budget(10.0**flops, memory, cached_tokens=1e3, inference_tokens=1e9)
+    best, own = choosing.best_choice(by_width(experts), budget), planning.joint_optimum(budget, experts, JOINT)
+    check("laws.choosing.loss", abs(best.loss / own.loss - 1))
+    plain = choosing.best_choice(by_size(), planning.Budget(10.0**flops))
+    check("laws.choosing.loss", abs(plain.loss / planning.hoffmann_optimum(10.0**flops, HOFFMANN).loss - 1))
+
+
+def test_best_choice_by_hand(backend):
+    best_choice, Budget = backend.laws.choosing.best_choice, planning.Budget
+    # 2 bytes a parameter: 4e9 bytes hold 2e9 parameters, fewer than the 1e22 FLOPs would want.
+    found = best_choice(by_size(), Budget(1e22, memory=4e9))
+    assert f"{found.size:.6g} {found.tokens:.6g} {found.memory:.6g}" == "2e+09 8.33333e+11 4e+09"
+    # With D given, the largest model that the FLOPs pay for: 6 · N · 1e10 = 6e19.
+    found = best_choice(by_size(), Budget(6e19), 1e10)
+    assert f"{found.size:.6g} {found.flops:.6g}" == "1e+09 6e+19"
+    # Three tokens of inference cost as much as one of training: 6 · N · 1e10 + 2 · N · 3e10 = 6e19.
+    found = best_choice(by_size(), Budget(6e19, inference_tokens=3e10), 1e10)
+    assert f"{found.size:.6g} {found.flops:.6g}" == "5e+08 6e+19"
+    # Twenty tokens a parameter: 6 · N · 20 N = 1.2e20.
+    found = best_choice(by_size(), Budget(1.2e20), lambda N: 20 * N)
+    assert f"{found.size:.6g} {found.tokens:.6g}" == "1e+09 2e+10"
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize(
+    "option, budget, tokens, message",
+    [
+        ("dense", planning.Budget(1e20, memory=1e6), None, "N = 1e+06, takes 2e+06 bytes of memory; allowed: 1e+06"),
+        ("dense", planning.Budget(1e15), 1e12, "N = 1e+06, takes 6e+18 FLOPs for 1e+12 tokens; allowed: 1e+15"),
+        ("dense", planning.Budget(1e3), None, "N = 1e+06, takes more than 1e+03 FLOPs for one token of training"),
+        ("joint, dense", planning.Budget(1e15, inference_tokens=1e12), None, "beside 1e+12 tokens of inference"),
+        ("joint, dense", planning.Budget(1e3), None, "width d = 64"),
+        ("dense", planning.Budget(0.0), None, "flops"),
+        ("dense", planning.Budget(math.nan), None, "flops"),
+        ("dense", planning.Budget(1e20, memory=0.0), None, "memory is 0.0"),
+        ("dense", planning.Budget(1e20), 0.5, "tokens"),
+        ("dense", planning.Budget(1e20), math.inf, "tokens"),
+    ],
+)
+def test_what_does_not_fit_is_said(backend, option, budget, tokens, message):
+    for choose in (backend.laws.choosing.best_choice, choosing.best_choice):
+        with pytest.raises(ValueError) as caught:
+            choose(OPTIONS[option], budget, tokens)
+        assert message in str(caught.value)
+
+
+@given(st.lists(st.lists(st.sampled_from([2.0, 2.5, 3.0, math.nan, math.inf]), min_size=3, max_size=3), min_size=1))
+def test_win_shares(backend, losses):
+    shares, counted = backend.laws.choosing.win_shares(np.array(losses))
+    own, known = choosing.win_shares(np.array(losses))
+    assert counted == known == sum(all(map(math.isfinite, line)) for line in losses)
+    np.testing.assert_array_equal(shares, own)
+    wins = [line.index(min(line)) for line in losses if all(map(math.isfinite, line))]
+    assert not wins or (shares * counted).round().tolist() == [wins.count(i) for i in range(3)]
+
+
+@pytest.mark.parametrize("name", ["dense", "separable", pytest.param("routed-bounded", marks=pytest.mark.slow)])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_resampled_losses_are_those_of_the_drawn_rows(backend, name, seed):
+    random = np.random.default_rng(seed)
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
+    loss = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
+    loss = loss * 10 ** random.normal(0, 2e-3, size.size)
+    weights = reference.bootstrap_weights(random.random((4, size.size)))
+    weights[0] = np.where(size == SIZES[0], 3.0, 0.0)  # one size alone determines nothing
+    points = {"dense_parameters": np.array([1e8, 2e9]), "num_experts": np.array([4.0, 30.0])}
+    found = []
+    for laws in (backend.laws, reference):
+        law = laws.catalogue.LAWS[name]
+        columns = [{"dense_parameters": size, "num_experts": experts}[column] for column in law.columns]
+        at = [points[column] for column in law.columns]
+        found.append(laws.choosing.resampled_losses(law, columns, loss, weights, at))
+    np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(found[1]))
+    assert np.isnan(found[0][0]).all()
+    known = np.isfinite(found[0])
+    assume(known.any())
+    check("laws.choosing.resampled", float(np.abs(np.log10(found[0][known] / found[1][known])).max()))

@@ -1,0 +1,100 @@
+"""The next run: every candidate added, refitted and measured; Student's interval says what has to come out."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routelaws.conformance.bounds import check
+from routelaws.reference import laws as reference
+from routelaws.reference.laws.next_run import Asked
+
+SIZE, EXPERTS = (v.ravel() for v in np.meshgrid([3e7, 1e8, 4e8], [1.0, 4.0, 16.0, 64.0]))
+CANDIDATES = [(n, e) for n in (1e7, 1e8, 2e9) for e in (1.0, 8.0, 256.0)]
+
+
+def losses(seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 3e-3, SIZE.size)
+    return 10 ** (
+        1.1 - 0.08 * np.log10(SIZE) - 0.06 * np.log10(EXPERTS) + 0.004 * np.log10(SIZE) * np.log10(EXPERTS) + noise
+    )
+
+
+@pytest.mark.parametrize("name", ["separable", "bilinear"])
+@pytest.mark.parametrize(
+    "asked", [Asked("prediction", (2e9, 64.0)), Asked("b"), Asked("E_max"), Asked("N_cutoff")], ids=str
+)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_twins_agree(backend, name, asked, seed):
+    found = []
+    for laws in (backend.laws, reference):
+        law, wanted = laws.catalogue.LAWS[name], laws.next_run.Asked(*asked)
+        try:
+            found.append(laws.next_run.next_runs(law, [SIZE, EXPERTS], losses(seed), CANDIDATES[::4], wanted))
+        except ValueError as error:
+            assert f"{asked.name}: the law {name} has intervals of " in str(error)
+            found.append(None)
+    if None in found:
+        assert found == [None, None] and asked.name in ("E_max", "N_cutoff")
+        return
+    ours, theirs = ({run.at: run for run in runs} for runs in found)
+    assert ours.keys() == theirs.keys() == set(CANDIDATES[::4])
+    assert [run.width for run in found[0]] == sorted(run.width for run in found[0])
+    for at, run in ours.items():
+        assert math.isinf(run.width) == math.isinf(theirs[at].width)
+        if math.isfinite(run.width):
+            check("laws.next_run.width", abs(run.width / theirs[at].width - 1))
+
+
+@pytest.mark.slow
+def test_the_twins_agree_on_the_bounded_law(backend):
+    (ours,), (theirs,) = (
+        laws.next_run.next_runs(
+            laws.catalogue.LAWS["routed-bounded"], [SIZE, EXPERTS], losses(0), [(2e9, 256.0)],
+            laws.next_run.Asked("prediction", (2e9, 64.0)),
+        )
+        for laws in (backend.laws, reference)
+    )  # fmt: skip
+    check("laws.next_run.width", abs(ours.width / theirs.width - 1))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_width_is_that_of_student_with_the_row_added(backend, seed):
+    """The separable law is linear: width = 2 t(n + 1 - p) s' √(g (X'ᵀX')⁻¹ g), s'² = SSE/(n + 1 - p), SSE as it was."""
+    loss, at = losses(seed), (2e9, 64.0)
+    law = backend.laws.catalogue.LAWS["separable"]
+    found = backend.laws.next_run.next_runs(
+        law, [SIZE, EXPERTS], loss, CANDIDATES, backend.laws.next_run.Asked("prediction", at)
+    )
+    design, target = np.stack([np.log10(SIZE), np.log10(EXPERTS), np.ones(SIZE.size)], axis=1), np.log10(loss)
+    solution, squares, *_ = np.linalg.lstsq(design, target, rcond=None)
+    g = np.array([math.log10(at[0]), math.log10(at[1]), 1.0])
+    quantile = reference.student_quantile(0.95, SIZE.size + 1 - 3)
+    for run in found:
+        row = np.array([math.log10(run.at[0]), math.log10(run.at[1]), 1.0])
+        inverse = np.linalg.inv(design.T @ design + np.outer(row, row))
+        reach = quantile * math.sqrt(float(squares[0]) / (SIZE.size + 1 - 3) * float(g @ inverse @ g))
+        centre = float(g @ solution)
+        check("laws.next_run.width", abs(run.width / (10 ** (centre + reach) - 10 ** (centre - reach)) - 1))
+
+
+def test_far_runs_narrow_more_than_near_ones(backend):
+    law = backend.laws.catalogue.LAWS["separable"]
+    asked = backend.laws.next_run.Asked("prediction", (2e9, 64.0))
+    found = backend.laws.next_run.next_runs(law, [SIZE, EXPERTS], losses(0), CANDIDATES, asked)
+    assert found[0].at[0] == 2e9
+    near = next(run for run in found if run.at == (1e8, 8.0))
+    assert near is found[-1] or near.width > 1.2 * found[0].width
+
+
+@pytest.mark.twin
+def test_what_cannot_be_asked(backend):
+    law, Asked = backend.laws.catalogue.LAWS["separable"], backend.laws.next_run.Asked
+    for asked, said in (
+        (Asked("slope", (1e8,)), "the law separable has no slopes"),
+        (Asked("N_cutoff"), "N_cutoff: the law separable has intervals of a, b, d"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            backend.laws.next_run.next_runs(law, [SIZE, EXPERTS], losses(0), CANDIDATES[:1], asked)

@@ -1,0 +1,192 @@
+"""Which model to train: every option at its best size for a budget, and how often each option is the best of all.
+
+An option is all of a model but its size and its training tokens: a law, and what the law is told besides N and D, such
+as the number of experts. It costs
+
+    training     train(N) · D FLOPs
+    inference    serve(N) · D_inf FLOPs, over the life of the model
+    memory       bytes · (held(N) + T · cache(N)) for a key-value cache of T tokens
+
+The training tokens D are given, or they are all that the FLOPs pay for:
+
+    D = (FLOPs - serve(N) · D_inf) / train(N)
+
+1. `best_choice` goes over all sizes N that the budget allows and takes the one with the least loss: brute force.
+2. `resampled_losses` asks what the law would have said of each choice if other runs had been drawn: the law is fitted
+   again to every resample of the table.
+3. `win_shares` counts in how many resamples each choice has the least loss. Two choices with overlapping intervals can
+   still be told apart, since they miss together; the share says so, where a pair of intervals does not.
+
+Losses of different tables are not comparable, since tokenizer and corpus differ: compare choices of one table alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ._projection import check_range
+from .planning import Budget, check_budget
+
+SIZES_TRIED = 1001
+"""Sizes in one round of the search, in equal ratios; the next round looks between the neighbours of the best."""
+
+ROUNDS = 5
+"""Rounds of the search: after five, the neighbours of the best are apart by rounding."""
+
+
+class Option(NamedTuple):
+    """All of a model but its size and its tokens. Every function takes an array of sizes.
+
+    A size is N, or another number that N rises with, such as the width d.
+
+    Attributes:
+        loss: (N, D) -> L, nats per token
+        train: N -> FLOPs of training on one token
+        serve: N -> FLOPs of one token of inference
+        held: N -> numbers in memory, which is all parameters
+        cache: N -> numbers in the key-value cache for one token of it
+        least: smallest N that is looked at
+        most: largest N that is looked at
+        counted_by: what a size is, for messages: "N", or "width d"
+    """
+
+    loss: Callable
+    train: Callable
+    serve: Callable
+    held: Callable
+    cache: Callable
+    least: float
+    most: float
+    counted_by: str = "N"
+
+
+class Choice(NamedTuple):
+    """An option at its best size."""
+
+    size: float  # as `Option.counted_by` says
+    tokens: float  # D, of training
+    flops: float  # of training, and of inference where there are inference tokens
+    memory: float  # bytes
+    loss: float  # nats per token
+
+
+def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:
+    """Return the size, and the tokens that go with it, of the least loss.
+
+    Args:
+        option: costs that rise with N.
+        budget: what may be spent.
+        tokens: D, or a function of the size that gives it; None for all that the FLOPs pay for, 1 at least.
+
+    Raises:
+        ValueError: the budget or `tokens` is out of its range, or not even the smallest model fits.
+
+    Example:
+        L = 1/N + 1/D with 6 N D = 600: the best N and D are equal.
+
+        >>> def one(N):
+        ...     return 0 * N + 1.0
+        >>> by_size = Option(lambda N, D: 1 / N + 1 / D, lambda N: 6 * N, lambda N: 2 * N, lambda N: N, one, 1.0, 1e3)
+        >>> best = best_choice(by_size, Budget(600.0))
+        >>> round(best.size, 6), round(best.tokens, 6)
+        (10.0, 10.0)
+    """
+    check_budget(budget)
+    if tokens is not None and not callable(tokens):
+        check_range("tokens", tokens, least=1.0)
+    _check_smallest(option, budget, tokens)
+    low, high = option.least, option.most
+    for _ in range(ROUNDS):
+        sizes = np.geomspace(low, high, SIZES_TRIED)
+        data, flops, memory = costs(option, sizes, budget, tokens)
+        fits = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
+        losses = np.where(fits, option.loss(sizes, np.maximum(data, 1.0)), np.inf)
+        k = int(np.argmin(losses))
+        low, high = sizes[max(k - 1, 0)], sizes[min(k + 1, SIZES_TRIED - 1)]
+    return Choice(*(float(values[k]) for values in (sizes, data, flops, memory, losses)))
+
+
+def costs(
+    option: Option, sizes: np.ndarray, budget: Budget, tokens: float | Callable | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return D, the FLOPs and the bytes of models of each size, [n] each.
+
+    Args:
+        option, budget, tokens: as `best_choice`.
+        sizes: [n], N.
+    """
+    sizes = np.asarray(sizes, dtype=np.float64)
+    train, spent = option.train(sizes), option.serve(sizes) * budget.inference_tokens
+    if callable(tokens):
+        data = tokens(sizes)
+    else:
+        data = (budget.flops - spent) / train if tokens is None else np.full(sizes.shape, tokens)
+    memory = budget.bytes_per_number * (option.held(sizes) + budget.cached_tokens * option.cache(sizes))
+    return data, train * data + spent, memory
+
+
+def resampled_losses(
+    law, columns: Sequence[np.ndarray], loss: np.ndarray, weights: np.ndarray, points: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Return what a law, fitted to each resample of a table, says at some points.
+
+    Args:
+        law: a record of the catalogue, with `fit`, `predict` and `given`.
+        columns: [n] each, in the order of `law.columns`.
+        loss: [n], nats per token.
+        weights: [draws, n], whole numbers of at least 0: how often each resample has each row.
+        points: [m] each, in the order of `law.columns`.
+
+    Returns:
+        [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
+    """
+    found = np.full((len(weights), np.size(points[0])), np.nan)
+    given = law.given(*columns)
+    for i, counts in enumerate(np.asarray(weights, dtype=np.int64)):
+        try:
+            fit = law.fit(*(np.repeat(column, counts) for column in columns), np.repeat(loss, counts), **given)
+            found[i] = law.predict(fit, *points)
+        except ValueError:
+            continue
+    return found
+
+
+def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return in which share of the resamples each choice has the least loss, and how many resamples were counted.
+
+    Args:
+        losses: [draws, m], as `resampled_losses`; a draw with a loss that is not finite is not counted.
+
+    Returns:
+        [m] shares that sum to 1, or NaN where no draw counts; and the number of draws that count. Of equal losses the
+        choice with the lower index wins.
+
+    Example:
+        >>> shares, counted = win_shares(np.array([[2.0, 3.0], [2.5, 2.4], [np.nan, 2.0], [2.0, 2.0]]))
+        >>> shares.round(3).tolist(), counted
+        ([0.667, 0.333], 3)
+    """
+    losses = np.asarray(losses, dtype=np.float64)
+    wins, counted = np.zeros(losses.shape[1]), 0
+    for line in losses:
+        if np.all(np.isfinite(line)):
+            wins[int(np.argmin(line))] += 1
+            counted += 1
+    return (wins / counted if counted else np.full(wins.shape, np.nan)), counted
+
+
+def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:
+    """Raise ValueError unless the smallest model fits the budget; the message says which limit it breaks."""
+    data, flops, memory = (float(value[0]) for value in costs(option, np.array([option.least]), budget, tokens))
+    beside = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
+    smallest = f"even the smallest model, {option.counted_by} = {option.least:.3g}, takes"
+    if memory > budget.memory:
+        raise ValueError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
+    if tokens is not None and flops > budget.flops:
+        raise ValueError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{beside}; allowed: {budget.flops:.3g}")
+    if data < 1:
+        raise ValueError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{beside}")
+
+
+# What this file does not do: the options of a table or of a paper, and their words.

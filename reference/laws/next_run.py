@@ -1,0 +1,126 @@
+"""The next run: which run, added to a table, narrows the interval of one number most. Brute force.
+
+For every run that could be added:
+
+1. It is given the loss that the law predicts for it, the best guess that the table allows.
+2. The law is fitted again, to the table and that row.
+3. The interval of the number that is asked for is taken again.
+
+The run with the narrowest interval comes first. The row fits perfectly, so the scatter of the rows about the law is
+taken a little too small each time, by the same share for every candidate: compare candidates, and do not promise the
+width. What the runs cost is another question; a run that is nearly as good may cost a tenth.
+
+The best run is the best for a law that is right. Such runs lie at the edges of what can be trained, and show nothing of
+how the law bends between them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+ON_LOG_SCALE = ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")
+"""Numbers whose width is that of their log10: sizes and numbers of experts, which are known to a factor."""
+
+
+class Asked(NamedTuple):
+    """A number whose interval is to be narrow.
+
+    Attributes:
+        name: "prediction", "slope", or the name of a coefficient or derived number of `Law.intervals`
+        at: the columns of the law for a prediction; (N,) for a slope; () otherwise
+    """
+
+    name: str
+    at: tuple[float, ...] = ()
+
+
+class NextRun(NamedTuple):
+    """A run that could be added, and the interval with it."""
+
+    at: tuple[float, ...]  # the columns of the law
+    low: float
+    high: float
+    width: float  # high - low; of log10 for `ON_LOG_SCALE`; inf where an end is open
+
+
+def next_runs(
+    law,
+    columns: Sequence[np.ndarray],
+    loss: np.ndarray,
+    candidates: Sequence[Sequence[float]],
+    asked: Asked,
+    level: float = 0.95,
+) -> list[NextRun]:
+    """Return what each run would make of the interval, the narrowest first; of equal ones the earlier candidate.
+
+    Args:
+        law: a record of the catalogue.
+        columns: [n] each, in the order of `law.columns`.
+        loss: [n], nats per token.
+        candidates: runs that could be added, each a number for each column of the law.
+        asked: the number.
+        level: confidence level of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: the rows do not determine the law, it has no such number, or `level` is out of its range.
+
+    Example:
+        A line through sizes near 1e8 says most about 1e10 with a run far away from them.
+
+        >>> from .catalogue import LAWS
+        >>> size = np.array([1e8, 1.1e8, 1.2e8, 1.3e8])
+        >>> loss = np.array([3.02, 2.98, 2.97, 2.94])
+        >>> found = next_runs(LAWS["dense"], [size], loss, [(1.2e8,), (1e9,)], Asked("prediction", (1e10,)))
+        >>> [run.at for run in found]
+        [(1000000000.0,), (120000000.0,)]
+    """
+    columns, loss = [np.asarray(column, dtype=np.float64) for column in columns], np.asarray(loss, dtype=np.float64)
+    fit = law.fit(*columns, loss, **law.given(*columns))
+    found = []
+    for candidate in candidates:
+        point = [np.array([value], dtype=np.float64) for value in candidate]
+        more = [np.append(column, value) for column, value in zip(columns, point, strict=True)]
+        with_it = np.append(loss, law.predict(fit, *point))
+        refit = law.fit(*more, with_it, **law.given(*more))
+        found.append(NextRun(tuple(map(float, candidate)), *interval_of(law, refit, more, with_it, asked, level)))
+    return sorted(found, key=lambda run: run.width)
+
+
+def interval_of(
+    law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, asked: Asked, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Return both ends of the interval of a number, and its width as `NextRun` has it.
+
+    Args:
+        law, columns, loss, asked, level: as `next_runs`.
+        fit: of `law.fit(*columns, loss)`.
+
+    Raises:
+        ValueError: as `next_runs`.
+    """
+    if asked.name == "prediction":
+        low, high = law.predict_interval(fit, columns, loss, asked.at, level).law
+    elif asked.name == "slope":
+        if law.slopes is None:
+            raise ValueError(f"the law {law.name} has no slopes; needed: another number")
+        slopes = {item.at: (item.low, item.high) for item in law.slopes(fit, columns, loss, level)}
+        if asked.at[0] not in slopes:
+            sizes = ", ".join(f"{size:.6g}" for size in slopes)
+            raise ValueError(f"slope at {asked.at[0]:.6g}: the law {law.name} has slopes at the sizes {sizes}")
+        low, high = slopes[asked.at[0]]
+    else:
+        ranges = {item.name: item for item in law.intervals(fit, columns, loss, level) if item.at is None}
+        if asked.name not in ranges:
+            raise ValueError(f"{asked.name}: the law {law.name} has intervals of {', '.join(ranges)}")
+        low, high = ranges[asked.name].low, ranges[asked.name].high
+    return low, high, _width(asked.name, low, high)
+
+
+def _width(name: str, low: float, high: float) -> float:
+    if math.isnan(low) or math.isnan(high):
+        return math.inf
+    if name not in ON_LOG_SCALE:
+        return high - low
+    return math.log10(high / low) if low > 0 else math.inf
