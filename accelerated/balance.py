@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .errors import InputError
-from .notation import _at_least_float32, _masked_rows, _real_tokens, _total, log_sum_exp, softmax
+from .notation import _as_bool, _at_least_float32, _masked_rows, _real_tokens, _total, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
@@ -60,7 +60,7 @@ def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> j
     """Return the mean of [T, ...] over the real tokens, of the whole mapped axis if there is one."""
     if mask is None:
         return values.mean(axis=0) if axis_name is None else jax.lax.pmean(values.mean(axis=0), axis_name)
-    mask = jnp.asarray(mask, bool)
+    mask = _as_bool(mask)
     kept = jnp.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
     return _total(kept.sum(axis=0), axis_name) / _total(mask.sum(dtype=values.dtype), axis_name)
 
@@ -164,7 +164,7 @@ def auxiliary_loss(
             expert = expert[:, :1]
         num_tokens, k = expert.shape
         counts = expert_counts(expert, num_experts, mask=mask, axis_name=axis_name)
-        whole = _total(num_tokens if mask is None else jnp.asarray(mask, bool).sum(), axis_name)
+        whole = _total(num_tokens if mask is None else _as_bool(mask).sum(), axis_name)
         share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
     else:
         share = held.share

@@ -23,7 +23,7 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
-from .notation import canonical_zero, one_hot
+from .notation import _as_bool, canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -130,7 +130,7 @@ def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
         return None
     if mask.shape not in (shape, shape[:1]):
         raise InputError(f"mask has shape {mask.shape}; {list(shape[:1])} or {list(shape)} is needed")
-    return jnp.broadcast_to(jnp.asarray(mask, bool).reshape(len(mask), -1), shape)
+    return jnp.broadcast_to(_as_bool(mask).reshape(len(mask), -1), shape)
 
 
 def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.Array:

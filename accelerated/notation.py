@@ -95,11 +95,19 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
+def _as_bool(mask: jax.Array) -> jax.Array:
+    """Return a mask as bool. One of floats, which is added to logits, has 0 where this one has True; it is refused."""
+    mask = jnp.asarray(mask)
+    if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
+        raise InputError(f"mask is {mask.dtype}; bool is needed, True for a real token")
+    return mask.astype(bool)
+
+
 def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
     """Return the mask as [T] bool."""
     if jnp.shape(mask) != (num_tokens,):
         raise InputError(f"mask has shape {jnp.shape(mask)}; {(num_tokens,)} is needed")
-    return jnp.asarray(mask, bool)
+    return _as_bool(mask)
 
 
 def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:

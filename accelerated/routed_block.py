@@ -16,7 +16,7 @@ from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
 from .experts import _matrices, routed_ffn
-from .notation import ExpertChoice, Routing
+from .notation import ExpertChoice, Routing, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -174,7 +174,7 @@ def _groups(x, mask, config, training):
     else:
         group, undo = group_within_sequence, ungroup_within_sequence
         size = length if config.router == "expert_choice" else config.group_size
-    real = None if mask is None else group(jnp.asarray(mask, bool), size)
+    real = None if mask is None else group(_as_bool(mask), size)
     return group(x, size), real, lambda grouped: undo(grouped, length)
 
 

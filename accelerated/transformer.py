@@ -20,7 +20,7 @@ import numpy as np
 from .configuration import UNGATED, ModelConfig
 from .errors import InputError
 from .experts import expert_ffn
-from .notation import ExpertChoice, Routing, _at_least_float32, log_sum_exp, one_hot, softmax, top_k_indices
+from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, log_sum_exp, one_hot, softmax, top_k_indices
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
@@ -277,7 +277,7 @@ def attention(
     logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32)) / math.sqrt(query.shape[-1])
     seen = np.tril(np.ones((length, length), bool)) if causal else np.ones((length, length), bool)
     if mask is not None:
-        seen = seen & (jnp.asarray(mask, bool)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
+        seen = seen & (_as_bool(mask)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
     weights = softmax(jnp.where(seen, logits, -jnp.inf)).astype(x.dtype)
     mixed = jnp.einsum("bhij,bjhc->bihc", weights, value)
     return _flat_product(mixed.reshape(*x.shape[:2], -1), params["output"].reshape(-1, d_model))
@@ -549,7 +549,7 @@ def _task(tokens, config, hidden, mask):
     if (hidden is None) == (config.objective == "masked"):
         given = "missing" if hidden is None else "given"
         raise InputError(f"hidden is {given} and the objective is {config.objective}; it goes with the masked one")
-    counted = None if mask is None else jnp.asarray(mask, bool)
+    counted = None if mask is None else _as_bool(mask)
     if hidden is None:
         return tokens[:, :-1], tokens[:, 1:], counted
     hidden = jnp.asarray(hidden, bool)

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .accounting import ACTIVATIONS
-from .notation import check_finite
+from .notation import _as_bool, check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -144,7 +144,7 @@ def _asked(mask, shape):
     """Return [T, k] bool, who asks for a slot, from a mask [T], a mask [T, k] or None."""
     if mask is None:
         return np.ones(shape, dtype=bool)
-    mask = np.asarray(mask, dtype=bool)
+    mask = _as_bool(mask)
     if mask.shape not in (shape, shape[:1]) or not mask.any():
         raise ValueError(
             f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "

@@ -80,13 +80,25 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
     return routing._replace(expert=expert, gate=gate, plan=plan)
 
 
+def _as_bool(mask: np.ndarray) -> np.ndarray:
+    """Return a mask as bool.
+
+    Raises:
+        ValueError: it holds floats, as a mask that is added to logits does: there 0 stands for a real token.
+    """
+    mask = np.asarray(mask)
+    if mask.dtype.kind not in "bui":
+        raise ValueError(f"mask is {mask.dtype}; bool is needed, True for a real token")
+    return mask.astype(bool)
+
+
 def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     """Return the mask as [T] bool.
 
     Raises:
-        ValueError: another shape, or no real token.
+        ValueError: another shape, a mask of floats, or no real token.
     """
-    mask = np.asarray(mask, dtype=bool)
+    mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
         raise ValueError(f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one")
     return mask

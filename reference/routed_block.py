@@ -29,7 +29,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .experts import expert_capacity, routed_ffn
-from .notation import ExpertChoice, Routing
+from .notation import ExpertChoice, Routing, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -134,7 +134,7 @@ def _mixture_block(params, x, config, training, mask):
 
 def _groups(x, mask, config, training):
     """Return the groups [n, T, d], which of their tokens are real [n, T], and the function that undoes the grouping."""
-    real = np.ones(x.shape[:2], bool) if mask is None else np.asarray(mask, bool)
+    real = np.ones(x.shape[:2], bool) if mask is None else _as_bool(mask)
     length = x.shape[1]
     if config.groups_by_position(training):
         group, undo, size = group_by_position, ungroup_by_position, config.group_size

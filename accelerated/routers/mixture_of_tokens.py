@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ..errors import InputError
 from ..experts import _activated, _matrices
-from ..notation import _at_least_float32, _check_group, top_k_indices
+from ..notation import _as_bool, _at_least_float32, _check_group, top_k_indices
 
 EMITS = ("mixing", "experts")
 """Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
@@ -61,7 +61,7 @@ def mixing_weights(
     _check_group("logits", logits)
     _check_temperature(temperature)
     logits = _at_least_float32(logits)
-    real = jnp.ones((len(logits), 1), bool) if mask is None else jnp.asarray(mask, bool)[:, None]
+    real = jnp.ones((len(logits), 1), bool) if mask is None else _as_bool(mask)[:, None]
     if one_hot:
         weights = _largest(jnp.where(real, logits, -jnp.inf))
     else:
@@ -104,7 +104,7 @@ def emit_weights(
     _check_group("logits", logits)
     _check_temperature(temperature)
     logits = _at_least_float32(logits)
-    real = jnp.ones((len(logits), 1), bool) if mask is None else jnp.asarray(mask, bool)[:, None]
+    real = jnp.ones((len(logits), 1), bool) if mask is None else _as_bool(mask)[:, None]
     divided = _divided(logits.T, temperature, real.T).T  # but for a constant in each row
     return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
 
@@ -171,7 +171,7 @@ def mixture_of_tokens(
     group without a real token gets 0.
     """
     if mask is not None:
-        x = jnp.where(jnp.asarray(mask, bool)[:, None], x, 0)  # 0 times what stands in the padding need not be 0
+        x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times what stands in the padding need not be 0
     wide = jnp.promote_types(x.dtype, jnp.float32)
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH

@@ -3,6 +3,9 @@
 A batch [b, S, E] in the place of a group [T, E] broadcasts, and would give experts that mean nothing.
 """
 
+import inspect
+import operator
+
 import numpy as np
 import pytest
 
@@ -49,6 +52,30 @@ def test_a_batch_is_no_group(backend, name):
         call = getattr(getattr(library.routers, file), function)
         with pytest.raises(ValueError, match=r"has shape \(2, 3, 4\); \[T, E\] is needed, one group of tokens"):
             call(BATCH, *GROUPS[name])
+
+
+MASKED = [
+    name for name in GROUPS if "mask" in inspect.signature(operator.attrgetter(name)(reference.routers)).parameters
+]
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_of_floats_is_refused(backend, name):
+    """A mask that is added to logits is 0 for a real token, where ours is True: it would be taken the other way."""
+    added = np.where(np.arange(6) < 4, 0.0, -1e9).astype(np.float32)
+    for library in (backend, reference):
+        with pytest.raises(ValueError, match="mask is float32; bool is needed, True for a real token"):
+            operator.attrgetter(name)(library.routers)(GROUP, *GROUPS[name], mask=added)
+
+
+@pytest.mark.twin
+def test_a_layer_and_a_load_refuse_a_mask_of_floats(backend):
+    for library in (backend, reference):
+        for call in (library.experts.routed_ffn, library.balance.expert_counts):
+            given = (PARAMS, X, EXPERT, GATE) if call.__name__ == "routed_ffn" else (EXPERT, 4)
+            with pytest.raises(ValueError, match="mask is float32; bool is needed"):
+                call(*given, mask=np.ones(6, np.float32))
 
 
 @pytest.mark.twin

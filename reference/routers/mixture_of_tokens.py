@@ -50,7 +50,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..experts import _matrices, expert_ffn
-from ..notation import _check_group, _real_tokens, check_finite, softmax, top_k_indices
+from ..notation import _as_bool, _check_group, _real_tokens, check_finite, softmax, top_k_indices
 
 EMITS = ("mixing", "experts")
 """Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
@@ -145,7 +145,7 @@ def emit_weights(
     mixing = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
     if emit == "mixing" or one_hot:
         return mixing
-    real = np.ones(len(logits), bool) if mask is None else np.asarray(mask, bool)
+    real = np.ones(len(logits), bool) if mask is None else _as_bool(mask)
     weights = np.zeros(mixing.shape)
     weights[real] = softmax(np.asarray(logits)[real] / float(temperature))
     return weights
