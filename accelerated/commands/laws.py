@@ -22,7 +22,7 @@ def law_of(text: str) -> Law:
     if path:
         _run(Path(path).resolve())
     if name not in LAWS:
-        where = f" after {path} was run" if path else ""
+        where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
         raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
     return LAWS[name]
 

@@ -47,6 +47,8 @@ _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 _RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
 _LARGEST_ID = 2.0**53
+FAR_OFF = 0.1
+"""By which share a given N may differ from that of the model's shape before a remark is made: norms, biases, counts."""
 
 
 class Converted(NamedTuple):
@@ -353,6 +355,7 @@ class _Table:
         self.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
         names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_RECIPE[2:])
         numbers = {name: [None if math.isnan(x) else x for x in self.number(name).tolist()] for name in names}
+        self._check_size(numbers)
         for name in _COUNTED:
             values, blank = {}, self.blank(name)
             for i in blank:
@@ -367,6 +370,25 @@ class _Table:
             if len(values) < len(blank) and not told:
                 missing = _in_rows(len(blank) - len(values), self.rows)
                 self.remarks.append(f"{name}: blank, since not all that it is counted from is known{missing}")
+
+    def _check_size(self, numbers: dict[str, list]) -> None:
+        """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""
+        given, far = self.number("dense_parameter_count"), []
+        for i in np.flatnonzero(np.isfinite(given)):
+            known = {name: values[i] for name, values in numbers.items()}
+            try:
+                counted = _count("dense_parameter_count", self.cells["router_type"][i], known)
+            except InputError:  # a shape of somebody else's model, which we do not count
+                continue
+            if counted is not None and abs(given[i] / counted - 1) > FAR_OFF:
+                far.append((i, counted, known["vocab_size"]))
+        if far:
+            i, counted, vocabulary = far[0]
+            embedding = f"; vocab_size times d_model is {vocabulary * numbers['d_model'][i]:,.0f}" if vocabulary else ""
+            self.remarks.append(
+                f"dense_parameter_count: in {len(far)} of {self.rows} rows far from what the model's shape gives "
+                f"(row {i + 1}: {given[i]:,.0f}, by shape {counted:,.0f}{embedding}); does it count the embedding?"
+            )
 
 
 def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:

@@ -149,7 +149,10 @@ def select_rows(
     if loss_column not in frame:
         present = ", ".join(name for name in frame.columns if name.startswith("loss_"))
         raise InputError(f"loss column {loss_column} is not in the table; there: {present}")
-    last = _last(frame, _chosen(frame, rows))
+    chosen = _chosen(frame, rows)
+    if not chosen.any() and len(frame):
+        raise InputError(f"rows {rows!r}: no row of the table is so; {len(frame)} rows are there")
+    last = _last(frame, chosen)
     reasons = _reasons(last, rows, loss_column, axes)
     routers = [DENSE] if axes == "dense" else sorted(set(last["router_type"]) - {DENSE})
     if axes == "dense" and not (last["router_type"] == DENSE).any():

@@ -353,3 +353,15 @@ def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["fits"][0]["rows"] == 12
     with pytest.raises(InputError, match="--keep corpus: .*runs.csv has no such column; there: run, iteration"):
         convert_runs(save(rows), tmp_path / "other.csv", MAP, keep=("corpus",))
+
+
+def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
+    shape = {"d_model": 128, "num_blocks": 4, "num_heads": 4, "vocab_size": 32_000, "router_type": "Hash"}
+    rows = [row | shape | {"N": 786_432 + 32_000 * 128} for row in make_runs()[:4]]
+    remarks = convert_runs(save(rows), tmp_path / "own.csv", columns=MAP).remarks
+    (said,) = [remark for remark in remarks if "embedding" in remark]
+    assert "in 4 of 4 rows" in said and "4,882,432" in said and "vocab_size times d_model is 4,096,000" in said
+    counted = count(128, 4, 4, 32).dense_parameters
+    rows = [row | {"N": counted} for row in rows]
+    remarks = convert_runs(save(rows, "right.csv"), tmp_path / "right_own.csv", columns=MAP).remarks
+    assert not any("embedding" in remark for remark in remarks)

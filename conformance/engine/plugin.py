@@ -273,6 +273,8 @@ def pytest_runtest_makereport(item, call):
     """Write down which function a failed test blames."""
     result = yield
     suite, backend = item.config.stash[SUITE], _backend_of(item)
+    if backend is not None and result.passed and call.when == "call" and "test_dialects" not in item.nodeid:
+        suite.ledger.ended()  # a test of dialects compares with what others do, not with the reference
     if backend is None or not result.failed:
         return result
     if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:

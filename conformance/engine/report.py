@@ -1,8 +1,8 @@
 """What a run says about each function: a ledger that is kept while it runs, a table, JSON and one page of HTML.
 
 Verdicts: right (asked, and nothing failed), wrong, raises, hangs, mutates, not deterministic, dialect (it differs, as a
-known library does), missing, not asked (it is there, and no test of this run called it), expected (it fails as was said
-beforehand), unexpectedly right (it does not).
+known library does), missing, not asked (it is there, and no test of this run called it and came to its end), expected
+(it fails as was said beforehand), unexpectedly right (it does not).
 
 Which function a failed test blames: the one that broke a rule of the guard or raised; else the one whose name comes
 first in the message; else the one called last. A share of a bound is that of the function called last.
@@ -80,6 +80,7 @@ class Ledger:
         self.bounds: dict[tuple[str, str], tuple[int, float]] = {}  # checks and worst share, by backend and bound
         self.keeps, self.broken = False, {}
         self.not_offered: dict[tuple[str, str, str], int] = {}
+        self.compared: dict[tuple[str, str], int] = {}  # tests that came to their end, by backend and function
         self.begin()
 
     def begin(self, plain: str = "") -> None:
@@ -119,6 +120,11 @@ class Ledger:
         self.examples[backend, function] -= 1
         self.not_offered[backend, function, reason] = self.not_offered.get((backend, function, reason), 0) + 1
 
+    def ended(self) -> None:
+        """A test has passed: what it called was compared to the end."""
+        for key in set(self.recent):
+            self.compared[key] = self.compared.get(key, 0) + 1
+
     def share(self, name: str, share: float) -> None:
         """Listen to `bounds.check`."""
         backend = self.recent[-1][0] if self.recent else self.plain
@@ -156,6 +162,7 @@ class Ledger:
             "examples": [[*key, value] for key, value in self.examples.items()],
             "shares": [[*key, value] for key, value in self.shares.items()],
             "not_offered": [[*key, value] for key, value in self.not_offered.items()],
+            "compared": [[*key, value] for key, value in self.compared.items()],
             "bounds": [[*key, *value] for key, value in self.bounds.items()],
             "troubles": [list(trouble) for trouble in self.troubles],
         }
@@ -168,6 +175,8 @@ class Ledger:
             self.shares[backend, function] = max(self.shares.get((backend, function), 0.0), share)
         for *key, count in lists["not_offered"]:
             self.not_offered[tuple(key)] = self.not_offered.get(tuple(key), 0) + count
+        for *key, count in lists["compared"]:
+            self.compared[tuple(key)] = self.compared.get(tuple(key), 0) + count
         for backend, name, more, share in lists["bounds"]:
             checks, worst = self.bounds.get((backend, name), (0, 0.0))
             self.bounds[backend, name] = checks + more, max(worst, share)
@@ -287,7 +296,7 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {_share(row.share):>11}  {row.verdict}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [f"    {row.detail[:CUT]}", f"    {tests}" if row.test else ""]
+                lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
             lines += [f"    besides {other[:CUT]}" for other in row.besides[:3]]
             lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
@@ -358,7 +367,13 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     examples = ledger.examples.get((backend.name, path), 0)
     share = ledger.shares.get((backend.name, path))
     there = path in backend.functions
+    left_out = _left_out(ledger, backend.name, path)
     verdict, detail, test, file, besides = "right" if examples else "not asked", "", "", "", ()
+    if examples and left_out and (backend.name, path) not in ledger.compared:
+        verdict, detail = (
+            "not asked",
+            f"{examples} calls were answered, but each of their tests had to leave others out",
+        )
     if not there:
         verdict = "missing"
         if path in backend.require:
@@ -377,7 +392,6 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
             verdict, detail = "expected", f"{expected[path]} ({first.kind}: {first.detail})"
     elif path in expected and examples:
         verdict, detail = "unexpectedly right", f"was expected to fail ({expected[path]}), and nothing failed"
-    left_out = _left_out(ledger, backend.name, path)
     defaults = backend.other_defaults(path) if there else ""
     return Row(path, verdict, examples, share, len(troubles), detail, test, left_out, besides, file, defaults)
 

@@ -199,7 +199,7 @@ class TestLoading:
     def test_a_name_that_is_none(self):
         with pytest.raises(backends.BackendError, match="softmix is not the name"):
             backends.full_names(["softmix"])
-        with pytest.raises(backends.BackendError, match="it can be laws.dense.predict_loss, laws"):
+        with pytest.raises(backends.BackendError, match="it can be .*laws.dense.predict_loss, laws"):
             backends.full_names(["predict_loss"])
         assert backends.full_names(["top_k_router"]) == ("routers.top_k.top_k_router",)
 
@@ -397,6 +397,20 @@ def test_the_collector_is_as_it_was_after_a_run(tmp_path):
     mine = SimpleNamespace(softmax=lambda z: seen.append(gc.get_threshold()) or notation.softmax(z))
     assert runner.check_backend(mine, only=["softmax"]).exit_code == 0
     assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
+
+
+def test_what_no_test_compared_to_its_end_is_not_called_right():
+    """A function that declines some of each test's calls answers others, but nothing that it gives is compared."""
+
+    def top_k_indices(scores, k):
+        if k != 2:
+            raise NotImplementedError("k other than 2")
+        return np.zeros((len(scores), 2), int)  # wrong everywhere
+
+    found = runner.check_backend(SimpleNamespace(top_k_indices=top_k_indices), only=["top_k_indices"])["top_k_indices"]
+    assert found.verdict != "right" and "k other than 2" in found.left_out
+    honest = SimpleNamespace(top_k_indices=lambda scores, k: notation.top_k_indices(scores, k))
+    assert runner.check_backend(honest, only=["top_k_indices"])["top_k_indices"].verdict == "right"
 
 
 def test_every_run_draws_as_many_examples_as_its_profile_says():
