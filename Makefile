@@ -10,7 +10,8 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
   conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py \
-  conformance/suite/test_laws_held_out.py accelerated/tests/test_sweep.py
+  conformance/suite/test_laws_held_out.py conformance/suite/test_laws_resampling.py \
+  conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py accelerated/tests/test_sweep.py
 
 .PHONY: help demo test test-values test-all tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:

@@ -55,6 +55,7 @@ def environment() -> jinja2.Environment:
         "loss": words.loss_name,
         "num": words.figure,
         "one_line": lambda text: " ".join(text.split()),
+        "percent": words.percent,
         "plural": words.plural,
         "points": points,
         "quoted": shlex.quote,

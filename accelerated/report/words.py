@@ -142,6 +142,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def percent(value: float, form: str = "g") -> str:
+    """Return 0.95 as 95 %."""
+    return f"{figure(100 * value, form)} %"
+
+
 def share(value: float) -> str:
     """Return 0.25 as 1/4 where it is one over a whole number."""
     over = round(1 / value)

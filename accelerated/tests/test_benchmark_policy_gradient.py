@@ -36,6 +36,7 @@ def check_unbiased(layout, credits):
             assert result.bias > BOUNDS["reinforce.credit"].limit, f"{what}: bias {result.bias}"
 
 
+@pytest.mark.slow
 def test_with_attention_only_reward_to_go_is_unbiased():
     check_unbiased("ra", ["reward-to-go"])
 
@@ -67,6 +68,7 @@ def test_the_draws_are_all_there_are(k, nucleus, num_draws):
     check("reinforce.policy", abs(probability.sum() - 1), 27 * 2.0**-24, message="sum of the probabilities")
 
 
+@pytest.mark.slow
 def test_the_command(capsys):
     policy_gradient.main(["--layouts", "r", "--steps", "0", "2", "--seeds", "1", "--tokens", "2", "--experts", "2"])
     first, second = capsys.readouterr().out.split("\n\n")

@@ -32,6 +32,7 @@ def made_table(noise: float = 0.0) -> Accuracies:
 RATES = {"power": 0.25, "flat": 0.25}
 
 
+@pytest.mark.slow
 def test_each_law_wins_where_it_is_true():
     """The task of a direct law is predicted by it exactly, that of a logistic by two stages."""
     study = compare_laws(made_table(), 3e19, RATES)

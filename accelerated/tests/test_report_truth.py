@@ -5,6 +5,7 @@ drawn and written is computed here from the law's formula in plain Python.
 """
 
 import math
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -78,7 +79,7 @@ def sweep():
     runs = [made_run(i, *fields) for i, fields in enumerate(runs)]
     frame = pandas.DataFrame([run.row for run in runs])
     selections = [RouterRows(router, frame[frame["router_type"].isin([router, "Dense"])], []) for router in LAWS]
-    return Sweep(None, "made up", [run.config for run in runs], runs, selections, [], frame)
+    return Sweep(Path("nowhere"), "made up", [run.config for run in runs], runs, selections, [], frame)
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,7 @@ def test_the_largest_number_below_1_draws_the_last_row(backend):
             assert found[0, -1] == rows == found.sum()
 
 
+@pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
 def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
@@ -111,6 +112,7 @@ def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
         agree(one, other, spread_of(other))
 
 
+@pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
 def test_jackknife_agrees_with_the_reference(backend, runs, level):

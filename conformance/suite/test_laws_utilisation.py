@@ -135,6 +135,7 @@ def test_no_point_of_the_domain_is_better(backend, table, seed):
     check("laws.utilisation.objective", max(found.objective / least - 1, 0.0), message=str(found.coefficients))
 
 
+@pytest.mark.slow
 @given(law=laws())
 def test_exact_tables_give_their_law_back(backend, law):
     F, B = (v.ravel() for v in np.meshgrid(FLOPS, USES))
