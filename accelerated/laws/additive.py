@@ -1,4 +1,8 @@
-"""See `routelaws.reference.laws.additive`.
+"""Laws that add terms: a floor that no model gets below, and powers of what a run is made of.
+
+Step by step, with sources and examples: `routelaws.reference.laws.additive`.
+
+    L = Σₜ termₜ,     ln termₜ = ln multiplierₜ - Σ exponent · ln column
 
 What differs here: all starts of a fit, and both ends of all intervals, are found at once by a compiled JAX program in
 float64 (`_descent.py`). The first fit of a law compiles it, which takes some seconds.
@@ -15,7 +19,15 @@ from ._columns import check_range
 
 
 class AdditiveLaw(NamedTuple):
-    """See reference."""
+    """One law of the form above.
+
+    Attributes:
+        name: of the law, for messages
+        coefficients: the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
+        columns: what `fit_additive` and `predict_additive` take, in this order; each above 0
+        terms: (multiplier, {exponent: column}); of a floor {}
+        guesses: exponents to begin from
+    """
 
     name: str
     coefficients: type
@@ -25,7 +37,19 @@ class AdditiveLaw(NamedTuple):
 
 
 class AdditiveFit(NamedTuple):
-    """See reference."""
+    """The best fit of a law to a table by the sum of Huber terms.
+
+    Attributes:
+        coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
+        objective: the least sum
+        rmsle: root mean squared difference of log10 losses, whatever was minimised
+        status: "interior"; which coefficients have left the law; or that the search did not end
+        covariance: [p, p], order of the coefficients; see `_descent.covariance`
+        rows: rows used, all that were given
+        criterion: what was minimised, in words
+        starts: how many starts there were
+        reached: how many of them ended within a millionth of the least sum
+    """
 
     coefficients: tuple
     objective: float
@@ -39,7 +63,13 @@ class AdditiveFit(NamedTuple):
 
 
 class Published(NamedTuple):
-    """See reference."""
+    """Coefficients that somebody printed.
+
+    Attributes:
+        coefficients: a law's own NamedTuple
+        source: where they are printed
+        attested: how well: what was seen of the source
+    """
 
     coefficients: tuple
     source: str
@@ -47,7 +77,15 @@ class Published(NamedTuple):
 
 
 class AdditiveInterval(NamedTuple):
-    """See reference."""
+    """A value of the best fit, and the values that the data do not reject.
+
+    Attributes:
+        name: a coefficient, or "prediction"
+        value: of the best fit
+        low: 0 (a multiplier) or -inf (an exponent) where the data give no lower end
+        high: inf where they give no upper end
+        level: confidence level
+    """
 
     name: str
     value: float
@@ -57,7 +95,21 @@ class AdditiveInterval(NamedTuple):
 
 
 def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -> np.ndarray:
-    """See reference. The powers are taken by logarithms."""
+    """Return the loss L of a law, term by term.
+
+    Args:
+        law: the law.
+        coefficients: of that law; a multiplier may be 0, and its exponents are then not looked at.
+        columns: in the order of `law.columns`, each above 0, broadcast against each other.
+
+    Returns:
+        L, in the unit of the multipliers, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+
+    Differs from the reference: the powers are taken by logarithms.
+    """
     logs = {
         name: np.log(check_range(name, values, above=0.0)) for name, values in zip(law.columns, columns, strict=True)
     }
@@ -78,7 +130,27 @@ def fit_additive(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """See reference."""
+    """Fit a law to a table.
+
+    Args:
+        law: the law.
+        columns: [n] each, in the order of `law.columns`, above 0.
+        loss: [n], L, above 0.
+        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
+            objective is then half the sum of squares.
+        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for the starts of step 5.
+
+    Returns:
+        The fit; status "interior" if the search has ended and every coefficient is determined by some row.
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or not above 0, there are not more rows than coefficients,
+            a column has fewer than 3 different values (a power and a floor cannot be told apart by two), columns rise
+            in step (their powers cannot be told apart), or `huber` is not a finite number above 0.
+
+    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
+    seconds to compile.
+    """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
 
@@ -91,7 +163,23 @@ def additive_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """See reference."""
+    """Return the profile interval of each coefficient, or of the prediction at each of some points.
+
+    Args:
+        law, columns, loss, huber: as `fit_additive`.
+        level: confidence level, between 0 and 1.
+        at: None for the coefficients; or the columns [m] of points, for the loss of the law there.
+
+    Returns:
+        One interval for each coefficient, in their order, or for each point. Student's quantile has n - p degrees of
+        freedom.
+
+    Raises:
+        ValueError: as `fit_additive`, or `level` is out of its range.
+
+    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
+    seconds to compile the first time.
+    """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)
     return [AdditiveInterval(*each) for each in _smooth.intervals(_form(law), columns, loss, huber, level, points)]

@@ -1,4 +1,8 @@
-"""See `routelaws.reference.laws.broken`.
+"""A broken power law of accuracy: a curve that may rise in another way after a break.
+
+Step by step, with sources and examples: `routelaws.reference.laws.broken`.
+
+    Q = a + b C^(-c0) (1 + (C/d1)^(1/f1))^(-c1 f1),   Q the accuracy, C in FLOPs
 
 What differs here: all starts run in one compiled loop (`_levenberg.py`), with derivatives from JAX.
 """
@@ -22,7 +26,16 @@ _FIRST = ((-0.2, 0.1, 0.6), (0.1, 0.5, 0.9), (0.3, 1.5), (-0.3, 0.5, 2.0))
 
 
 class BrokenCoefficients(NamedTuple):
-    """See reference."""
+    """The six coefficients.
+
+    Attributes:
+        a: accuracy that the power law is added to
+        b: factor of the power law
+        c0: power of C before the break
+        d1: FLOPs
+        f1: above 0
+        c1: what the break adds to the power of C
+    """
 
     a: float
     b: float
@@ -33,7 +46,15 @@ class BrokenCoefficients(NamedTuple):
 
 
 class BrokenFit(NamedTuple):
-    """See reference."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law
+        objective: what the criterion says
+        rmse: root mean squared difference of accuracies
+        rows: used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: BrokenCoefficients
     objective: float
@@ -43,7 +64,15 @@ class BrokenFit(NamedTuple):
 
 
 def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return Q, as it is: nothing holds it between 0 and 1.
+
+    Args:
+        flops: C, above 0, any shape.
+        coefficients: the law; d1 and f1 above 0.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
     a, b, c0, d1, f1, c1 = coefficients
     log_flops = np.log(check_range("flops", flops, above=0.0))
     log_break = math.log(check_range("d1", d1, above=0.0))
@@ -53,7 +82,18 @@ def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.nd
 
 
 def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> BrokenFit:
-    """See reference."""
+    """Fit the law to accuracies.
+
+    Args:
+        flops: [n], C, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        huber: delta of Huber's terms, the paper's by default; None for least squares.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.
+
+    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    """
     delta = check_huber(huber)
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     accuracy = np.atleast_1d(check_accuracy(accuracy))

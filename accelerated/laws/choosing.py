@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.choosing`.
+"""Which model to train: every option at its best size for a budget, and how often each option is the best of all.
+
+Step by step, with sources and examples: `routelaws.reference.laws.choosing`.
 
 What differs here: the largest size that the budget allows is found first, and then the best one below it, a few sizes
 at a time; all resamples of the bounded law are fitted in one compiled call.
@@ -15,8 +17,16 @@ from .fitting import fit_routed, fit_weighted, predict_curves
 from .planning import Budget, check_budget
 
 SIZES_TRIED = 1001
+"""Sizes in one round of the search, in equal ratios; the next round looks between the neighbours of the best.
+
+Differs from the reference: not used; the fast search tries 65 sizes at a time.
+"""
 
 ROUNDS = 5
+"""Rounds of the search: after five, the neighbours of the best are apart by rounding.
+
+Differs from the reference: not used; the fast search has 8 rounds.
+"""
 
 _SCANNED = 65
 """Sizes that are tried at once; the next time, as many between the neighbours of the best."""
@@ -26,7 +36,20 @@ _NARROWED = 8
 
 
 class Option(NamedTuple):
-    """See reference."""
+    """All of a model but its size and its tokens. Every function takes an array of sizes.
+
+    A size is N, or another number that N rises with, such as the width d.
+
+    Attributes:
+        loss: (N, D) -> L, nats per token
+        train: N -> FLOPs of training on one token
+        serve: N -> FLOPs of one token of inference
+        held: N -> numbers in memory, which is all parameters
+        cache: N -> numbers in the key-value cache for one token of it
+        least: smallest N that is looked at
+        most: largest N that is looked at
+        counted_by: what a size is, for messages: "N", or "width d"
+    """
 
     loss: Callable
     train: Callable
@@ -39,7 +62,15 @@ class Option(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """See reference."""
+    """An option at its best size.
+
+    Attributes:
+        size: as `Option.counted_by` says
+        tokens: D, of training
+        flops: of training, and of inference where there are inference tokens
+        memory: bytes
+        loss: nats per token
+    """
 
     size: float
     tokens: float
@@ -49,7 +80,19 @@ class Choice(NamedTuple):
 
 
 def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:
-    """See reference."""
+    """Return the size, and the tokens that go with it, of the least loss.
+
+    Args:
+        option: costs that rise with N.
+        budget: what may be spent.
+        tokens: D, or a function of the size that gives it; None for all that the FLOPs pay for, 1 at least.
+
+    Raises:
+        ValueError: the budget or `tokens` is out of its range, or not even the smallest model fits.
+
+    Differs from the reference: the largest size that fits is found first, and then the best one below it, 65 sizes at a
+    time.
+    """
     check_budget(budget)
     if tokens is not None and not callable(tokens):
         check_range("tokens", tokens, least=1.0)
@@ -68,7 +111,12 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
 def costs(
     option: Option, sizes: np.ndarray, budget: Budget, tokens: float | Callable | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """See reference."""
+    """Return D, the FLOPs and the bytes of models of each size, [n] each.
+
+    Args:
+        option, budget, tokens: as `best_choice`.
+        sizes: [n], N.
+    """
     sizes = np.asarray(sizes, dtype=np.float64)
     train, spent = option.train(sizes), option.serve(sizes) * budget.inference_tokens
     if callable(tokens):
@@ -82,7 +130,20 @@ def costs(
 def resampled_losses(
     law, columns: Sequence[np.ndarray], loss: np.ndarray, weights: np.ndarray, points: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """See reference."""
+    """Return what a law, fitted to each resample of a table, says at some points.
+
+    Args:
+        law: a record of the catalogue, with `fit`, `predict` and `given`.
+        columns: [n] each, in the order of `law.columns`.
+        loss: [n], nats per token.
+        weights: [draws, n], whole numbers of at least 0: how often each resample has each row.
+        points: [m] each, in the order of `law.columns`.
+
+    Returns:
+        [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
+
+    Differs from the reference: all resamples of the bounded law are fitted in one compiled call.
+    """
     if law.fit is fit_routed:
         return predict_curves(fit_weighted(*columns, loss, weights, careful=True), *points)
     found = np.full((len(weights), np.size(points[0])), np.nan)
@@ -97,7 +158,15 @@ def resampled_losses(
 
 
 def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
-    """See reference."""
+    """Return in which share of the resamples each choice has the least loss, and how many resamples were counted.
+
+    Args:
+        losses: [draws, m], as `resampled_losses`; a draw with a loss that is not finite is not counted.
+
+    Returns:
+        [m] shares that sum to 1, or NaN where no draw counts; and the number of draws that count. Of equal losses the
+        choice with the lower index wins.
+    """
     losses = np.asarray(losses, dtype=np.float64)
     known = losses[np.all(np.isfinite(losses), axis=1)]
     if not len(known):

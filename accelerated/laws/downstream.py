@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.downstream`.
+"""Laws of downstream accuracy: how the share of right answers rises with compute.
+
+Step by step, with sources and examples: `routelaws.reference.laws.downstream`.
 
 What differs here: the lines by a QR step with columns of length 1, and intervals by the same factor.
 """
@@ -19,14 +21,26 @@ HUBER = "sum of Huber terms of ln(-ln Q'), delta"
 
 
 class DirectCoefficients(NamedTuple):
-    """See reference."""
+    """-ln Q' = A / C^α.
+
+    Attributes:
+        A: -ln Q' at C = 1
+        alpha: power of C, above 0 where accuracy rises
+    """
 
     A: float
     alpha: float
 
 
 class RatioCoefficients(NamedTuple):
-    """See reference."""
+    """-ln Q' = A / N^α + B / D^β.
+
+    Attributes:
+        A: the first term at N = 1
+        alpha: power of N
+        B: the second term at D = 1
+        beta: power of D
+    """
 
     A: float
     alpha: float
@@ -35,7 +49,13 @@ class RatioCoefficients(NamedTuple):
 
 
 class CeilingCoefficients(NamedTuple):
-    """See reference."""
+    """-ln Q' = A / C^α + E.
+
+    Attributes:
+        A: the first term at C = 1
+        alpha: power of C
+        E: -ln Q' with endless compute; 0 where no ceiling is seen
+    """
 
     A: float
     alpha: float
@@ -43,7 +63,14 @@ class CeilingCoefficients(NamedTuple):
 
 
 class RepeatedCoefficients(NamedTuple):
-    """See reference."""
+    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 where accuracy rises.
+
+    Attributes:
+        c: ln(-ln Q) at C = 1 and k = 1
+        alpha: factor of ln C
+        beta: factor of ln k
+        delta: factor of ln C ln k
+    """
 
     c: float
     alpha: float
@@ -56,7 +83,20 @@ _COLUMNS = {DirectCoefficients: 1, RatioCoefficients: 2, CeilingCoefficients: 1,
 
 
 class AccuracyFit(NamedTuple):
-    """See reference."""
+    """The best fit of one of the laws to a table.
+
+    Attributes:
+        coefficients: the law, in the record of its own
+        objective: what the criterion says
+        rmsle: root mean squared difference of log10(-ln Q')
+        rmse: root mean squared difference of the accuracies
+        status: "interior", "accuracy does not rise", "no ceiling is seen" or "one term vanishes"
+        covariance: of the coefficients, with ln A, ln B and ln E in place of A, B and E; NaN where not known
+        rows: that counted
+        used: [n] bool, which these were
+        criterion: what was minimised, in words
+        guess_rate: Q_rand of the fit
+    """
 
     coefficients: Coefficients
     objective: float
@@ -71,12 +111,22 @@ class AccuracyFit(NamedTuple):
 
 
 def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
-    """See reference."""
+    """Return Q' = (Q - Q_rand)/(1 - Q_rand), below 0 for accuracies below the guess rate.
+
+    Raises:
+        ValueError: an accuracy is not between 0 and 1, or the guess rate is not at least 0 and below 1.
+    """
     return (check_accuracy(accuracy) - guess_rate) / (1 - _check_guess_rate(guess_rate))
 
 
 def pass_at_k(samples: int, correct: int, attempts: int) -> float:
-    """See reference."""
+    """Return the probability that one of k answers, drawn without replacement from n of which c are right, is right.
+
+    1 - (n - c choose k)/(n choose k), the unbiased estimate of pass@k from n samples (Chen et al. 2021).
+
+    Raises:
+        ValueError: not 0 <= correct <= samples, or not 1 <= attempts <= samples.
+    """
     if not (0 <= correct <= samples and 1 <= attempts <= samples):
         raise ValueError(
             f"{correct} right of {samples} samples in {attempts} attempts; needed: 0 <= right <= samples and "
@@ -89,7 +139,17 @@ def pass_at_k(samples: int, correct: int, attempts: int) -> float:
 
 
 def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
-    """See reference."""
+    """Return the accuracy Q that a law predicts.
+
+    Args:
+        coefficients: which law, and its numbers.
+        columns: flops for the direct law and the one with a ceiling; parameters and tokens for the ratio law; flops and
+            attempts for repeated sampling; above 0.
+        guess_rate: Q_rand, at least 0 and below 1.
+
+    Raises:
+        ValueError: a column is missing, or an entry is not finite or out of its range.
+    """
     terms, _ = _terms(coefficients, columns)
     surprise = np.exp(terms).sum(axis=0)
     return np.exp(-surprise) * (1 - _check_guess_rate(guess_rate)) + guess_rate
@@ -98,7 +158,20 @@ def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rat
 def predict_interval(
     fit: AccuracyFit, *columns: np.ndarray, level: float = 0.95, observation: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """See reference."""
+    """Return the low and the high end of the interval of a predicted accuracy.
+
+    ln(-ln Q') is taken as Gaussian about the law, with the covariance of the fit carried through to first order and
+    Student's t for its n - p degrees of freedom; the direct and the repeated law are lines, for which that is exact.
+
+    Args:
+        fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
+        columns: as for `predict_accuracy`.
+        level: between 0 and 1.
+        observation: True for the accuracy of one new run, False for the law.
+
+    Raises:
+        ValueError: as `predict_accuracy`, or no degree of freedom is left.
+    """
     coefficients, spread = fit.coefficients, fit.covariance
     if fit.status == "no ceiling is seen":
         coefficients, spread = DirectCoefficients(*coefficients[:2]), spread[:2, :2]
@@ -116,12 +189,29 @@ def predict_interval(
 def fit_direct(
     flops: np.ndarray, accuracy: np.ndarray, guess_rate: float = 0.0, least_gain: float = LEAST_GAIN
 ) -> AccuracyFit:
-    """See reference."""
+    """Fit -ln Q' = A/C^α by ordinary least squares of ln(-ln Q').
+
+    Args:
+        flops: [n], C, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        guess_rate: Q_rand, at least 0 and below 1.
+        least_gain: rows count where Q > Q_rand + least_gain, and Q < 1.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, or too few rows count to tell the coefficients apart.
+
+    Differs from the reference: the line is found by a QR step with columns of length 1.
+    """
     return _fit_line(DirectCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain)
 
 
 def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, least_gain: float = 0.0) -> AccuracyFit:
-    """See reference."""
+    """Fit the law of pass@k by ordinary least squares of ln(-ln Q); arguments as `fit_direct`, k at least 1.
+
+    There is no guess rate: a program that is written at random does not pass.
+
+    Differs from the reference: the line is found by a QR step with columns of length 1.
+    """
     attempts = check_range("attempts", attempts, least=1.0)
     return _fit_line(RepeatedCoefficients, {"flops": flops, "attempts": attempts}, accuracy, 0.0, least_gain)
 

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.downstream_sums`.
+"""The laws of downstream accuracy that are sums: across ratios of tokens to parameters, and with a ceiling.
+
+Step by step, with sources and examples: `routelaws.reference.laws.downstream_sums`.
 
 What differs here: all starts of a fit run in one compiled loop (`_levenberg.py`).
 """
@@ -24,7 +26,10 @@ def fit_ratio(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """See reference."""
+    """Fit -ln Q' = A/N^α + B/D^β from 48 starts; arguments as `fit_direct`, huber the delta of Huber's terms.
+
+    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    """
     delta = check_huber(huber)
     columns = {"parameters": parameters, "tokens": tokens}
     logs, target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 4)
@@ -56,7 +61,10 @@ def fit_ceiling(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """See reference."""
+    """Fit -ln Q' = A/C^α + E from 12 starts; arguments as `fit_ratio`.
+
+    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    """
     delta = check_huber(huber)
     columns = {"flops": flops}
     (log_flops,), target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 3)

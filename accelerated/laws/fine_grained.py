@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.fine_grained`.
+"""The law of fine-grained experts: how the loss of a routed model depends on its size, its tokens and its granularity.
+
+Step by step, with sources and examples: `routelaws.reference.laws.fine_grained`.
 
 What differs here: the fit, as `additive.py` says.
 """
@@ -14,14 +16,27 @@ from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
 from .hoffmann import HoffmannCoefficients
 
 WIDTH_PER_BLOCK = 64
+"""d over the number of blocks, of the models of the paper."""
 
 FLOPS_PER_PARAMETER = 6
+"""Of training, for each active parameter and token."""
 
 ROUTER_FLOPS = 14
+"""Of training, for each width, expert and token; the paper says that 6 to 20 change little."""
 
 
 class FineGrainedCoefficients(NamedTuple):
-    """See reference."""
+    """L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
+
+    Attributes:
+        a: nats at N = 1, of G without end
+        alpha: power of N
+        b: nats at D = 1
+        beta: power of D
+        g: nats at N = 1, what G = 1 adds to a
+        gamma: power of G
+        c: nats, the floor
+    """
 
     a: float
     alpha: float
@@ -43,6 +58,7 @@ FINE_GRAINED = AdditiveLaw(
         ("c", {}),
     ),
 )
+"""The law, for the functions of `additive.py`."""
 
 _SOURCE = "Krajewski, Ludziejewski et al. 2024, arXiv 2402.07871, table 1"
 _SEEN = "read in the paper, two or three digits"
@@ -57,12 +73,26 @@ PUBLISHED = {
     "E=16": Published(FineGrainedCoefficients(19.64, 0.124, 57.07, 0.169, 1.18, 0.986, 0.472), _SOURCE, _SEEN),
     "dense": Published(HoffmannCoefficients(16.3, 0.126, 26.7, 0.127, 0.47), _SOURCE, _SEEN),
 }
+"""Printed coefficients, by the expansion E of the runs. c is 0.47 in the table and 0.472 before rounding."""
 
 
 def predict_fine_grained(
     total_parameters: np.ndarray, tokens: np.ndarray, granularity: np.ndarray, coefficients: FineGrainedCoefficients
 ) -> np.ndarray:
-    """See reference."""
+    """Return L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
+
+    Args:
+        total_parameters: N, without embeddings and routers, above 0.
+        tokens: D, above 0.
+        granularity: G, above 0; the three are broadcast against each other.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
     return additive.predict_additive(FINE_GRAINED, coefficients, [total_parameters, tokens, granularity])
 
 
@@ -74,7 +104,21 @@ def fit_fine_grained(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """See reference."""
+    """Fit the law to the runs of one expansion E; see `additive.fit_additive`.
+
+    The paper's own fit has δ = 0.1, a small weight decay on the unknowns and one start; ours has none of the three.
+
+    Args:
+        total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; three different G at least.
+        huber: δ in natural logarithms, or None for least squares.
+        starts: [s, 7], coefficients to begin from; None for our own.
+
+    Raises:
+        ValueError: as `additive.fit_additive`.
+
+    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
+    seconds to compile.
+    """
     return additive.fit_additive(FINE_GRAINED, [total_parameters, tokens, granularity], loss, huber, starts)
 
 
@@ -87,19 +131,25 @@ def fine_grained_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """See reference."""
+    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m], G [m]).
+
+    See `additive.additive_intervals`.
+
+    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
+    seconds to compile the first time.
+    """
     columns = [total_parameters, tokens, granularity]
     return additive.additive_intervals(FINE_GRAINED, columns, loss, huber, level, at)
 
 
 def fine_grained_parameters(d_model: np.ndarray, expansion: float) -> np.ndarray:
-    """See reference."""
+    """Return N = d² (8E + 4) d/64: attention (4 d²) and experts (8 d² E) of each of d/64 blocks."""
     d = check_range("d_model", d_model, above=0.0)
     return (8 * check_range("expansion", expansion, least=1.0) + 4) / WIDTH_PER_BLOCK * d * d * d
 
 
 def fine_grained_active(d_model: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the active parameters, 12 d² · d/64: attention and G experts of a G-th of the dense layer."""
     d = check_range("d_model", d_model, above=0.0)
     return 12 / WIDTH_PER_BLOCK * d * d * d
 
@@ -107,7 +157,14 @@ def fine_grained_active(d_model: np.ndarray) -> np.ndarray:
 def fine_grained_flops(
     d_model: np.ndarray, expansion: float, granularity: np.ndarray, router_flops: float = ROUTER_FLOPS
 ) -> np.ndarray:
-    """See reference."""
+    """Return the FLOPs of training on one token, (12 d² · 6 + d E G · 14) d/64.
+
+    Args:
+        d_model: d, above 0; any number, though models have multiples of 64.
+        expansion: E, at least 1.
+        granularity: G, above 0; broadcast against `d_model`.
+        router_flops: what 14 stands for.
+    """
     d = check_range("d_model", d_model, above=0.0)
     experts = check_range("expansion", expansion, least=1.0) * check_range("granularity", granularity, above=0.0)
     return d * d / WIDTH_PER_BLOCK * (12 * FLOPS_PER_PARAMETER * d + router_flops * experts)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.hoffmann`.
+"""Two laws of a dense model's loss in its size N and the tokens D that it was trained on.
+
+Step by step, with sources and examples: `routelaws.reference.laws.hoffmann`.
 
 What differs here: the fits, as `additive.py` says.
 """
@@ -18,7 +20,15 @@ _COLUMNS = ("dense_parameters", "tokens")
 
 
 class HoffmannCoefficients(NamedTuple):
-    """See reference."""
+    """L = a/N^alpha + b/D^beta + c.
+
+    Attributes:
+        a: nats at N = 1, above 0
+        alpha: power of N
+        b: nats at D = 1, above 0
+        beta: power of D
+        c: nats, the floor
+    """
 
     a: float
     alpha: float
@@ -28,7 +38,14 @@ class HoffmannCoefficients(NamedTuple):
 
 
 class KaplanCoefficients(NamedTuple):
-    """See reference."""
+    """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+
+    Attributes:
+        alpha_N: power of N with endless data
+        N_c: parameters at which the loss would be 1 nat with endless data
+        alpha_D: power of D of an endless model
+        D_c: tokens at which an endless model would have a loss of 1 nat
+    """
 
     alpha_N: float
     N_c: float
@@ -42,6 +59,7 @@ HOFFMANN = AdditiveLaw(
     _COLUMNS,
     (("a", {"alpha": "dense_parameters"}), ("b", {"beta": "tokens"}), ("c", {})),
 )
+"""The law, for the functions of `additive.py`."""
 
 PUBLISHED = {
     "hoffmann": Published(
@@ -60,12 +78,25 @@ PUBLISHED = {
         "from memory; the paper was not at hand",
     ),
 }
+"""Printed coefficients. Those of Hoffmann et al. miss the points that the second fit is of by 21 % in the objective."""
 
 
 def predict_hoffmann(
     dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: HoffmannCoefficients
 ) -> np.ndarray:
-    """See reference."""
+    """Return L = a/N^alpha + b/D^beta + c.
+
+    Args:
+        dense_parameters: N, above 0.
+        tokens: D, above 0; broadcast against `dense_parameters`.
+        coefficients: the law; a, b and c at least 0.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
     return additive.predict_additive(HOFFMANN, coefficients, [dense_parameters, tokens])
 
 
@@ -76,7 +107,19 @@ def fit_hoffmann(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """See reference."""
+    """Fit the law to a table; see `additive.fit_additive`.
+
+    Args:
+        dense_parameters, tokens, loss: [n] each: N, D and L, above 0.
+        huber: δ in natural logarithms, or None for least squares.
+        starts: [s, 5], coefficients to begin from, such as `published_starts()`; None for our own.
+
+    Raises:
+        ValueError: as `additive.fit_additive`; runs that all have one D, for instance, cannot tell b/D^β from c.
+
+    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
+    seconds to compile.
+    """
     return additive.fit_additive(HOFFMANN, [dense_parameters, tokens], loss, huber, starts)
 
 
@@ -88,19 +131,37 @@ def hoffmann_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """See reference."""
+    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m]).
+
+    See `additive.additive_intervals`.
+
+    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
+    seconds to compile the first time.
+    """
     return additive.additive_intervals(HOFFMANN, [dense_parameters, tokens], loss, huber, level, at)
 
 
 def published_starts() -> np.ndarray:
-    """See reference."""
+    """Return the 4,500 starts of Hoffmann et al., [4500, 5], as coefficients.
+
+    ln a and ln b in {0, 5, ..., 25}, ln c in {-1, -1/2, ..., 1}, alpha and beta in {0, 1/2, ..., 2}; from memory of
+    their appendix, which was not at hand.
+    """
     power, exponent = np.exp(5.0 * np.arange(6)), np.arange(5) / 2
     axes = np.meshgrid(power, exponent, power, exponent, np.exp(np.arange(-2, 3) / 2), indexing="ij")
     return np.stack([axis.ravel() for axis in axes], axis=1)
 
 
 def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: KaplanCoefficients) -> np.ndarray:
-    """See reference."""
+    """Return L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+
+    Args:
+        dense_parameters, tokens: N and D, above 0, broadcast against each other.
+        coefficients: the law; N_c and D_c above 0, alpha_D not 0.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
     log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0))
     log_data = np.log(check_range("tokens", tokens, above=0.0))
     alpha_N, N_c, alpha_D, D_c = coefficients
@@ -115,7 +176,11 @@ def fit_kaplan(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """See reference."""
+    """Fit Kaplan's law to a table, as `fit_hoffmann` does the other one; starts: [s, 4].
+
+    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
+    seconds to compile.
+    """
     values = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", values, loss, 4)
     return AdditiveFit(*_smooth.fitted(_kaplan(), KaplanCoefficients, columns, loss, huber, starts))
@@ -129,7 +194,11 @@ def kaplan_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """See reference."""
+    """Return what `hoffmann_intervals` does, of Kaplan's law.
+
+    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
+    seconds to compile the first time.
+    """
     values = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", values, loss, 4)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)

@@ -1,4 +1,11 @@
-"""See `routelaws.reference.laws.joint`.
+"""The joint law of dense and routed models: how the loss depends on active parameters, tokens and experts together.
+
+Step by step, with sources and examples: `routelaws.reference.laws.joint`.
+
+    L = a Ê^δ N^(α + γ ln Ê) + b Ê^ω D^(β + ζ ln Ê) + c
+    1/Ê = 1 / (E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max
+
+with N the active parameters, D the tokens, and E the number of experts.
 
 What differs here: the fit, as `additive.py` says, with derivatives by forward mode.
 """
@@ -17,12 +24,28 @@ from .additive import AdditiveFit, AdditiveInterval, Published
 _COLUMNS = ("active_parameters", "tokens", "num_experts")
 
 VOCABULARY = 50_257
+"""V of the models of the paper, the tokenizer of GPT-2."""
 
 WIDTH_PER_BLOCK = 64
+"""d over the number of blocks, and over the number of heads, of the models of the paper."""
 
 
 class JointCoefficients(NamedTuple):
-    """See reference."""
+    """The eleven coefficients of the law.
+
+    Attributes:
+        a: nats, the first term at N = 1 and Ê = 1
+        alpha: power of N at Ê = 1, below 0
+        delta: power of Ê in the first term at N = 1
+        gamma: how much the power of N changes with ln Ê
+        b: nats, the second term at D = 1 and Ê = 1
+        beta: power of D at Ê = 1, below 0
+        omega: power of Ê in the second term at D = 1
+        zeta: how much the power of D changes with ln Ê
+        E_start: Ê of a dense model
+        E_max: limit of Ê; may be math.inf
+        c: nats, the floor
+    """
 
     a: float
     alpha: float
@@ -38,7 +61,15 @@ class JointCoefficients(NamedTuple):
 
 
 class AtExperts(NamedTuple):
-    """See reference."""
+    """The law at one E: L = m N^mu + n D^nu + c.
+
+    Attributes:
+        m: nats, the first term at N = 1
+        mu: power of N
+        n: nats, the second term at D = 1
+        nu: power of D
+        c: nats, the floor
+    """
 
     m: float
     mu: float
@@ -56,10 +87,16 @@ PUBLISHED = {
         "read in the paper, four digits; its table 4 follows from it within 0.3 %",
     )
 }  # fmt: skip
+"""Printed coefficients."""
 
 
 def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts:
-    """See reference."""
+    """Return the law at one number of experts.
+
+    Args:
+        num_experts: E, at least 1.
+        coefficients: the law.
+    """
     log = float(_log_effective(num_experts, coefficients))
     return AtExperts(
         coefficients.a * math.exp(coefficients.delta * log),
@@ -73,7 +110,20 @@ def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts
 def predict_joint(
     active_parameters: np.ndarray, tokens: np.ndarray, num_experts: np.ndarray, coefficients: JointCoefficients
 ) -> np.ndarray:
-    """See reference."""
+    """Return the loss L of the law.
+
+    Args:
+        active_parameters: N, with embedding and unembedding, above 0.
+        tokens: D, above 0.
+        num_experts: E, at least 1; the three are broadcast against each other.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, the broadcast shape.
+
+    Raises:
+        ValueError: an entry is out of its range, or E_max is not above E_start.
+    """
     log_size = np.log(check_range("active_parameters", active_parameters, above=0.0))
     log_data = np.log(check_range("tokens", tokens, above=0.0))
     log = _log_effective(num_experts, coefficients)
@@ -90,7 +140,25 @@ def fit_joint(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """See reference."""
+    """Fit the law to a table of dense and routed runs; see `additive.fit_additive`.
+
+    The paper's own fit has δ = 0.01, a small weight decay, and a weighting of runs that it does not print.
+
+    Args:
+        active_parameters, tokens, num_experts, loss: [n] each: N, D, E and L.
+        huber: δ in natural logarithms, or None for least squares.
+        starts: [s, 11], coefficients to begin from, E_max finite; None for our own.
+
+    Returns:
+        The fit. Where no row is far enough up to tell E_max from infinity, E_max is inf, and the status says so.
+        E_start may be below 1, unlike in `fitting.py`.
+
+    Raises:
+        ValueError: as `additive.fit_additive`, or fewer than 4 different E.
+
+    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
+    seconds to compile.
+    """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     return AdditiveFit(*_smooth.fitted(_joint(), JointCoefficients, columns, loss, huber, starts))
 
@@ -104,26 +172,40 @@ def joint_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """See reference."""
+    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m], E [m]).
+
+    See `additive.additive_intervals`.
+
+    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
+    seconds to compile the first time.
+    """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
     return [AdditiveInterval(*each) for each in _smooth.intervals(_joint(), columns, loss, huber, level, points)]
 
 
 def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCABULARY) -> np.ndarray:
-    """See reference."""
+    """Return all parameters of a model, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
+
+    Args:
+        d_model: d, above 0; any number, though models have multiples of 64.
+        num_experts: E, at least 1.
+        vocab_size: V.
+    """
     d = check_range("d_model", d_model, above=0.0)
     experts = check_range("num_experts", num_experts, least=1.0)
     return d * (2 * vocab_size + (4 + 9 * experts) / WIDTH_PER_BLOCK * d * d)
 
 
 def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarray:
-    """See reference."""
+    """Return the active parameters N of a model, which are all parameters of the dense one, 2 d V + 13 d² · d/64."""
     return joint_total(d_model, 1.0, vocab_size)
 
 
 def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
-    """See reference."""
+    """Return the numbers that the key-value cache holds, 2 T d · d/64 for T tokens: multi-head attention, no
+    sharing.
+    """
     d = check_range("d_model", d_model, above=0.0)
     return 2 * cached_tokens / WIDTH_PER_BLOCK * d * d
 

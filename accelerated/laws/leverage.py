@@ -1,4 +1,11 @@
-"""See `routelaws.reference.laws.leverage`.
+"""Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
+
+Step by step, with sources and examples: `routelaws.reference.laws.leverage`.
+
+    EL(A, G, C) = Â^(α + β log2 G + γ (log2 G)²),      α = a + d log10 C
+    1/Â = 1/(A + (1/A_start - 1/A_max)⁻¹) + 1/A_max
+
+with A the activation ratio, G the granularity 2 d_model / d_expert, and C the training FLOPs of the mixture.
 
 What differs here: natural logarithms inside, and A_start by Brent's method about the best of a coarse scan.
 """
@@ -24,7 +31,16 @@ _LOG_2, _LOG_10 = math.log(2), math.log(10)
 
 
 class LeverageCoefficients(NamedTuple):
-    """See reference."""
+    """The six coefficients, in the paper's order.
+
+    Attributes:
+        a: α at log10 C = 0
+        d: per tenfold C
+        gamma: of (log2 G)² in the power of Â
+        beta: of log2 G in the power of Â
+        A_start: Â at A = 0
+        A_max: may be math.inf
+    """
 
     a: float
     d: float
@@ -35,10 +51,21 @@ class LeverageCoefficients(NamedTuple):
 
 
 PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.28e16)
+"""As printed; fitted by the paper to C of 1e18 to 3e20, A of 0.8 to 100 per cent and G of 2 to 16."""
 
 
 class LeverageFit(NamedTuple):
-    """See reference."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law; A_max is the one that was given
+        objective: mean squared difference of log10 leverages
+        rmsle: its square root
+        status: "interior", or the end of its range that A_start is at
+        covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN where A_start is at an end
+        rows: used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: LeverageCoefficients
     objective: float
@@ -50,7 +77,12 @@ class LeverageFit(NamedTuple):
 
 
 class LeverageAllocation(NamedTuple):
-    """See reference."""
+    """How a budget is split: C = M D.
+
+    Attributes:
+        flops_per_token: M, training FLOPs per token without the embedding
+        tokens: D
+    """
 
     flops_per_token: np.ndarray
     tokens: np.ndarray
@@ -60,7 +92,17 @@ _SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.
 
 
 def activation_ratio(experts: float, active: float, shared: float, counting: Counting = "definition") -> float:
-    """See reference."""
+    """Return A, counted in one of the paper's three ways.
+
+    Args:
+        experts: E, routed experts.
+        active: E_a, routed experts that a token uses.
+        shared: E_s, experts that every token uses.
+        counting: "definition" (E_a + E_s)/(E + E_s), "routed" E_a/E, "mixed" (E_a + E_s)/E.
+
+    Raises:
+        ValueError: not 0 < active <= experts, a negative number of shared experts, or another way of counting.
+    """
     if not (0 < active <= experts and shared >= 0):
         raise ValueError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
     above, below = {"definition": (shared, shared), "routed": (0, 0), "mixed": (shared, 0)}.get(counting, (None, None))
@@ -70,7 +112,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
 
 
 def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
-    """See reference."""
+    """Return Â, which saturates at A_start from below and at A_max from above; the shape of `activation`."""
     return np.exp(_log_effective(check_range("activation", activation, above=0.0), *coefficients[4:]))
 
 
@@ -80,7 +122,20 @@ def leverage(
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """See reference."""
+    """Return EL, the factor in compute that a dense model would need.
+
+    Args:
+        activation: A, above 0.
+        tian_granularity: G = 2 d_model / d_expert, above 0.
+        flops: C, training FLOPs, above 0.
+        coefficients: the law.
+
+    Returns:
+        EL, of the shape that the three arguments broadcast to.
+
+    Raises:
+        ValueError: an entry is not finite or not above 0.
+    """
     log_effective = _log_effective(check_range("activation", activation, above=0.0), *coefficients[4:])
     log_granularity = np.log(check_range("tian_granularity", tian_granularity, above=0.0)) / _LOG_2
     log_flops = np.log(check_range("flops", flops, above=0.0)) / _LOG_10
@@ -89,12 +144,16 @@ def leverage(
 
 
 def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
-    """See reference."""
+    """Return the G with the greatest leverage at any A with Â below 1, 2^(-β/2γ): inf if γ is not above 0."""
     return math.exp(-coefficients.beta * _LOG_2 / (2 * coefficients.gamma)) if coefficients.gamma > 0 else math.inf
 
 
 def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe") -> LeverageAllocation:
-    """See reference."""
+    """Return the paper's compute-optimal split of a budget; the product of both is the budget to 0.1 per cent.
+
+    Raises:
+        ValueError: a budget is not finite or not above 0, or `model` is neither.
+    """
     if model not in _SPLIT:
         raise ValueError(f"model {model!r} is not known; allowed: {', '.join(_SPLIT)}")
     log_flops = np.log(check_range("flops", flops, above=0.0))
@@ -109,7 +168,19 @@ def fit_leverage(
     leverage: np.ndarray,
     A_max: float = math.inf,
 ) -> LeverageFit:
-    """See reference."""
+    """Fit the law to measured leverages.
+
+    Args:
+        activation, tian_granularity, flops: [n], as for `leverage`.
+        leverage: [n], EL, above 0.
+        A_max: given, not fitted; at least 10 (our choice: a limit among the A of a table is another law).
+
+    Raises:
+        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot tell
+            the coefficients apart (needed: two C, three G, three A).
+
+    Differs from the reference: A_start is found by Brent's method about the best of a coarse scan.
+    """
     given = {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
     columns = [np.atleast_1d(check_range(name, np.atleast_1d(column), above=0.0)) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
@@ -170,7 +241,17 @@ def predict_interval(
     level: float = 0.95,
     observation: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """See reference."""
+    """Return the low and the high end of the interval of a predicted leverage, to first order in log10 EL.
+
+    Args:
+        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
+        level: between 0 and 1.
+        observation: True for one more measured leverage, False for the law.
+
+    Raises:
+        ValueError: as `leverage`, or the level is out of its range.
+    """
     value = leverage(activation, tian_granularity, flops, fit.coefficients)
     gradient = _gradient(fit.coefficients, *np.broadcast_arrays(activation, tian_granularity, flops))
     variance = ((gradient @ fit.covariance) * gradient).sum(axis=-1)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.next_run`.
+"""The next run: which run, added to a table, narrows the interval of one number most. Brute force.
+
+Step by step, with sources and examples: `routelaws.reference.laws.next_run`.
 
 What differs here: fits and intervals are the compiled ones of the law.
 """
@@ -10,17 +12,30 @@ from typing import NamedTuple
 import numpy as np
 
 ON_LOG_SCALE = ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")
+"""Numbers whose width is that of their log10: sizes and numbers of experts, which are known to a factor."""
 
 
 class Asked(NamedTuple):
-    """See reference."""
+    """A number whose interval is to be narrow.
+
+    Attributes:
+        name: "prediction", "slope", or the name of a coefficient or derived number of `Law.intervals`
+        at: the columns of the law for a prediction; (N,) for a slope; () otherwise
+    """
 
     name: str
     at: tuple[float, ...] = ()
 
 
 class NextRun(NamedTuple):
-    """See reference."""
+    """A run that could be added, and the interval with it.
+
+    Attributes:
+        at: the columns of the law
+        low: lower end of the interval
+        high: upper end of the interval
+        width: high - low; of log10 for `ON_LOG_SCALE`; inf where an end is open
+    """
 
     at: tuple[float, ...]
     low: float
@@ -36,7 +51,19 @@ def next_runs(
     asked: Asked,
     level: float = 0.95,
 ) -> list[NextRun]:
-    """See reference."""
+    """Return what each run would make of the interval, the narrowest first; of equal ones the earlier candidate.
+
+    Args:
+        law: a record of the catalogue.
+        columns: [n] each, in the order of `law.columns`.
+        loss: [n], nats per token.
+        candidates: runs that could be added, each a number for each column of the law.
+        asked: the number.
+        level: confidence level of the interval, between 0 and 1.
+
+    Raises:
+        ValueError: the rows do not determine the law, it has no such number, or `level` is out of its range.
+    """
     columns, loss = [np.asarray(column, dtype=np.float64) for column in columns], np.asarray(loss, dtype=np.float64)
     at = [np.array(values, dtype=np.float64) for values in zip(*candidates, strict=True)]
     fit = law.fit(*columns, loss, **law.given(*columns))
@@ -53,7 +80,15 @@ def next_runs(
 def interval_of(
     law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, asked: Asked, level: float = 0.95
 ) -> tuple[float, float, float]:
-    """See reference."""
+    """Return both ends of the interval of a number, and its width as `NextRun` has it.
+
+    Args:
+        law, columns, loss, asked, level: as `next_runs`.
+        fit: of `law.fit(*columns, loss)`.
+
+    Raises:
+        ValueError: as `next_runs`.
+    """
     if asked.name == "prediction":
         low, high = law.predict_interval(fit, columns, loss, asked.at, level).law
     elif asked.name == "slope":

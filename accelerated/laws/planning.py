@@ -1,4 +1,9 @@
-"""See `routelaws.reference.laws.planning`.
+"""The best model for a budget, by one law at a time: brute force.
+
+Step by step, with sources and examples: `routelaws.reference.laws.planning`.
+
+Ludziejewski et al. 2025 print for the law m N^μ + n D^ν + c the best N* = G (FLOPs/6)^(ν/(μ+ν)), with
+G = (μm/(νn))^(1/(μ+ν)). The right G is the inverse of that; `printed_joint_optimum` is what the printed one gives.
 
 What differs here: closed forms where there are any. Hoffmann's optimum is one, and so is that of the joint law under
 FLOPs alone; memory then cuts the width off, since the loss falls up to the optimum. With inference tokens, and for
@@ -16,14 +21,24 @@ from .hoffmann import HoffmannCoefficients
 from .joint import VOCABULARY, JointCoefficients
 
 GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The G that `fine_grained_optimum` tries, those of the paper."""
 
 EXPERT_COUNTS = (1, 2, 4, 8, 16, 32)
+"""The E that `joint_optima` tries, those of the paper's runs."""
 
 LEAST_WIDTH = 64.0
+"""The narrowest model that is looked at: one block."""
 
 
 class HoffmannOptimum(NamedTuple):
-    """See reference."""
+    """The best N and D for a number of FLOPs.
+
+    Attributes:
+        parameters: N
+        tokens: D
+        flops: 6 N D
+        loss: nats per token
+    """
 
     parameters: float
     tokens: float
@@ -32,7 +47,17 @@ class HoffmannOptimum(NamedTuple):
 
 
 class FineGrainedOptimum(NamedTuple):
-    """See reference."""
+    """The best model of one expansion for a number of FLOPs.
+
+    Attributes:
+        d_model: d, the width
+        total_parameters: N, without embeddings and routers
+        active_parameters: 12 d² · d/64, without embeddings and routers
+        tokens: D
+        granularity: G
+        flops: of training
+        loss: nats per token
+    """
 
     d_model: float
     total_parameters: float
@@ -44,7 +69,15 @@ class FineGrainedOptimum(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """See reference."""
+    """What a model of the joint law may cost.
+
+    Attributes:
+        flops: of training, and of inference where there are inference tokens
+        memory: bytes, for all parameters and the cache
+        cached_tokens: T, of the key-value cache
+        inference_tokens: over the life of the model
+        bytes_per_number: bfloat16
+    """
 
     flops: float
     memory: float = math.inf
@@ -54,7 +87,17 @@ class Budget(NamedTuple):
 
 
 class JointOptimum(NamedTuple):
-    """See reference."""
+    """The best model of one number of experts for a budget.
+
+    Attributes:
+        num_experts: E
+        d_model: d, the width
+        active_parameters: N, with embeddings
+        total_parameters: all parameters, with embeddings
+        tokens: D, of training
+        memory: bytes that are used
+        loss: nats per token
+    """
 
     num_experts: float
     d_model: float
@@ -66,7 +109,17 @@ class JointOptimum(NamedTuple):
 
 
 def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
-    """See reference. N = (αa/(βb))^(1/(α+β)) (FLOPs/6)^(β/(α+β)), where the derivative of the loss is 0."""
+    """Return the N and D = FLOPs/6N with the least loss.
+
+    Args:
+        flops: of training, above 6.
+        coefficients: the law; a, b and both exponents above 0, or there is no best N.
+
+    Raises:
+        ValueError: one of these is out of its range.
+
+    Differs from the reference: N is a closed form.
+    """
     flops = float(check_range("flops", flops, above=6.0))
     for name in ("a", "alpha", "b", "beta"):
         check_range(name, getattr(coefficients, name), above=0.0)
@@ -83,7 +136,19 @@ def fine_grained_optimum(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """See reference."""
+    """Return the width, tokens and granularity with the least loss.
+
+    Args:
+        flops: of training, above 0.
+        expansion: E, that of the runs that the coefficients were fitted to.
+        coefficients: the law.
+        granularities: the G to try.
+
+    Raises:
+        ValueError: an argument is out of its range, or the FLOPs do not train the narrowest model on one token.
+
+    Differs from the reference: SciPy's bounded search finds the width at each G.
+    """
     flops = float(check_range("flops", flops, above=0.0))
     least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
     if flops < least:
@@ -117,7 +182,14 @@ def fine_grained_for_active(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """See reference."""
+    """Return the optimum that has so many active parameters: bisection on the logarithm of the FLOPs.
+
+    Where the best G changes with the FLOPs, the best size jumps; inside such a jump the upper side is given.
+
+    Args:
+        active_parameters: 12 d² · d/64 of the model that is asked for.
+        expansion, coefficients, granularities: as `fine_grained_optimum`.
+    """
     active = float(check_range("active_parameters", active_parameters, above=0.0))
     low, high = math.log(1e9), math.log(1e35)
     while high - low > 1e-7:
@@ -130,7 +202,20 @@ def fine_grained_for_active(
 def joint_optimum(
     budget: Budget, num_experts: float, coefficients: JointCoefficients, vocab_size: int = VOCABULARY
 ) -> JointOptimum:
-    """See reference."""
+    """Return the width and tokens with the least loss, of models with E experts.
+
+    Args:
+        budget: what may be spent.
+        num_experts: E, at least 1.
+        coefficients: the law.
+        vocab_size: V, for the embeddings.
+
+    Raises:
+        ValueError: the budget is out of its range, or the narrowest model is too much for it.
+
+    Differs from the reference: without inference tokens N is a closed form, which the memory may cut off; with them,
+    SciPy's bounded search finds the width.
+    """
     check_budget(budget)
     m, mu, n, nu, c = joint.at_experts(num_experts, coefficients)
     if not (mu < 0 and nu < 0):
@@ -178,7 +263,17 @@ def joint_optima(
     expert_counts: Sequence[float] = EXPERT_COUNTS,
     vocab_size: int = VOCABULARY,
 ) -> list[JointOptimum]:
-    """See reference."""
+    """Return the optimum of each number of experts that fits the budget, the least loss first.
+
+    The loss is nearly the same for several E next to the best one, so that the losses say more than the best E does.
+
+    Args:
+        budget, coefficients, vocab_size: as `joint_optimum`.
+        expert_counts: the E to try.
+
+    Raises:
+        ValueError: the budget is out of its range, or no model fits it.
+    """
     found, complaint = [], None
     for count in expert_counts:
         try:
@@ -191,14 +286,14 @@ def joint_optima(
 
 
 def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:
-    """See reference."""
+    """Return the N and D that the paper's printed formula gives: with the inverse of the right G (see the top)."""
     m, mu, n, nu, _ = joint.at_experts(num_experts, coefficients)
     log_printed, log = math.log(mu * m / (nu * n)) / (mu + nu), math.log(flops / 6)
     return math.exp(log_printed + nu / (mu + nu) * log), math.exp(mu / (mu + nu) * log - log_printed)
 
 
 def check_budget(budget: Budget) -> Budget:
-    """See reference."""
+    """Return the budget; ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
     check_range("flops", budget.flops, above=0.0)
     check_range("bytes_per_number", budget.bytes_per_number, above=0.0)
     for name in ("cached_tokens", "inference_tokens"):

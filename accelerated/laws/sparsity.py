@@ -1,4 +1,10 @@
-"""See `routelaws.reference.laws.sparsity`.
+"""Sparsity and size: the loss of a mixture of experts in its total size, its tokens, and the share that lies idle.
+
+Step by step, with sources and examples: `routelaws.reference.laws.sparsity`.
+
+    L = a/P^α + b/D^β + c/(1-S)^λ + d/((1-S)^δ P^γ) + e
+
+with P the total parameters, D the tokens, and S the sparsity, which is the share of the experts that lies idle.
 
 What differs here: the best size as the root of the slope of the loss in ln P, and the fit from all starts in one
 compiled loop.
@@ -29,7 +35,20 @@ _LEVELS, _CENTRED = [0, 2, 4, 6, 9], ([0, 2, 4, 6, 6], [1, 3, 5, 7, 8], [0, 1, 2
 
 
 class SparsityCoefficients(NamedTuple):
-    """See reference."""
+    """The ten coefficients.
+
+    Attributes:
+        a: nats per token, the first term at P = 1
+        alpha: power of P in the first term
+        b: nats per token, the second term at D = 1
+        beta: power of D
+        c: nats per token, the third term at S = 0
+        lam: λ, power of 1 - S in the third term
+        d: nats per token, the fourth term at S = 0 and P = 1
+        delta: power of 1 - S in the fourth term
+        gamma: power of P in the fourth term
+        e: nats per token
+    """
 
     a: float
     alpha: float
@@ -47,7 +66,17 @@ PUBLISHED = SparsityCoefficients(16612.50, 0.5962, 5455.67, 0.3954, 0.4598, -0.1
 
 
 class SparsityFit(NamedTuple):
-    """See reference."""
+    """The best fit of the law to a table.
+
+    Attributes:
+        coefficients: the law
+        objective: what the criterion says
+        rmsle: root mean squared difference of log10 losses
+        status: "not determined": other coefficients fit these rows as well
+        covariance: [10, 10] of (ln a, α, ln b, β, ln c, λ, ln d, δ, γ, ln e); NaN under Huber's criterion
+        rows: used, all that were given
+        criterion: what was minimised, in words
+    """
 
     coefficients: SparsityCoefficients
     objective: float
@@ -59,7 +88,13 @@ class SparsityFit(NamedTuple):
 
 
 class SparsityOptimum(NamedTuple):
-    """See reference."""
+    """The best total size for a budget at one sparsity.
+
+    Attributes:
+        total_parameters: P
+        tokens: D
+        loss: nats per token
+    """
 
     total_parameters: float
     tokens: float
@@ -72,7 +107,20 @@ def predict_loss(
     sparsity: np.ndarray,
     coefficients: SparsityCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """See reference."""
+    """Return L.
+
+    Args:
+        total_parameters: P, above 0.
+        tokens: D, above 0.
+        sparsity: S, at least 0 and below 1.
+        coefficients: the law.
+
+    Returns:
+        L, nats per token, of the shape that the three arguments broadcast to.
+
+    Raises:
+        ValueError: an entry is not finite or out of its range.
+    """
     size = np.log(check_range("total_parameters", total_parameters, above=0.0))
     tokens = np.log(check_range("tokens", tokens, above=0.0))
     dense = np.log1p(-_check_sparsity(sparsity))
@@ -82,7 +130,11 @@ def predict_loss(
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
-    """See reference."""
+    """Return the active parameters: the share `always_active` of P, and of the rest the part 1 - S.
+
+    Raises:
+        ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
+    """
     if not 0 <= always_active < 1:
         raise ValueError(f"always_active is {always_active}; needed: at least 0 and below 1")
     idle = (1 - always_active) * _check_sparsity(sparsity)
@@ -95,7 +147,21 @@ def sparsity_optimum(
     coefficients: SparsityCoefficients = PUBLISHED,
     always_active: float = 0.0,
 ) -> SparsityOptimum:
-    """See reference."""
+    """Return the total size that is best for a budget at one sparsity, with C = 6 D times active parameters.
+
+    Found by scans of ln P: one over the whole range, then ever finer ones about the best.
+
+    Args:
+        flops: C, training FLOPs, above 0.
+        sparsity: S.
+        coefficients: the law.
+        always_active: see `sparsity_active`.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Differs from the reference: no scan; the best ln P is the root of the slope of the loss, by Brent's method.
+    """
     flops = float(check_range("flops", flops, above=0.0))
     per_size = FLOPS_PER_PARAMETER * float(sparsity_active(1.0, sparsity, always_active))
     a, alpha, b, beta, _, _, d, delta, gamma, _ = coefficients
@@ -122,7 +188,21 @@ def fit_sparsity(
     loss: np.ndarray,
     huber: float | None = 1e-3,
 ) -> SparsityFit:
-    """See reference."""
+    """Fit the law to a table of runs, from 16 starts.
+
+    The logarithm of each of the five terms is linear in the parameters (`_levenberg.power_terms`). A start is a choice
+    of the five exponents, with every term a fifth of the loss in the middle of the table (our choice).
+
+    Args:
+        total_parameters, tokens, sparsity, loss: [n], as for `predict_loss`.
+        huber: delta, in units of ln L, the paper's by default; None for least squares.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
+            tokens or 3 sparsities.
+
+    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    """
     if huber is not None and not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
         raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, in units of ln L, or None")
     delta = math.inf if huber is None else float(huber)
@@ -165,7 +245,16 @@ def fit_sparsity(
 def sparsity_intervals(
     fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """See reference."""
+    """Return the ten coefficients with their intervals, for `catalogue.Law`: Student's t, to first order.
+
+    The covariance is that of the logarithms of a, b, c, d and e and of the exponents. The valley is curved, so that
+    these intervals are rough where they are wide; both ends are NaN under Huber's criterion.
+
+    Args:
+        fit: of `fit_sparsity`.
+        columns, loss: the rows of the fit; not needed here.
+        level: between 0 and 1.
+    """
     values = np.array(fit.coefficients)
     reach = student_quantile(level, fit.rows - 10) * np.sqrt(np.diag(fit.covariance))
     low, high = values - reach, values + reach
@@ -179,7 +268,12 @@ def sparsity_intervals(
 def sparsity_prediction(
     fit: SparsityFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """See reference."""
+    """Return the loss at one point with both of its intervals, for `catalogue.Law`: to first order, in ln L.
+
+    Args:
+        fit, columns, loss, level: as `sparsity_intervals`.
+        at: P, D and S of the point.
+    """
     size, tokens, sparsity = at
     features = _features(*(np.log([value]) for value in (size, tokens, 1 - sparsity)))[0]
     logs = np.array(fit.coefficients)

@@ -1,4 +1,6 @@
-"""See `routelaws.reference.laws.two_stage`.
+"""Accuracy by way of a loss: the two-stage baselines that the direct law of accuracy is compared with.
+
+Step by step, with sources and examples: `routelaws.reference.laws.two_stage`.
 
 What differs here: all starts of a fit run in one compiled loop (`_levenberg.py`), and the logistic is scipy's.
 """
@@ -24,14 +26,26 @@ _EXPONENTS = (0.1, 0.3, 0.6)
 
 
 class LinearCoefficients(NamedTuple):
-    """See reference."""
+    """Q = a L + b.
+
+    Attributes:
+        a: change of the accuracy per nat
+        b: accuracy of the line at L = 0
+    """
 
     a: float
     b: float
 
 
 class LogisticCoefficients(NamedTuple):
-    """See reference."""
+    """Q = a / (1 + exp(-k (L - m))) + b; k is below 0 where accuracy falls with the loss and a is above 0.
+
+    Attributes:
+        a: height of the step
+        k: steepness, per nat
+        m: nats per token, the middle of the step
+        b: accuracy at the end where a adds nothing
+    """
 
     a: float
     k: float
@@ -40,7 +54,15 @@ class LogisticCoefficients(NamedTuple):
 
 
 class LossCoefficients(NamedTuple):
-    """See reference."""
+    """L = A/N^α + B/D^β + E; with one column, that of compute, B and E are 0 and β is NaN.
+
+    Attributes:
+        A: nats per token, the first term at N = 1 (with one column: at C = 1)
+        alpha: power of N (with one column: of C)
+        B: nats per token, the second term at D = 1
+        beta: power of D
+        E: nats per token, the floor
+    """
 
     A: float
     alpha: float
@@ -50,7 +72,16 @@ class LossCoefficients(NamedTuple):
 
 
 class TwoStageFit(NamedTuple):
-    """See reference."""
+    """Both stages.
+
+    Attributes:
+        stage_1: the law of the loss
+        stage_2: the law of the accuracy in the loss
+        rmsle: of stage 1: root mean squared difference of log10 losses
+        rmse: of stage 2: root mean squared difference of accuracies, at the measured losses
+        chained_rmse: of both: at the predicted losses
+        rows: used, all that were given
+    """
 
     stage_1: LossCoefficients
     stage_2: LinearCoefficients | LogisticCoefficients
@@ -61,7 +92,20 @@ class TwoStageFit(NamedTuple):
 
 
 def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic") -> TwoStageFit:
-    """See reference."""
+    """Fit both stages to runs of one ratio of tokens to parameters.
+
+    Args:
+        flops: [n], C, above 0.
+        loss: [n], L, nats per token, above 0.
+        accuracy: [n], Q, between 0 and 1.
+        link: the form of stage 2.
+
+    Raises:
+        ValueError: lengths differ, an entry is out of its range, an unknown link, or fewer rows than 5 (linear: 3).
+
+    Differs from the reference: all starts of the logistic run in one compiled loop, which takes some seconds to compile
+    the first time.
+    """
     line = fit_compute(flops, loss).coefficients
     stage_1 = LossCoefficients(line.A, line.alpha, 0.0, math.nan, 0.0)
     return _both(stage_1, (flops,), loss, accuracy, link)
@@ -70,7 +114,10 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
 def fit_two_stage_ratio(
     parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
 ) -> TwoStageFit:
-    """See reference."""
+    """Fit both stages to runs of several ratios; arguments as `fit_two_stage`, at least 6 rows.
+
+    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    """
     given = {"parameters": parameters, "tokens": tokens, "loss": loss}
     columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
@@ -97,7 +144,11 @@ def fit_two_stage_ratio(
 
 
 def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the loss that stage 1 predicts: from flops, or from parameters and tokens.
+
+    Raises:
+        ValueError: a column is missing, or an entry is not finite or not above 0.
+    """
     needed = 1 if math.isnan(stage_1.beta) else 2
     if len(columns) != needed:
         raise ValueError(f"{len(columns)} columns are given; this stage 1 needs {needed}")
@@ -107,7 +158,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
 
 
 def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the accuracy that stage 2 predicts at a loss, as it is: a line may leave 0 to 1."""
     loss = check_range("loss", loss, above=0.0)
     if isinstance(stage_2, LinearCoefficients):
         return stage_2.a * loss + stage_2.b
@@ -115,7 +166,7 @@ def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.
 
 
 def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the accuracy of both stages chained, from flops, or from parameters and tokens."""
     return predict_second(fit.stage_2, predict_first(fit.stage_1, *columns))
 
 

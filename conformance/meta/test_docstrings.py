@@ -33,6 +33,7 @@ LAWS = tuple(
         "bounded_intervals",
         "catalogue",
         "dense",
+        "downstream_sums",
         "fitting",
         "held_out",
         "intervals",
