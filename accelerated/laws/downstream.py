@@ -2,6 +2,11 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.downstream`.
 
+    Q' = (Q - Q_rand) / (1 - Q_rand)
+
+with Q the accuracy and Q_rand that of a guess; C stands for training FLOPs, N for parameters, D for training tokens,
+and k for attempts, of which one has to be right.
+
 What differs here: the lines by a QR step with columns of length 1, and intervals by the same factor.
 """
 
