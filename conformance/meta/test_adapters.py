@@ -65,7 +65,10 @@ class TestNotOffered:
                 ask(z, 2)
         with pytest.raises(pytest.skip.Exception, match="option held"):
             ask(z, held=top_k.top_k_router(z))
-        found = row(backend, "routers.top_k.top_k_router")
+        path = "routers.top_k.top_k_router"
+        assert row(backend, path).verdict == "not asked", "no test that called it has come to its end"
+        backend.ledger.ended()
+        found = row(backend, path)
         assert (found.verdict, found.examples) == ("right", 1)
         assert found.left_out == "not offered, 3 calls left out: k 2, only 1; option held"
         lines = report.Report("mine", {}, (found,), ()).lines()
@@ -87,6 +90,7 @@ class TestNotOffered:
             guarded((z, 2), {}, precision)
             with pytest.raises(pytest.skip.Exception, match="option mask, score"):
                 guarded((z, 2), {"mask": None, "score": "softmax"}, precision)
+            backend.ledger.ended()
             assert row(backend, "routers.top_k.top_k_router").verdict == "right"
         with pytest.raises(pytest.skip.Exception, match="option k"):
             stranger(top_k_router=renamed).routers.top_k.top_k_router(z, k=1)

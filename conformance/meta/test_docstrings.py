@@ -30,17 +30,30 @@ OWN_WORDS = {
 LAWS = tuple(
     f"laws/{name}.py"
     for name in (
+        "additive",
         "bounded_intervals",
+        "broken",
         "catalogue",
+        "choosing",
+        "compute",
         "dense",
+        "downstream",
         "downstream_sums",
+        "fine_grained",
         "fitting",
         "held_out",
+        "hoffmann",
         "intervals",
+        "joint",
+        "leverage",
         "linear_intervals",
         "log_linear",
+        "next_run",
+        "planning",
         "resampling",
         "routed",
+        "sparsity",
+        "two_stage",
         "uncertainty",
         "utilisation",
     )
@@ -119,7 +132,7 @@ def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> l
         listed = entries(theirs, "Attributes")
         for field, words in fields(path, node).items():
             own = (path, name, "Attributes") in OWN_WORDS
-            if not listed.get(field) or (listed[field] != words and not own):
+            if not listed.get(field) or (words and listed[field] != words and not own):
                 problems.append(f"{name}: {field}: needed: {words!r}, found: {listed.get(field)!r}")
     listed = entries(theirs, "Args")
     for argument, words in entries(ours, "Args").items():
@@ -128,6 +141,7 @@ def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> l
     if listed and isinstance(twin, ast.FunctionDef):
         named = {argument for names in listed for argument in names.split(", ")}
         given = {a.arg for a in (*twin.args.posonlyargs, *twin.args.args, *twin.args.kwonlyargs)} - {"self"}
+        given |= {twin.args.vararg.arg} if twin.args.vararg else set()
         problems += [f"{name}: argument {argument} is not described" for argument in sorted(given - named)]
         problems += [f"{name}: has no argument {argument}" for argument in sorted(named - given)]
     if "Raises" in mine and not {"Raises", DIFFERS} & set(other):
