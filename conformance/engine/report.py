@@ -369,7 +369,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     there = path in backend.functions
     left_out = _left_out(ledger, backend.name, path)
     verdict, detail, test, file, besides = "right" if examples else "not asked", "", "", "", ()
-    if examples and left_out and (backend.name, path) not in ledger.compared:
+    if examples and left_out and share is None and (backend.name, path) not in ledger.compared:
         verdict, detail = (
             "not asked",
             f"{examples} calls were answered, but each of their tests had to leave others out",
