@@ -8,6 +8,11 @@ from pathlib import Path
 from .errors import InputError
 
 
+def user_cache() -> Path:
+    """Return the folder of this program in the user's cache folder: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws"
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the content of `path`: a reader, or a kill, sees the old content or the new, never a part."""
     path = Path(path)

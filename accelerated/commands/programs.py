@@ -11,6 +11,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from ..files import user_cache
+
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 FIRST = (0, 10, 2)
 """The first jaxlib whose programs for CPUs can be kept: earlier ones refuse what they have written themselves."""
@@ -43,9 +45,8 @@ def programs_folder() -> Path:
     KIND stands for the version of jaxlib and the processor with all that it can do.
     """
     named = os.environ.get("ROUTELAWS_CACHE")
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kind = hashlib.sha256("\n".join([platform.machine(), version("jaxlib"), *_abilities()]).encode()).hexdigest()[:16]
-    return (Path(named) if named else user / "routelaws") / "programs" / kind
+    return (Path(named) if named else user_cache()) / "programs" / kind
 
 
 def _abilities() -> list[str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import user_cache, write_atomically
 from .overtraining import downstream_tasks, overtraining_runs
 
 
@@ -130,7 +130,7 @@ def data_folder() -> Path:
     """Return the folder of tables: ROUTELAWS_DATA, XDG_CACHE_HOME/routelaws/data or ~/.cache/routelaws/data."""
     if named := os.environ.get("ROUTELAWS_DATA"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws" / "data"
+    return user_cache() / "data"
 
 
 def _check_content(path: Path, sha256: str) -> None:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..files import user_cache
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 
@@ -99,7 +100,7 @@ def default_cache() -> Path:
     """Return the folder of the cache: ROUTELAWS_CACHE, XDG_CACHE_HOME/routelaws/tokens or ~/.cache/routelaws/tokens."""
     if named := os.environ.get("ROUTELAWS_CACHE"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws" / "tokens"
+    return user_cache() / "tokens"
 
 
 def load_tokens(path: Path, dtype: str) -> np.ndarray:
