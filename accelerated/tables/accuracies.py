@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from .reading import read_blocks, take_apart
+from .reading import read_blocks, read_cells, take_apart
 from .schema import Problems, to_numbers
 
 FLOPS_PER_PARAMETER = 6.0
@@ -59,20 +59,7 @@ def read_accuracies(path) -> Accuracies:
         InputError: the file cannot be read, has the columns of neither layout, or cells are not what is needed; each
             with its row and column.
     """
-    problems, parts = Problems(path), []
-
-    def take(block):
-        cells, rows = take_apart(block, problems)
-        parts.append(cells)
-        return rows
-
-    read_blocks(path, take)
-    problems.raise_if_any()
-    names = dict.fromkeys(name for part in parts for name in part.columns)
-    cells = {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
-    rows = [row for part in parts for row in part.rows]
-    if not rows:
-        raise InputError(f"{path}: no rows below the header")
+    rows, cells = read_cells(path)
     if set(_LONG) <= set(cells):
         return _long(_Columns(path, cells, rows))
     if set(_WIDE) <= set(cells) and any(name.startswith("acc_") for name in cells):

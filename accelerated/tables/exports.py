@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import InputError
 from .events import event_files, read_events
 from .log import RUN, STEP, Log, whole_text
-from .reading import is_json, read_blocks, take_apart
+from .reading import is_json, read_cells
 from .schema import BLANK, Problems, shorten, to_numbers
 from .several import table_path
 
@@ -38,27 +38,6 @@ _HISTORY = {"_step", "_timestamp"}
 _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
-def read_cells(path) -> dict[str, list[str]]:
-    """Return every cell of a table as text, {column: [rows]}.
-
-    Raises:
-        InputError: the file cannot be read, or has no rows.
-    """
-    problems, parts = Problems(path), []
-
-    def take(block):
-        cells, rows = take_apart(block, problems)
-        parts.append(cells)
-        return rows
-
-    read_blocks(path, take)
-    problems.raise_if_any()
-    if not any(part.rows for part in parts):
-        raise InputError(f"{path}: no rows below the header")
-    names = dict.fromkeys(name for part in parts for name in part.columns)
-    return {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
-
-
 def read_piece(path) -> Log | dict[str, list[str]]:
     """Return a file, or a folder of event files, as a piece of a log, or as the cells of a table.
 
@@ -68,7 +47,7 @@ def read_piece(path) -> Log | dict[str, list[str]]:
     if files := event_files(path):
         return read_events(path, files)
     path = table_path(path)
-    cells = read_cells(path)
+    cells = read_cells(path).columns
     if list(cells) == SCALARS:
         return _scalars(path, cells)
     matches = [_PANEL.fullmatch(name) for name in list(cells)[1:]]

@@ -78,6 +78,29 @@ def read_blocks(path, take) -> None:
             row += take(Block(names, row, text))
 
 
+def read_cells(path) -> Cells:
+    """Return every cell of a table as text; one that a row of JSON lines lacks is "".
+
+    Raises:
+        InputError: the file cannot be read, a row cannot be taken apart, or there are no rows.
+    """
+    problems, parts = Problems(path), []
+
+    def take(block: Block) -> int:
+        cells, rows = take_apart(block, problems)
+        parts.append(cells)
+        return rows
+
+    read_blocks(path, take)
+    problems.raise_if_any()
+    rows = [row for part in parts for row in part.rows]
+    if not rows:
+        raise InputError(f"{path}: no rows below the header")
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    columns = {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
+    return Cells(rows, columns)
+
+
 def take_apart(block: Block, problems: Problems) -> tuple[Cells, int]:
     """Return the cells of a block as text, and the number of its rows; blank lines are no rows.
 

@@ -6,8 +6,9 @@ A table that says more of each run (`config`) is joined to its rows by the name 
 from typing import NamedTuple
 
 from ..errors import InputError
-from .exports import read_cells, read_piece
+from .exports import read_piece
 from .log import RUN, STEP, Log, as_cells, put_together
+from .reading import read_cells
 from .schema import RELEASED_COLUMNS
 from .several import SOURCE, named
 
@@ -92,7 +93,7 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
 
 
 def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    table, key = read_cells(config), columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
+    table, key = read_cells(config).columns, columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
     if key not in source.cells and not alone:
         return source
     if key not in source.cells:
