@@ -66,8 +66,7 @@ def _tokens_per_step(frame) -> np.ndarray:
 
 def _sparsity(frame) -> np.ndarray:
     """Return S = 1 - k/E, 0 for a dense model."""
-    k = frame["k"].fillna(1).to_numpy(dtype=np.float64) if "k" in frame else np.ones(len(frame))
-    return 1 - k / _numbers(frame, "num_experts")
+    return 1 - or_one(frame, "k") / _numbers(frame, "num_experts")
 
 
 def _active(frame) -> np.ndarray:
@@ -80,11 +79,9 @@ def _active(frame) -> np.ndarray:
     return _numbers(frame, "dense_parameter_count") + 2 * vocabulary * _numbers(frame, "d_model")
 
 
-def _granularity(frame) -> np.ndarray:
-    """Return G, 1 where the table does not say."""
-    if "granularity" not in frame:
-        return np.ones(len(frame))
-    return frame["granularity"].fillna(1).to_numpy(dtype=np.float64)
+def or_one(frame, name: str) -> np.ndarray:
+    """Return a column such as k or G, [n]; 1 where the table does not say."""
+    return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
 
 
 COLUMNS: dict[str, str | Callable] = {
@@ -94,7 +91,7 @@ COLUMNS: dict[str, str | Callable] = {
     "active_parameters": _active,
     "tokens": training_tokens,
     "total_parameters": "total_parameter_count",
-    "granularity": _granularity,
+    "granularity": lambda frame: or_one(frame, "granularity"),
     "teraflops": lambda frame: _compute(frame).teraflops,
     "utilisation": lambda frame: _compute(frame).utilisation,
 }

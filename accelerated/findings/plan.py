@@ -22,6 +22,7 @@ from ..laws.resampling import bootstrap_weights
 from ..tables.schema import DENSE
 from ..tables.table import select_rows
 from .hull import Beyond, beyond, inside_hull
+from .law_columns import or_one
 from .law_fits import LEVEL, LawFit, fit_law, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
 from .published import Printed, printed_laws
@@ -252,20 +253,15 @@ def _cells(fit: LawFit) -> list[tuple[float, float, float]]:
     """Return the (E, k, G) that a router was trained with, dense first where the law has it as E = 1."""
     frame = fit.selection.frame
     routed = frame[frame["router_type"] != DENSE]
-    found = sorted(set(zip(routed["num_experts"], _of(routed, "k"), _of(routed, "granularity"), strict=True)))
+    found = sorted(set(zip(routed["num_experts"], or_one(routed, "k"), or_one(routed, "granularity"), strict=True)))
     with_dense = not found or ("tokens" in fit.law.columns and len(routed) < len(frame))
     return [(1.0, 1.0, 1.0)] * with_dense + found
-
-
-def _of(frame, name: str) -> np.ndarray:
-    """Return k or G of the rows, 1 where the table does not say."""
-    return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
 
 
 def _asked(fit: LawFit, experts: float, k: float, granularity: float) -> _Asked:
     """Return one kind of model, with the costs of the runs that differ from it in N and E alone."""
     frame = fit.selection.frame
-    alike = (_of(frame, "k") == k) & (_of(frame, "granularity") == granularity)
+    alike = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     own = frame[alike | (frame["router_type"] == DENSE).to_numpy()]
     router = DENSE if experts == 1 else fit.selection.router
     return _Asked(fit, router, float(experts), int(k), float(granularity), costs_of(own, experts))
