@@ -14,7 +14,7 @@ import numpy as np
 from .dense import DenseFit
 from .intervals import Predicted, Range
 from .log_linear import LogLinearFit, cutoff
-from .uncertainty import student_quantile
+from .uncertainty import _power, student_quantile
 
 
 def dense_design(fit: DenseFit, dense_parameters: np.ndarray) -> np.ndarray:
@@ -180,9 +180,3 @@ def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[b
         return False, math.inf, -math.inf
     low, high = sorted((-half + sign * math.sqrt(inner)) / square for sign in (-1, 1))
     return square > 0, low, high
-
-
-def _power(exponent: float) -> float:
-    """Return 10 to a power; inf beyond float64."""
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.float64(10.0) ** exponent)

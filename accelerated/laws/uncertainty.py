@@ -313,10 +313,9 @@ def _natural(table: LevelTable, quantity: Quantity, value: float) -> float:
 
 
 def _power(exponent: float) -> float:
-    try:
-        return 10.0**exponent
-    except OverflowError:
-        return math.inf
+    """Return 10 to a power; inf beyond float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float64(10.0) ** exponent)
 
 
 def _extrapolated(table: LevelTable, quantity: Quantity, value: float) -> bool:
