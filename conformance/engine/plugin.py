@@ -13,6 +13,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
+from hypothesis.internal.conjecture import providers
 
 import routelaws
 from routelaws.conformance import bounds
@@ -42,6 +43,7 @@ class Suite:
 
     def __init__(self, options: Options):
         self.options, self.collector, self.tests = options, (), 0
+        self.is_local = getattr(providers, "is_local_module_file", None)  # not in the oldest allowed
         self.folder, self.ledger, self.started = folder_for(options.export_failing), report.Ledger(), time.time()
         self.ledger.keeps = bool(self.folder)
         limit, require = options.time_limit, options.require
@@ -122,6 +124,15 @@ def pytest_addoption(parser):
     add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
 
 
+def no_local_modules(file) -> bool:
+    """Stand in for Hypothesis's question whether a module is the user's own, so that examples are always the same.
+
+    Hypothesis takes one number in twenty from the source code of such modules, also where it is derandomised. A number
+    changed in an unrelated file, or a test that ran before in the same process, would then change the examples.
+    """
+    return False
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
     config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
@@ -130,6 +141,8 @@ def pytest_configure(config):
     try:
         suite = config.stash[SUITE] = Suite(options_of(config))
         settings.load_profile(suite.options.profile)
+        if settings.default.derandomize:
+            providers.is_local_module_file = no_local_modules
         harness.compile_quickly(suite.options.profile == "quick")
         if suite.options.profile == "quick":
             suite.collector = gc.get_threshold()
@@ -140,10 +153,14 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    if SUITE in config.stash and config.stash[SUITE].collector:
-        gc.set_threshold(*config.stash[SUITE].collector)
-    if SUITE in config.stash and config.stash[SUITE].ledger.share in bounds.listeners:
-        bounds.listeners.remove(config.stash[SUITE].ledger.share)
+    if SUITE not in config.stash:
+        return
+    suite = config.stash[SUITE]
+    providers.is_local_module_file = suite.is_local
+    if suite.collector:
+        gc.set_threshold(*suite.collector)
+    if suite.ledger.share in bounds.listeners:
+        bounds.listeners.remove(suite.ledger.share)
 
 
 @pytest.fixture(scope="session")
