@@ -152,7 +152,7 @@ BOUNDS["laws.leverage.budget"] = Bound(2e-3, "relative; printed factors have fou
 BOUNDS["laws.leverage.objective"] = Bound(1e-12, "relative; two searches, flat at the end; measured 7e-14")
 BOUNDS["laws.leverage.fit"] = Bound(3e-6, "standard errors; A_start to the root of the sum's rounding; measured 5e-7")
 BOUNDS["laws.leverage.interval"] = Bound(5e-8, "relative; as laws.leverage.fit; measured 4e-9")
-BOUNDS["laws.leverage.covariance"] = Bound(3e-6, "share of two standard errors; follows laws.leverage.fit; measured 1.1e-7")
+BOUNDS["laws.leverage.covariance"] = Bound(3e-6, "share of two standard errors, as laws.leverage.fit; measured 1e-7")
 BOUNDS["laws.leverage.exact"] = Bound(
     1e-7, "relative; noise-free: a search that ends at 1e-10 of a flat sum; measured 3e-8"
 )
