@@ -11,11 +11,10 @@ import numpy as np
 
 from ..laws.catalogue import LAWS
 from ..laws.held_out import leave_one_out
-from ..laws.uncertainty import student_quantile
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
 from ..tables.table import DENSE
 from .estimates import LEVEL, percent
-from .law_fits import is_determined, is_known
+from .law_fits import is_known
 from .rows import Run, usual_frequency
 
 MAIN, PLAIN = "main grid", "dense"
@@ -32,9 +31,8 @@ def utilisation_laws(runs: list[Run]) -> list[dict]:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
         "rmsle", "leave_one_out", "coefficients": {name: {"value", "low", "high", "determined"}}, "points":
         [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
-        measured over fitted loss. Intervals are profile ones; those of a and d, which move with the unit of B, are
-        rough ones from the curvature at the optimum. `effective` is the F at which the law gives a model of the least B
-        the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit.
+        measured over fitted loss. Intervals are profile ones. `effective` is the F at which the law gives a model of
+        the least B the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit.
     """
     usual = usual_frequency(runs)
     found = []
@@ -84,16 +82,12 @@ def _fitted(runs: list[Run], usual: float | None) -> dict:
 
 def _coefficients(fit: UtilisationFit, flops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray) -> dict:
     """Return each coefficient with its interval, and whether the runs determine it."""
-    law = is_determined(LAW.slopes(fit, (flops, utilisation), loss, LEVEL))
-    reach = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
-    entries = {
-        name: {"value": value, "low": value - float(half), "high": value + float(half), "determined": law}
-        for (name, value), half in zip(fit.coefficients._asdict().items(), reach, strict=True)
-    }
+    entries = {}
     for item in LAW.intervals(fit, (flops, utilisation), loss, LEVEL):
-        if item.name in entries:
+        if hasattr(fit.coefficients, item.name):
             known = is_known(item.name, item.value, item.words)
-            entries[item.name] |= {"low": item.low, "high": item.high, "determined": known}
+            value = getattr(fit.coefficients, item.name)
+            entries[item.name] = {"value": value, "low": item.low, "high": item.high, "determined": known}
     return entries | {"B_min": {"value": fit.coefficients.B_min, "low": None, "high": None, "determined": True}}
 
 

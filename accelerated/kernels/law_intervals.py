@@ -157,6 +157,23 @@ def _direction(kind, at, psi, factor):
 
 
 @_jit
+def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
+    """Return the ends of a or d in the linear limit, given those where their factor is infinite and above 0."""
+    if taken_at > 0.0:  # E_start may be above or below what a and d are taken at: the factor has either sign
+        return min(low, -high), max(high, -low)
+    if taken_at < 0.0:
+        return low, high
+    # E_start = 1 leads to the linear limit too, with a factor of 0, so that any factor belongs to it.
+    if kind == SIZE_SLOPE:
+        across = _across(triangle, 0.0, 1.0, 0.0, 0.0)
+    else:
+        across = _across(triangle, 1.0, at, 0.0, 0.0)
+    least = _times(across, scores)
+    reach = math.sqrt(room * _times(across, across))
+    return min(low, least - reach), max(high, least + reach)
+
+
+@_jit
 def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work):
     """Return residual sum, best value, low end and high end of a quantity at one shape.
 
@@ -165,7 +182,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         extra: [levels], E - 1, rising.
         kind: one of the names at the top.
         at: centred log10 N of the quantity; that of N = 1 for b (a SLOPE) and d.
-        beyond: E - 1 of the quantity.
+        beyond: E - 1 of the quantity; of a and d log10 of the effective expert count that they are taken at.
         alpha, ratio, rest: the shape.
         limit: residual sum up to which a law is allowed.
         work: [6, 2 levels], overwritten.
@@ -192,7 +209,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         return residual, value, low, high
     factor = math.log(10.0) / scale if rise > 0.0 else math.inf
     if kind == SIZE_SLOPE or kind == LEVEL_AT_1:
-        factor = factor * -math.log10(alpha) if rise > 0.0 else math.inf
+        factor = factor * (-math.log10(alpha) - beyond) if rise > 0.0 else math.inf
     elif kind <= GAIN:
         factor = psi
     h0, h1, h2, h3 = _direction(kind, at, psi, factor)
@@ -203,14 +220,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         return residual, value, value - reach, value + reach
     low, high = (value - reach) * math.inf, (value + reach) * math.inf
     if kind == SIZE_SLOPE or kind == LEVEL_AT_1:
-        # E_start = 1 leads to the linear limit too, with a factor of 0, so that any factor belongs to it.
-        if kind == SIZE_SLOPE:
-            across = _across(triangle, 0.0, 1.0, 0.0, 0.0)
-        else:
-            across = _across(triangle, 1.0, at, 0.0, 0.0)
-        least = _times(across, scores)
-        reach = math.sqrt(room * _times(across, across))
-        low, high = min(low, least - reach), max(high, least + reach)
+        low, high = _dense_limit(kind, at, beyond, room, scores, triangle, low, high)
     return residual, value * math.inf, low, high
 
 

@@ -16,7 +16,9 @@ from .routed import cutoff
 from .uncertainty import Quantity, profile_intervals
 from .utilisation import UtilisationCurve, UtilisationFit
 
-_OWN_NAMES = {"b": "b", "c": "c", "E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"}
+_OWN_NAMES = {
+    "a": "a", "b": "b", "c": "c", "d": "d", "E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"
+}  # fmt: skip
 """What the coefficients of the law in (F, E') are called in that in (F, B)."""
 
 
@@ -92,7 +94,7 @@ def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: 
 def utilisation_intervals(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b, c, B_start, B_max and F_cutoff with their intervals.
+    """Return the six coefficients and F_cutoff with their intervals.
 
     Args:
         fit: of `fit_utilisation`, by least squares.
@@ -103,7 +105,7 @@ def utilisation_intervals(
     Raises:
         ValueError: as `profile_intervals` and `scaled_columns`.
     """
-    asked = [Quantity(name) for name in _OWN_NAMES]
+    asked = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
     for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, asked, level):
         found, unit = range_of(interval), fit.curve.unit if interval.quantity.name in ("E_start", "E_max") else 1.0

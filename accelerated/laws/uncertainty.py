@@ -38,7 +38,7 @@ class Quantity(NamedTuple):
         gain                      change of log10 L from E = 1 to E experts at size N
         slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
         effective_parameters      the dense size that is worth as much as (N, E)                          parameters
-        a, b, c, d                the law's own coefficients (b is the slope at N = 1)
+        a, b, c, d                the law's own coefficients (b is the slope at N = 1, a and d are taken at Ê = 1)
         E_start, E_max            where effective experts start and end                                   experts
         N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
 
@@ -46,11 +46,13 @@ class Quantity(NamedTuple):
         name: one of these
         N: size, parameters, above 0: for all but the coefficients and N_cutoff
         E: experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
+        effective: for a and d: the Ê that they are taken at instead of 1, above 0
     """
 
     name: str
     N: float = math.nan
     E: float = math.nan
+    effective: float = 1.0
 
 
 class Interval(NamedTuple):
@@ -277,6 +279,8 @@ def check_quantity(quantity: Quantity) -> Quantity:
     if name in _AT_EXPERTS and not (math.isfinite(quantity.E) and (quantity.E > 1 or from_1 and quantity.E == 1)):
         allowed = "of at least 1" if from_1 else "above 1"
         raise ValueError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
+    if not 0 < quantity.effective < math.inf:
+        raise ValueError(f"quantity {name}: effective is {quantity.effective}; needed: a finite number above 0")
     return quantity
 
 
@@ -286,6 +290,8 @@ def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit:
     kind = _KINDS[quantity.name]
     at = (math.log10(quantity.N) if quantity.name in _AT_SIZE else 0.0) - table.centre
     beyond = quantity.E - 1.0 if quantity.name in _AT_EXPERTS else 0.0
+    if quantity.name in ("a", "d"):
+        beyond = math.log10(quantity.effective)
     both = fit.curve.rise + fit.curve.bend
     rest = fit.curve.rise / both if both > 0 else 1.0
     shape = (both / rest, fit.curve.bend / both, rest) if both > 0 else (0.0, 0.0, 1.0)

@@ -134,12 +134,11 @@ def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_fl
     [fit] = fit_table(path, "routed-utilisation")["fits"]
     assert (fit["status"], fit["determined"], fit["rows"]) == ("interior", True, 10)
     assert list(fit["coefficients"].values()) == pytest.approx(list(COMPUTE), rel=1e-2)
-    assert list(fit["intervals"]) == ["b", "c", "B_start", "B_max", "F_cutoff"]
+    assert list(fit["intervals"]) == ["a", "b", "c", "d", "B_start", "B_max", "F_cutoff"]
     for i, name in enumerate(Compute._fields[:6]):
-        if name in fit["intervals"]:
-            wanted = quiet_interval(compute_losses, lambda t, i=i: t[i], truth, log_loss, 0.95)
-            assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
-            assert fit["intervals"][name]["value"] == pytest.approx(fit["coefficients"][name], rel=1e-9)
+        wanted = quiet_interval(compute_losses, lambda t, i=i: t[i], truth, log_loss, 0.95)
+        assert near(ends(fit["intervals"][name]), wanted, 1e-2), name
+        assert fit["intervals"][name]["value"] == pytest.approx(fit["coefficients"][name], rel=1e-9)
     wanted = quiet_interval(compute_losses, lambda t: -t[1] / t[2], truth, log_loss, 0.95)
     assert near(np.log10(ends(fit["intervals"]["F_cutoff"])), wanted, 1e-2)
     assert fit["derived"]["F_cutoff"] == pytest.approx(fit["intervals"]["F_cutoff"]["value"], rel=1e-9)

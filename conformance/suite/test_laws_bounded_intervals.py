@@ -16,7 +16,7 @@ TRUTHS = {"routed-bounded": (LAW, CELLS), "routed-utilisation": (COMPUTE, USES)}
 CUTOFFS = {"routed-bounded": "N_cutoff", "routed-utilisation": "F_cutoff"}
 NAMED = {
     "routed-bounded": [*Bounded._fields, "N_cutoff"],
-    "routed-utilisation": ["b", "c", "B_start", "B_max", "F_cutoff"],
+    "routed-utilisation": ["a", "b", "c", "d", "B_start", "B_max", "F_cutoff"],
 }
 
 

@@ -376,6 +376,29 @@ def test_a_higher_level_is_a_wider_interval(backend):
     assert ends[2].low[0] < ends[1].low[0] < ends[0].low[0] < ends[0].high[0] < ends[1].high[0] < ends[2].high[0]
 
 
+def linear_in_experts(tilt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return sizes, expert counts and log10 losses of rows that fall in proportion to E."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    offset, share = np.log10(size) - 8.0, (experts - 1) / 511
+    noise = np.random.default_rng(3).normal(0, 1e-4, size.size)
+    return size, experts, 0.4 - 0.08 * offset - (0.05 + tilt * offset) * share + noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effective", [0.2, 5.0])
+def test_ends_of_a_and_d_elsewhere_in_the_linear_limit(backend, effective):
+    """Taken below every E_start, they run away on one side; taken at an Ê that E_start may pass, on both."""
+    size, experts, log_loss = linear_in_experts(-0.004)
+    for name in ("a", "d"):
+        found, wanted = (
+            module.profile_intervals(size, experts, 10**log_loss, [module.Quantity(name, effective=effective)])[0]
+            for module in (backend.laws.uncertainty, reference)
+        )
+        compare_intervals(found, wanted)
+        open_ends = math.isinf(found.low) + math.isinf(found.high)
+        assert open_ends == (2 if effective > 1 else 1), found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [-0.004, 0.004])
 def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
@@ -383,10 +406,8 @@ def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
 
     Of the two ends of each, one is infinite, and the other is that of straight least squares at rows linear in E.
     """
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    size, experts, log_loss = linear_in_experts(tilt)
     offset, share = np.log10(size) - 8.0, (experts - 1) / 511
-    noise = np.random.default_rng(3).normal(0, 1e-4, size.size)
-    log_loss = 0.4 - 0.08 * offset - (0.05 + tilt * offset) * share + noise
     for name in ("a", "d"):
         at = 0.0 if name == "a" else 8.0  # d is the level at N = 1
         design = np.stack([np.ones(size.size), offset + at, share, share * (offset + at)], axis=1)
@@ -571,6 +592,7 @@ BAD_QUANTITIES = {
     "experts below 1": (("prediction", 1e8, 0.5), "prediction: E is 0.5.*at least 1"),
     "dense is worth itself": (("effective_parameters", 1e8, 1.0), "effective_parameters: E is 1.0.*above 1"),
     "infinite": (("observation", 1e8, math.inf), "observation: E is inf.*finite"),
+    "no effective count": (("a", math.nan, math.nan, 0.0), "a: effective is 0.0.*above 0"),
 }
 
 

@@ -17,7 +17,7 @@ there: the value v is allowed if some law that says v has a residual sum of squa
    below a line, h·β̂ ± √(room · hᵀ(XᵀX)⁻¹h) with room = limit - RSS (`_linear_ends`). A new run is one more row, whose
    error may take a share of the room: for an observation 1 is added to the variance. With ψ₀ = ψ(E - 1),
    span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table, and
-   K = log10(E_start)/span, the h of each is
+   K = log10(E_start/Ê₀)/span with Ê₀ = 1, unless the quantity names another, the h of each is
 
        prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span, of which b at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
@@ -104,7 +104,7 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
     elif quantity.name == "effective_parameters":
         ends = _worth_ends(rows, quantity, solved, rise, bend)
     elif quantity.name in ("a", "d"):
-        ends = _dense_ends(rows, quantity.name, solved, rise, bend)
+        ends = _dense_ends(rows, quantity, solved, rise, bend)
     else:
         ends = _routed_ends(rows, quantity, solved, rise, bend)
     return solved.residual, *(float(end) for end in ends)
@@ -139,18 +139,23 @@ def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float)
         return ends / _span(rows, rise, bend)
 
 
-def _dense_ends(rows: Rows, name: str, solved: Solved, rise: float, bend: float) -> np.ndarray:
+def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
     """Return the best value and both ends of a or d: h = dense - K · routed (the table of step 3)."""
     n = -rows.log_size.mean()  # N = 1
-    dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
+    dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if quantity.name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
+    taken_at = math.log10(quantity.effective)  # log10 Ê₀
     if rise > 0:
-        K = max(math.log10(rise / (rise + bend) ** 2), 0.0) / _span(rows, rise, bend)
+        K = (max(math.log10(rise / (rise + bend) ** 2), 0.0) - taken_at) / _span(rows, rise, bend)
         return _linear_ends(solved, dense - K * routed)
-    # The linear limit is reached in many ways: K is 0 with E_start = 1, and grows without end as E_start does.
+    # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
+    # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
     with np.errstate(invalid="ignore"):
-        value, low, high = math.inf * _linear_ends(solved, -routed)
-    _, low_at_1, high_at_1 = _linear_ends(solved, dense)
-    return np.array([value, np.fmin(low, low_at_1), np.fmax(high, high_at_1)])
+        value, *ends = math.inf * _linear_ends(solved, -routed)
+    if taken_at == 0:
+        ends += list(_linear_ends(solved, dense))
+    elif taken_at > 0:
+        ends += [-end for end in ends]
+    return np.array([value, np.fmin.reduce(ends), np.fmax.reduce(ends)])
 
 
 def _span(rows: Rows, rise: float, bend: float) -> np.float64:

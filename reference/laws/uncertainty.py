@@ -50,7 +50,7 @@ class Quantity(NamedTuple):
     gain                      change of log10 L from E = 1 to E experts at size N
     slope                     s(N) = b + c log10 N, change of log10 L per decade of effective experts at size N
     effective_parameters      the dense size that is worth as much as (N, E)                          parameters
-    a, b, c, d                the law's own coefficients (b is the slope at N = 1)
+    a, b, c, d                the law's own coefficients (b is the slope at N = 1, a and d are taken at Ê = 1)
     E_start, E_max            where effective experts start and end                                   experts
     N_cutoff                  10^(-b/c), where more experts stop helping; infinite where c <= 0       parameters
     """
@@ -58,6 +58,7 @@ class Quantity(NamedTuple):
     name: str  # one of these
     N: float = math.nan  # size, parameters, above 0: for all but the coefficients and N_cutoff
     E: float = math.nan  # experts, at least 1 (gain, effective_parameters: above 1): as N, but not for slope
+    effective: float = 1.0  # for a and d: the Ê that they are taken at instead of 1, above 0
 
 
 class Interval(NamedTuple):
@@ -282,6 +283,8 @@ def check_quantity(quantity: Quantity) -> Quantity:
     if "E" in PLACE[name] and not least <= quantity.E < math.inf:
         allowed = "of at least 1" if least == 1 else "above 1"
         raise ValueError(f"quantity {name}: E is {quantity.E}; needed: a finite number {allowed}")
+    if not 0 < quantity.effective < math.inf:
+        raise ValueError(f"quantity {name}: effective is {quantity.effective}; needed: a finite number above 0")
     return quantity
 
 
