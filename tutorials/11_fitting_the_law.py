@@ -359,6 +359,7 @@ def mean_square(point):
     return np.mean(error**2), 2 * columns @ error / N.size
 
 
+# %%
 fixed = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
 value, slopes = mean_square(fixed)
 same(value, np.mean((of(fixed) - target) ** 2))
