@@ -177,7 +177,9 @@ print("who sits in the slots of each expert:", placement.token.tolist(), f"({T} 
 #
 # $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$
 #
-# The layer multiplies what the expert returns by the gate. A dropped token gets nothing.
+# The layer multiplies what the expert returns by the gate. That is how the router learns: the choice of an expert is a
+# jump, but the gate moves a little when a weight of the router moves a little, and the result with it. A dropped token
+# gets nothing.
 
 # %%
 from routelaws.reference.experts import gelu
@@ -229,7 +231,7 @@ assert np.array_equal(h[~kept], x[~kept])
 # ## 7. What it costs
 #
 # Why have two experts, if each token sees only one? Count the weights of the layer, and the weights that one token
-# meets.
+# meets. An expert is two matrices, of d × f and of f × d numbers (section 6), here with f = 3.
 
 # %%
 f = up.shape[2]
@@ -250,8 +252,11 @@ assert weights == up.size + down.size + w.size
 # - **F**: the additions and multiplications for one token, from the first layer to the last;
 # - **B** = P / F: how many parameters there are for each of these operations.
 #
-# [`count`](../reference/accounting.py) knows them for every model of the paper (Clark et al. 2022). The smallest one
-# has these numbers, with experts in every other layer.
+# N and P leave out the *embedding*, the table with a vector for each word that the model knows, as do the authors of
+# the paper that these lessons follow. F has the last product with such a table, by which words are scored.
+#
+# [`count`](../reference/accounting.py) knows all four for every model of that paper, Clark et al. 2022. The smallest
+# model has these numbers, with experts in every other layer.
 
 # %%
 from routelaws.reference.accounting import SIZES, count
@@ -265,8 +270,9 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
     assert N == size.dense_parameters and B == P / F
 
 # %% [markdown]
-# Count N yourself. A layer of this model has an attention part and a feed-forward part, with d = `d_model`, and with a
-# = heads times the width of a head. The docstring of [`accounting.py`](../reference/accounting.py) has the formula:
+# Count N yourself. The model is a stack of L layers, called *blocks*. Each has an attention part, in which tokens look
+# at each other (lesson 9), and a feed-forward part. With d numbers for each token, and a numbers for all *heads* of the
+# attention part together, the docstring of [`accounting.py`](../reference/accounting.py) has the formula:
 #
 # $$N = L (5 d a + 8 d^2 + 4 d)$$
 
@@ -274,7 +280,7 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
 width, a = size.d_model, size.num_heads * size.kqv_size
 total = 0
 for _ in range(size.num_blocks):
-    total += 5 * width * a  # attention: query, key, value, output, and the key of distances
+    total += 5 * width * a  # attention: query, key, value, output, and one matrix for distances in the text
     total += 8 * width**2  # the feed-forward network: two matrices, d by 4 d
     total += 4 * width  # two normalisations, each with a scale and an offset
 print(f"{total:,} parameters")

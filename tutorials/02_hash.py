@@ -32,8 +32,8 @@ assert vocabulary[ids[0]] == text[0] and ids.max() + 1 == len(vocabulary)
 # $$\mathrm{expert}(t) = \mathrm{id}(t) \bmod E$$
 #
 # A rule that turns a name into a place, without looking anything up that was learned, is called a *hash*. Hence the
-# name of the router (Roller et al. 2021). Clark et al. 2022 measured models with such a router. Which hash they used
-# was not at hand; the remainder is our choice.
+# name of the router (Roller et al. 2021). Clark et al. 2022 measured models with such a router. The page that
+# says which hash they used was not at hand; the remainder is our choice.
 
 # %%
 E = 3
@@ -112,7 +112,9 @@ same(tables["remainder"][:, 0], np.arange(V) % E)
 
 
 # %% [markdown]
-# The load of an expert is the sum of the shares of its words. First as a loop, then in one line.
+# The load of an expert is the sum of the shares $p_w$ of its words w. First as a loop, then in one line.
+#
+# $$\mathrm{load}_e = \sum_{w: \mathrm{expert}(w) = e} p_w$$
 
 
 # %%
@@ -177,10 +179,10 @@ print("load in fair shares: ", (E * loads_of(fair, p, E)).round(2))
 # %% [markdown]
 # ## 4. What no table can do
 #
-# The most frequent word has the share p of the text, and it goes to one expert wherever it stands. So some expert has
-# at least the load p. A fair share is 1/E. Whatever the table,
+# The most frequent word has the share $p_0$ of the text, and it goes to one expert wherever it stands. So some expert
+# has at least the load $p_0$. A fair share is 1/E. Whatever the table,
 #
-# $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, p E)$$
+# $$\frac{\text{largest load}}{\text{fair share}} \ge \max(1, p_0 E)$$
 #
 # Let the number of experts grow, and compare each table with this bound.
 
@@ -220,9 +222,10 @@ figure(
 # ## 5. Two experts for each word
 #
 # The bound can be lowered in one way: give each word k experts, each with the weight 1/k. Then the most frequent word
-# brings only p/k to each of them. A table then has k columns. [`modulo_table`](../reference/routers/hash_layer.py)
-# takes the remainder first, and finds the other experts at equal steps from it. The step s changes from one run of E
-# words to the next:
+# brings only $p_0 / k$ to each of them. A table then has k columns.
+# [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder first, and finds the other experts at equal
+# steps from it. The step s changes from one run of E words to the next, here from 1 for the first four words
+# to 2 for the next four:
 #
 # $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
 

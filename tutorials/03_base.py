@@ -231,10 +231,12 @@ figure(draw, seen, panels=2)
 def auction(s, step):
     T, E = s.shape
     p, bids, history, free = np.zeros(E), [[] for _ in range(E)], [], list(range(T))
-    while free:
+    while free:  # tokens without a place
         t = free.pop(0)
         left = s[t] - p
+        # The best expert for the token, and what the two best ones would leave it.
         e, (second, first) = left.argmax(), np.sort(left)[-2:]
+        # An expert keeps its bids in order, the highest first.
         bids[e] = sorted([*bids[e], (p[e] + first - second + step, t)], reverse=True)
         free += [t for _, t in bids[e][T // E :]]  # outbid: C places are there
         bids[e] = bids[e][: T // E]

@@ -187,6 +187,7 @@ assert min(losses) > 0 and objective(plan) > max(objective(even), objective(hard
 a_plus_g = np.log(plan) - z
 corners = a_plus_g[0, 0] + a_plus_g[1, 1] - a_plus_g[0, 1] - a_plus_g[1, 0]
 print(f"around four entries the sum is {abs(corners):.6f}")
+# Less its first entry, each row is the same list of numbers: the form holds.
 same(a_plus_g - a_plus_g[:, :1], np.tile(a_plus_g[0] - a_plus_g[0, 0], (T, 1)))
 
 # %% [markdown]
@@ -282,7 +283,8 @@ def log_sinkhorn(z, sweeps):
 # %%
 plan = log_sinkhorn(far, sweeps=30)
 print("T times the plan:", (4 * plan).round(3).tolist(), " share of each expert:", plan.sum(axis=0).round(6))
-rounding = UNITS["float64"] * (4 + 2 * np.abs(far).max() + np.log(far.size))  # large exponents round more
+# By how much two right programs may differ: exponents near 800 are rounded before exp is taken of them.
+rounding = UNITS["float64"] * (4 + 2 * np.abs(far).max() + np.log(far.size))
 same(plan, sinkhorn_plan(far, num_sweeps=30).plan, "sinkhorn.plan", scale=rounding * 31 * plan)
 same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 

@@ -27,7 +27,7 @@ from lesson import COLOURS, best_time, figure, needs, same
 
 s = np.array([[5.0, 1.0], [4.0, 2.0], [3.5, 1.0], [2.0, 2.0]])
 T, E = s.shape
-n = T // E  # a fair share
+n = T // E  # a fair share: the places of an expert, C in lesson 3
 for price in (0.0, 1.0, 2.0, 2.25, 2.5, 3.0, 4.5):
     expert = np.array([0 if s[t, 0] - price >= s[t, 1] else 1 for t in range(T)])
     same((s - np.array([price, 0.0])).argmax(axis=1), expert)
@@ -54,8 +54,9 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # prices the bound is least, and it equals the best choice. So the bias should move to where the bound is least. To look
 # for that place instead of the choice is called the *dual* problem.
 #
-# It gets easier with one more price, $\alpha_t$ for each token. Let k be the number of experts for each token (one, for
-# now) and n the number of tokens for each expert.
+# It gets easier with one more price, $\alpha_t$ for each token: a token and an expert that come together then pay
+# $\alpha_t + \beta_e$. Let k be the number of experts for each token (one, for now) and n the number of tokens for each
+# expert.
 #
 # $$\mathrm{bound}(\alpha, \beta) =
 # k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, s_{te} - \alpha_t - \beta_e)$$

@@ -235,7 +235,7 @@ exact = pi * (rewards - values[:, None])  # [kind, expert], the gradients
 noise = {}
 for name, advantage in advantages.items():
     each = advantage[:, :, None] * (np.eye(E) - pi)  # [kind, drawn, expert]
-    same(np.einsum("e,kej->kj", pi, each), exact)  # unbiased, all three
+    same(np.einsum("e,kej->kj", pi, each), exact)  # the mean over what is drawn: all three are unbiased
     noise[name] = np.einsum("e,kej->", pi, (each - exact[:, None]) ** 2) / 2
     print(f"baseline {name:10}: mean variance {noise[name]:.3f}")
 assert noise["by kind"] < noise["one number"] / 5 < noise["none"] / 10
@@ -282,6 +282,7 @@ for way in ("exact gradient", "with baseline", "without baseline"):
         one = reinforce_router(logits, gumbel=draws.gumbel(size=(runs, E))).expert[:, 0]
         advantage = hard[one] - (now if way == "with baseline" else 0)
         guess = advantage[:, None] * (np.eye(E)[one] - policy)
+        # The gradient of section 2, or the single estimate of section 3, for each router.
         logits = logits + rate * (policy * (hard - now[:, None]) if way == "exact gradient" else guess)
     curves[way] = np.array(curve)
 

@@ -114,6 +114,7 @@ def slopes(f, values, step=2.0**-10):
             moved = values.copy()
             moved[i] += steps * step
             at[steps] = f(moved)
+        # Weighed so that the error falls with the fourth power of the step.
         found[i] = (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / (12 * step)
     return found
 
@@ -130,6 +131,7 @@ returned, target = draws.normal(size=(T, E)), draws.normal(size=T)
 
 
 def task_loss(logits, k, normalisation):
+    # `held` keeps the choice as it is; `allow_constant_gate` is explained below.
     chosen = top_k_router(z, k, allow_constant_gate=True, normalisation=normalisation)
     gate = top_k_router(logits, k, allow_constant_gate=True, normalisation=normalisation, held=chosen).gate
     output = (gate * np.take_along_axis(returned, chosen.expert, axis=1)).sum(axis=1)
@@ -197,7 +199,11 @@ same(auxiliary_loss(z, even).loss, 1.0)
 # %% [markdown]
 # The shares are counts, and counts are jumps: they carry no slope and are held fixed. The slope is in the
 # probabilities. An expert with a large share is pushed down, one with a small share up. We measure that with an offset
-# for each expert, added to the logits of all tokens.
+# for each expert, added to the logits of all tokens. There is a formula as well. When the logit of expert e grows, the
+# probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much, and each other $p_{tj}$ shrinks by $p_{tj} p_{te}$
+# times as much. So the slope of the loss by the offset of expert e is
+#
+# $$\frac{E}{T} \sum_t p_{te} (\mathrm{share}_e - \sum_j p_{tj} \mathrm{share}_j)$$
 
 # %%
 push = slopes(lambda offset: auxiliary_loss(z + offset, expert, held=found).loss, np.zeros(E))
@@ -239,10 +245,14 @@ assert below.loss < 1
 # %% [markdown]
 # ## 5. Four dialects of one loss
 #
-# Programs that say "auxiliary loss" mean different things. They count all choices or first choices only; they divide
-# by the number of assignments or of tokens; and one form, as GShard's authors print it, divides by $E$ where others
-# multiply. The reference calls these *dialects*. Here are all four on our six tokens, and what each gives when
-# everything is in balance.
+# Programs that say "auxiliary loss" mean different things. The reference calls them *dialects*, and knows four:
+#
+# - "assignments": the loss of section 4;
+# - "tokens": the same, but the number of assignments is divided by $T$ and not by $T k$;
+# - "first_choice": the same, but only first choices are counted, and divided by $T$;
+# - "gshard", as its authors print it: first choices too, with $1 / E$ in place of $E$ in front of the sum.
+#
+# Here are all four on our six tokens, and what each gives when everything is in balance.
 
 # %%
 from routelaws.reference.balance import DIALECTS, value_at_balance

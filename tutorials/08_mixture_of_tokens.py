@@ -121,7 +121,7 @@ assert moved > 50
 from routelaws.reference.routers.expert_choice import group_by_position, ungroup_by_position
 
 names = np.array([["a0", "a1", "a2"], ["b0", "b1", "b2"], ["c0", "c1", "c2"], ["d0", "d1", "d2"]])
-g = 4
+g = 4  # sequences in a group
 for group in group_by_position(names, g):
     print(" ".join(group))
 by_hand = np.array([[names[i, s] for i in range(g)] for s in range(names.shape[1])])
@@ -303,7 +303,7 @@ for tau in (1.0, 0.3, 0.1, 0.03, 0.01):
     distance = np.abs(mixing_weights(logits, tau) - limit).max()
     print(f"temperature {tau:4}: largest distance from whole tokens {distance:.4f}")
 same(mixing_weights(logits, 0.001), limit)
-by_logits = expert_choice_router(logits, 1e-9, score="sigmoid")  # the order of the logits, one place
+by_logits = expert_choice_router(logits, 1e-9, score="sigmoid")  # so small a factor leaves one place
 same(by_logits.token[:, 0], limit.argmax(axis=0))
 
 

@@ -49,8 +49,8 @@ for name, values in leaves(params):
 assert sum(values.size for _, values in leaves(params)) > 0
 
 # %% [markdown]
-# In lesson 1 we counted N, the weights of a dense model, and P, those of all experts. The counts leave out the first
-# table and the last norm. Here they are again, from the tree and from the formulas.
+# In lesson 1 we counted N, the weights of a dense model, and P, those of all experts. The counts leave out the
+# embedding and the last norm. Here they are again, from the tree and from the formulas.
 
 # %%
 counted = config.accounting(sequence_length=6)

@@ -34,9 +34,9 @@ same(follows.sum(axis=1), np.ones(V))
 
 # %% [markdown]
 # The *loss* of a prediction is minus the logarithm of the probability that it gave to the word that came. A model that
-# knew the language would give each word its true probability $p$. Its mean loss is the *entropy* of the next word:
+# knew the language would give each word its true probability $p_i$. Its mean loss is the *entropy* of the next word:
 #
-# $$\mathrm{floor} = -\sum_p p \log p$$
+# $$\mathrm{floor} = -\sum_i p_i \log p_i$$
 #
 # No model can do better. A model that knows nothing finds all words equally probable.
 
@@ -116,8 +116,9 @@ print(f"loss {float(before):.4f} before the step, {float(after):.4f} after it; a
 # ## 3. Many steps
 #
 # [`TrainConfig`](../accelerated/training/config.py) says how a model is trained. Two things make it faster than plain
-# steps. *Adam* divides each slope by its own usual size. And the *rate* changes: it rises in a straight line, so that
-# random weights do not jump too far, and then falls along half a wave of the cosine to a tenth of its peak.
+# steps. *Adam* takes for each weight a mean of its last slopes, divided by their usual size. And the *rate* changes: it
+# rises in a straight line, so that random weights do not jump too far, and then falls along half a wave of the cosine
+# to a tenth of its peak.
 
 # %%
 from routelaws.accelerated.training.config import TrainConfig

@@ -6,7 +6,7 @@
 #
 # **You need** Python, NumPy and lesson 1; logarithms, and what least squares is. Pictures need matplotlib. Section 7
 # reads the table that the authors of the paper released: `routelaws` downloads it once, or finds it in the folder that
-# `ROUTELAWS_DATA` names. Without it that section is left out. The last two sections need SciPy, JAX and numba.
+# `ROUTELAWS_DATA` names. Without it that section is left out. Section 8 needs SciPy, and section 9 JAX and numba.
 #
 # **Files** [`laws/routed.py`](../reference/laws/routed.py), [`laws/fitting.py`](../reference/laws/fitting.py).
 
@@ -43,7 +43,7 @@ def draw_table(axes, N, E, loss, curve=None):
     for i, (name, size) in enumerate(zip(SIZES, sizes, strict=True)):
         mine, look = size == N, {"color": COLOURS[0], "alpha": 0.4 + 0.6 * i / 5}
         axes.plot(E[mine], loss[mine], "o" if curve else "o-", markersize=5, **look)
-        axes.annotate(name, (E[mine].min(), loss[mine].max()), xytext=(-38, -4), textcoords="offset points")
+        axes.annotate(name, (1, loss[mine].max()), xytext=(-38, -4), textcoords="offset points")
         if curve:
             axes.plot(counts, curve(size, counts), **look)
     axes.set_xscale("log", base=2)
@@ -135,7 +135,8 @@ point = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
 print(" steps    RMSLE   E_start   E_max")
 for step in range(1, 3001):
     slopes, error = derivatives(point), of(point) - target
-    point -= slopes.T @ error / np.linalg.norm(slopes.T @ slopes, 2)  # as far as the steepest direction allows
+    # The length of a step: as far as one can go in the steepest direction without climbing the other wall.
+    point -= slopes.T @ error / np.linalg.norm(slopes.T @ slopes, 2)
     if step in (1, 10, 100, 1000, 3000):
         print(f"{step:6} {rmsle(*point[:4], *2 ** point[4:]):8.5f} {2 ** point[4]:9.3f} {2 ** point[5]:7.1f}")
 assert rmsle(*point[:4], *2 ** point[4:]) > 2 * rmsle(*truth)
@@ -335,74 +336,100 @@ print(f"mean log N {np.log10(N).mean():.2f}; half a unit in the third decimal of
 assert shift > fit.rmsle
 
 # %% [markdown]
-# ## 8. A hundred tries
+# ## 8. Five hundred tries
 #
-# The authors went downhill with all six unknowns as well, with a better method than ours in section 4, and from 500
-# starts. The method, L-BFGS-B, learns how the valley bends while it goes. Each start is a fixed point, times six random
-# numbers; which point is our choice. Here are a hundred such starts on our own table. JAX gives the slopes.
+# The authors went downhill with all six unknowns as well, from 500 starts, and with a better method than ours in
+# section 4. That method, L-BFGS-B, learns how the valley bends while it goes. It asks for the mean square at a point
+# and for its six slopes. We write both out, and check the slopes by the differences of section 4.
 
 # %%
-needs("jax")
 needs("scipy")
-import jax
-import jax.numpy as jnp
 from scipy.optimize import minimize
 
 
-@jax.jit
-@jax.value_and_grad
 def mean_square(point):
-    a, b, c, d, E_start, E_max = *point[:4], 2.0 ** point[4], 2.0 ** point[5]
-    log_E = -jnp.log10(1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max)
-    log_N = jnp.log10(N)
-    return jnp.mean((a * log_N + b * log_E + c * log_N * log_E + d - target) ** 2)
+    E_start, E_max = 2.0 ** point[4:]
+    s = 1 / (1 / E_start - 1 / E_max)
+    effective, part = 1 / (1 / (E - 1 + s) + 1 / E_max), (s / (E - 1 + s)) ** 2
+    log_N, log_E = np.log10(N), np.log10(effective)
+    bend = np.log10(2) * effective * (point[1] + point[2] * log_N)  # one more power of two in E_start or E_max
+    last_two = [bend * part / E_start, bend * (1 - part) / E_max]
+    columns = np.array([log_N, log_E, log_N * log_E, np.ones(N.size), *last_two])  # [6, rows]
+    error = point[:4] @ columns[:4] - target
+    return np.mean(error**2), 2 * columns @ error / N.size
 
 
-with jax.enable_x64(True):  # 64 bits, as NumPy has them
-    value, slope = mean_square(np.array([*fit.coefficients[:4], *np.log2(fit.coefficients[4:])]))
-same(value, fit.objective, "laws.fitting.objective", scale=fit.objective)
-
-# %% tags=["volatile"]
-draws, found = np.random.default_rng(1), []
-with jax.enable_x64(True):
-    for _ in range(100):
-        begin = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0]) * draws.normal(size=6)
-        ended = minimize(lambda x: [np.asarray(v) for v in mean_square(x)], begin, jac=True, method="L-BFGS-B")
-        found.append((ended.fun if np.isfinite(ended.fun) else np.inf, *ended.x))
-found = np.array(sorted(found, key=lambda end: end[0]))
-excess = found[:, 0] / fit.objective - 1
-print(
-    f"the best of 100 is {excess[0]:.2%} above the lowest place, the tenth {excess[9]:.0%}, the median {excess[50]:.0%}"
-)
-print(f"the best ends at E_start {2 ** found[0, 5]:.3f}, E_max {2 ** found[0, 6]:.0f}")
-assert (excess > 0).all()
+# %%
+fixed = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
+value, slopes = mean_square(fixed)
+same(value, np.mean((of(fixed) - target) ** 2))
+by_differences = 2 * (of(fixed) - target) @ derivatives(fixed) / N.size
+same(slopes, by_differences, "laws.fitting.quick", scale=np.abs(slopes))
 
 # %% [markdown]
-# The method ends where a step no longer lowers the mean square by much. On the floor of this valley that is nearly
-# everywhere.
+# Each start is a fixed point, times six random numbers; which point is our choice. Some starts have $E_{start}$ above
+# $E_{max}$, where there is no law; tries that come to nothing are left out.
+
+# %% tags=["volatile"]
+draws, tries = np.random.default_rng(1), []
+with np.errstate(all="ignore"):
+    for _ in range(500):
+        tries.append(minimize(mean_square, fixed * draws.normal(size=6), jac=True, method="L-BFGS-B"))
+tries = sorted((end for end in tries if np.isfinite(end.fun)), key=lambda end: end.fun)
+excess = np.array([end.fun for end in tries]) / fit.objective - 1
+print(f"{len(tries)} of 500 tries end somewhere. Their mean squares are above the lowest one:")
+print(f"the best by {excess[0]:.2%}, the tenth by {excess[9]:.0%}, the median by {np.median(excess):.0%}")
+print(f"the best ends at E_start {2 ** tries[0].x[4]:.3f}, E_max {2 ** tries[0].x[5]:.0f}")
+assert (excess > 1e-4).all()
+
+# %% [markdown]
+# None of them is at the lowest place. Why? It is not that they are too few. Unless it is told otherwise, SciPy's method
+# ends as soon as a step lowers the mean square by less than a limit, or as soon as all slopes are below another one.
+# These limits suit functions whose values are near 1. Our mean square is very much smaller, and so a step that is worth
+# having looks like none. We take both limits away, and let the ten best tries go on from where they ended.
+
+# %% tags=["volatile"]
+limit = 2.2e-9  # SciPy's, for a fall of the mean square in one step
+print(f"least mean square {fit.objective:.2e}; the limit is {limit / fit.objective:.2%} of it")
+further = [
+    minimize(mean_square, end.x, jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 0}) for end in tries[:10]
+]
+for one in further:
+    same(one.fun, fit.objective, "laws.fitting.objective", scale=fit.objective)
+before, after = (sorted(end.nfev for end in each)[5] for each in (tries[:10], further))
+print(f"ten of ten reach the lowest place now, after {after} more looks at the table; {before} before")
 
 
 # %% tags=["volatile", "picture"]
 def draw(axes):
     draw_map(axes)
-    axes.plot(2 ** found[:, 6], 2 ** found[:, 5], "o", markersize=4, color=COLOURS[3], label="ends of 100 tries")
-    axes.legend(loc="upper right", frameon=True)
+    for place, marker, colour, label in (
+        (tries, "o", COLOURS[3], "where 500 tries end"),
+        (further, "x", "black", "where the ten best end without limits"),
+    ):
+        axes.plot(*2 ** np.array([end.x[:3:-1] for end in place]).T, marker, markersize=4, color=colour, label=label)
+    axes.legend(loc="upper right", frameon=True, fontsize=9)
 
 
 figure(
-    draw, "Where the tries end, as far as that is on the map: along the floor of the valley, and elsewhere.", height=4.2
+    draw,
+    "Where the tries end, as far as that is on the map: along the floor of the valley, and elsewhere. Without limits "
+    "the ten best of them go on to the lowest place.",
+    height=4.2,
 )
 
 # %% [markdown]
-# The docstring of [`fitting.py`](../reference/laws/fitting.py) tells what 500 starts give on the released table: they
-# miss the lowest place too. Two dimensions find it, because on a map nothing has to be followed: every place is looked
-# at, and the four easy numbers are exact at each of them.
+# On the released table it is no better. The docstring of [`fitting.py`](../reference/laws/fitting.py) tells what 500
+# starts give there; where the search of the authors ended we do not know. Two dimensions find the lowest place, because
+# on a map nothing has to be followed and nothing has to be stopped: every place is looked at, and the four easy numbers
+# are exact at each of them.
 #
 # ## 9. The fast twin
 #
 # The twin searches the same two dimensions, in a compiled loop.
 
 # %%
+needs("jax")
 needs("numba")
 from routelaws.accelerated.laws import fitting as fast
 

@@ -105,8 +105,8 @@ assert spread[3] < 0.01 and spread[2] < 0.2 and min(spread[:2]) > 0.6
 #
 # ## 3. How fast does the fit get worse?
 #
-# Do as with the mean. Hold one number at a value $v$, let the other five be as good as they can, and see how much the
-# RSS grows. This is called a *profile*. With six unknowns the limit is
+# Do as with the mean. Hold one number at a value $v$, and let the other five be as good as they can. Call the RSS that
+# is left $\mathrm{RSS}^{\ast}(v)$; drawn over $v$ it is called a *profile*. With six unknowns the limit is
 #
 # $$\mathrm{RSS}^{\ast}(v) \le \mathrm{RSS}_{min} \left(1 + \frac{q^2}{n - 6}\right)$$
 #

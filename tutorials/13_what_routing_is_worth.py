@@ -150,7 +150,8 @@ needed = float(experts_for_loss(N, goal, law))
 print(f"{needed:.1f} experts")
 same(predict_loss(N, middle, law), goal)
 same(predict_loss(N, needed, law), goal)
-change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)  # experts for a change of log L
+# A flat curve: a small change of log L is a large one of the experts. The unit of the limit is their ratio.
+change = abs(experts_for_loss(N, 1.001 * goal, law) - needed) / np.log10(1.001)
 same(middle, needed, "laws.routed.experts", scale=change)
 
 # %% [markdown]

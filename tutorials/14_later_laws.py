@@ -2,7 +2,7 @@
 # # Lesson 14. Planning a model with the later laws
 #
 # **You will** find the best size and the best number of tokens for a budget by hand; let experts become narrower and
-# see when that stops to pay; choose the number of experts for a memory that is too small; and find a mistake in a
+# see when that stops paying; choose the number of experts for a memory that is too small; and find a mistake in a
 # printed formula.
 #
 # **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib; the last section needs JAX
@@ -21,9 +21,9 @@
 # $$L = \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}} + c$$
 #
 # The *floor* c stays, however large both are. Training takes about $6 N D$ floating-point operations (FLOPs). So a
-# budget C leaves one choice: a larger model that sees fewer tokens, or a smaller one that sees more. Here are some ways
-# to spend one budget. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure`
-# shows a picture.)
+# budget C (lesson 1 used that letter for places) leaves one choice: a larger model that sees fewer tokens, or a smaller
+# one that sees more. Here are some ways to spend one budget. (Of the helpers, `same` stops the lesson unless two
+# results agree up to rounding, and `figure` shows a picture.)
 
 # %%
 import numpy as np
@@ -224,7 +224,9 @@ assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 #
 # $$2 (2 d V + (4 + 9 E) d^2 \frac{d}{64} + 2 T d \frac{d}{64}) \le M$$
 #
-# V is the size of the vocabulary. We look at widths one by one: those that do not fit have no loss.
+# V is the size of the vocabulary, so that the first term is a table at each end of the model. Each of the d/64 blocks
+# has 4 d² parameters for attention, and 9 d² for each expert. We look at widths one by one: those that do not fit have
+# no loss.
 
 # %%
 V, T, M, E = joint.VOCABULARY, 16384, 80e9, 16
@@ -353,8 +355,8 @@ same(np.array([N, D]) / printed_in_table, np.ones(2), "laws.planning.joint_size"
 print(f"the paper's table of best sizes: N {printed_in_table[0]:.2e}, D {printed_in_table[1]:.2e}")
 
 # %% [markdown]
-# The paper's own table of best sizes follows from the mended formula, not from the printed one. Who only copies the
-# formula does not see that. Who finds one number in two ways does.
+# The paper's own table of best sizes follows from the mended formula, not from the printed one. A reader who only
+# copies the formula does not see that. One who finds the same number in two ways does.
 
 # %% [markdown]
 # ## 6. The fast twin

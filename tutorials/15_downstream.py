@@ -59,7 +59,7 @@ same(normalise(Q, guess_rate), known / questions)
 # ## 2. A law of the accuracy itself
 #
 # The *surprise* $-\ln Q'$ is large for a model that hardly knows anything, and falls to 0 as Q' rises to 1. Krajewski
-# et al. 2025 found that it falls as a power of the compute C, the number of floating-point operations (FLOPs) of the
+# et al. 2025 found that it falls as a power of the *compute* C, the number of floating-point operations (FLOPs) of the
 # training. This is called the *direct law*:
 #
 # $$-\ln Q' = \frac{A}{C^{\alpha}}$$

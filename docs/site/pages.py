@@ -51,7 +51,7 @@ def first_sentence(path: Path) -> str:
     """Return the first sentence of a page, without its links; empty if the page does not begin with a paragraph."""
     text = TITLE.split(path.read_text(encoding="utf-8"), maxsplit=1)[-1].strip("\n")
     paragraph = LINK.sub(lambda link: link[2], text.split("\n\n", 1)[0].replace("\n", " "))
-    if paragraph.startswith(("|", "`", " ", "!", "<", "#", "- ")):
+    if paragraph.startswith(("|", "```", " ", "!", "<", "#", "- ")):
         return ""
     return re.split(r"(?<=[.:?])\s(?=[A-Z`])", paragraph)[0]
 

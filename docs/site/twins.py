@@ -221,6 +221,7 @@ def index(tables: dict[str, list[tuple[str, str, str]]]) -> str:
     parts = [INDEX]
     for title, rows in tables.items():
         lines = [f"- [`{name}`]({where}.md): {first}" for where, name, first in rows]
-        tree = [f"{name} <{where}>" for where, name, _ in rows]
+        # A zero-width space behind each dot: a long name breaks there, and not within a word.
+        tree = [name.replace(".", ".\u200b") + f" <{where}>" for where, name, _ in rows]
         parts += [f"## {title}\n", *lines, f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n", *tree, "```\n"]
     return "\n".join(parts)

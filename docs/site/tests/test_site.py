@@ -44,7 +44,7 @@ def small(tmp_path):
         "tutorials/02_second.md": "# Lesson 2\n",
         "docs/b.md": "# Zebras\n\nThey [run](a.md), e.g. often. And more.\n",
         "docs/a.md": "# Apes\n\n- no paragraph\n",
-        "docs/more/c.md": "# Cats\n",
+        "docs/more/c.md": "# Cats\n\n`Felis` purrs. And more.\n",
         "reference/routers/base.py": "x = 1\n",
         "reference/README.md": "# To be read\n",
         "picture.png": "not looked at",
@@ -60,6 +60,7 @@ def test_new_pages_appear_by_themselves_in_the_order_of_their_titles(small):
     assert entries(hanging["tutorials/index"]) == ["02_second"]
     assert entries(hanging["docs/index"]) == ["a", "more/c", "b"]
     assert "- [Zebras](b.md). They run, e.g. often.\n" in make.guides_index(small)
+    assert "- [Cats](more/c.md). `Felis` purrs.\n" in make.guides_index(small)
 
 
 @pytest.mark.parametrize(
