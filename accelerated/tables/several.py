@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from .schema import range_of
+from .schema import range_of, with_numbers
 from .table import read_table
 
 SOURCE = "source"
@@ -70,8 +70,9 @@ def _joined(paths: Sequence, frames: list):
         first += len(runs)
     joined = pandas.concat(frames, ignore_index=True)
     for name in joined.columns:
-        if not range_of(name):
+        if not range_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
+    joined = with_numbers(joined)
     joined.attrs["remarks"] = remarks
     return joined
 

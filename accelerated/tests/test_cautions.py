@@ -15,7 +15,7 @@ from routelaws.accelerated.findings.alike import differences, shorter_runs
 from routelaws.accelerated.findings.misfit import bend_in_size, beyond_seeds, outliers
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
-from routelaws.accelerated.report import engine
+from routelaws.accelerated.report import cautions, engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.conformance.plain.laws import Bounded
 
@@ -232,7 +232,10 @@ def test_a_run_that_ends_early_is_held_against_its_own_size():
             "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7],
         }
     )
-    assert shorter_runs(frame) == [(3, 400, 900)]
+    assert shorter_runs(frame) == [(3, 400, 900, "")]
+    named = frame.assign(run=[f"model {i}" for i in range(7)])
+    assert shorter_runs(named) == [(3, 400, 900, "model 3")]
+    assert "hyper_id 3 'model 3' (step 400 of 900)" in cautions.warnings([], shorter_runs(named), None, None)[0]
 
 
 def test_the_bend_by_hand():
