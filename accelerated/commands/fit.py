@@ -16,6 +16,7 @@ from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, once, warn
 from ..tables.several import named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
 from .laws import law_of
+from .working import Working
 
 NOT_DETERMINED = (
     "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
@@ -55,6 +56,7 @@ def fit_report(
     loss_column: str = "loss_validation",
     rows: str | None = None,
     huber: float | None = None,
+    tell=None,
 ) -> FitReport:
     """Fit `law` to each router of a table.
 
@@ -64,6 +66,7 @@ def fit_report(
         loss_column: which loss.
         rows: which rows, see `select_rows`.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
+        tell: is called with a line on what is being done, if given.
 
     Raises:
         InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber;
@@ -76,11 +79,11 @@ def fit_report(
     def fitted(selection: RouterRows) -> LawFit:
         return fit_law(selection, asked.name, loss_column, huber)
 
-    fits, not_fitted = fit_each(paths, selections, loss_column, fitted)
+    fits, not_fitted = fit_each(paths, selections, loss_column, fitted, tell)
     return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []), not_fitted)
 
 
-def fit_each(paths, selections: list[RouterRows], loss_column: str, fit) -> tuple[list, dict[str, str]]:
+def fit_each(paths, selections: list[RouterRows], loss_column: str, fit, tell=None) -> tuple[list, dict[str, str]]:
     """Return what `fit` gives for each router, and why it gives nothing for some, by router.
 
     Args:
@@ -88,12 +91,15 @@ def fit_each(paths, selections: list[RouterRows], loss_column: str, fit) -> tupl
         selections: of `select_rows`.
         loss_column: which loss is fitted.
         fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
+        tell: is called with a line on what is being done, if given.
 
     Raises:
         InputError: none of the routers can be fitted.
     """
     found, reasons = [], {}
-    for selection in selections:
+    for number, selection in enumerate(selections, 1):
+        if tell is not None:
+            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
         losses = selection.frame[loss_column]
         try:
             if len(losses) > 1 and losses.nunique() == 1:
@@ -139,10 +145,10 @@ def fit_table(
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
         "law", "times", "run"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss
-        less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and `status`
-        says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval leaves
-        open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %; an
-        end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
+        less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and
+        `status` says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval
+        leaves open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %;
+        an end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
         beside a fit by Huber's sum.
 
     Raises:
@@ -375,7 +381,8 @@ def fit(
             beside it.
         json: Print one JSON object and nothing else.
     """
-    report = fit_report(_given(tables), law, loss, rows, huber)
+    with Working("reading the table") as tell:
+        report = fit_report(_given(tables), law, loss, rows, huber, tell)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

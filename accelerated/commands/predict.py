@@ -18,6 +18,7 @@ from ..tables.several import read_tables
 from ..tables.table import RouterRows, select_rows
 from .fit import fit_each, plain, warnings_of
 from .laws import law_of
+from .working import Working
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -62,6 +63,7 @@ def predict_report(
     router: str | None = None,
     level: float = LEVEL,
     huber: float | None = None,
+    tell=None,
 ) -> PredictReport:
     """Fit a law to a table and predict a loss.
 
@@ -75,6 +77,7 @@ def predict_report(
         level: of the intervals, between 0 and 1.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only, and without
             intervals.
+        tell: is called with a line on what is being done, if given.
 
     Raises:
         InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows; or why
@@ -95,7 +98,7 @@ def predict_report(
     def predicted(selection: RouterRows) -> Prediction:
         return _predict(fit_law(selection, asked.name, loss_column, huber, level), point, level)
 
-    predictions, not_fitted = fit_each(paths, selections, loss_column, predicted)
+    predictions, not_fitted = fit_each(paths, selections, loss_column, predicted, tell)
     remarks = frame.attrs.get("remarks", [])
     return PredictReport(asked.name, loss_column, point, level, predictions, remarks, not_fitted)
 
@@ -318,7 +321,8 @@ def predict(
         tables = (released_table(),)
         rows = "clark" if rows is None and law_of(law).axes != "compute" else rows
     point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber)
+    with Working("reading the table") as tell:
+        report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber, tell)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

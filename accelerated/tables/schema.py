@@ -108,7 +108,7 @@ def range_of(name: str) -> Range | None:
 def with_numbers(frame):
     """Return a table in which the columns that the schema does not know are float64 where every cell is a number.
 
-    Blank cells apart, and not the names of runs; a column of whole numbers of 2^53 or more stays text, since float64 does
+    Blank cells apart, and not the names of runs; a column with numbers of 2^53 or more stays text, since float64 does
     not tell these apart.
     """
     known, found = (*RELEASED_COLUMNS, *OWN_COLUMNS, *NAME_COLUMNS), {}

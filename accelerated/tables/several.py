@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError
+from ..files import in_short
 from .schema import range_of, with_numbers
 from .table import read_table
 
@@ -47,8 +48,8 @@ def read_tables(paths):
 
 
 def named(paths) -> str:
-    """Return the paths of tables as a message shows them."""
-    return ", ".join(map(str, listed(paths)))
+    """Return the paths of tables as a message shows them, the first of many."""
+    return in_short(listed(paths))
 
 
 def listed(paths) -> list:
