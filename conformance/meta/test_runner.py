@@ -19,6 +19,7 @@ import routelaws
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
+from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
 from routelaws.reference.routers import top_k
 
@@ -28,6 +29,7 @@ STRANGERS = """
 import sys, time
 from types import SimpleNamespace
 import numpy as np
+from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
 
 def stranger(softmax):
@@ -158,29 +160,33 @@ def test_show(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("softmix is not the name of one public function")
 
 
-def few_options(logits, k=1, *, score="softmax", held=None):
-    """A router with two mistakes: ties go to the last expert, and sigmoid scores are a hundredth too large."""
-    expert = np.argsort(logits, axis=-1)[:, ::-1][:, :k]
-    found = top_k.top_k_router(logits, k, score=score, held=notation.Routing(expert, *[None] * 4))
-    plan = np.zeros(logits.shape)
-    np.put_along_axis(plan, expert, 1 / expert.size, axis=1)
-    load = plan.sum(axis=0)
-    gate = found.gate * (1.01 if score == "sigmoid" else 1)
-    return dict(expert=expert, gate=gate, load=load, plan=plan, residual=abs(load.size * load - 1).max())
-
-
 def test_faults_and_what_was_not_checked_stand_in_the_report():
     """Each fault once, with its test and input; and the options that no call had, by whose doing."""
-    found = runner.check_backend(SimpleNamespace(top_k_router=few_options), only=["top_k_router"])
-    row, printed = found["top_k_router"], "\n".join(found.lines())
-    assert row.verdict == "wrong" and "tied" in row.detail + "".join(row.besides)
-    sigmoids = [line for line in row.besides if "'score': 'sigmoid'" in line and "gate:" in line]
-    assert sigmoids and f"    besides {sigmoids[0][:60]}" in printed
-    assert len(set(row.besides)) == len(row.besides) and row.detail not in row.besides
-    assert row.unchecked.startswith(
-        "not offered by your function, so not checked: normalisation, bias, allow_constant_gate, mask"
-    )
-    assert f"    {row.unchecked}" in printed.splitlines()
+
+    def top_k_indices(scores, k):
+        """Ties go to the last one, and the lowest score is forgotten where all are asked for."""
+        found = np.argsort(scores, axis=-1)[:, ::-1][:, :k]
+        return np.where(np.arange(k) == scores.shape[1] - 1, found[:, :1], found) if k > 1 else found
+
+    def z_loss(logits, *, mask=None):
+        return balance.z_loss(logits)
+
+    def value_at_balance(num_experts, k):
+        return balance.value_at_balance(num_experts, k)
+
+    mine = SimpleNamespace(top_k_indices=top_k_indices, z_loss=z_loss, value_at_balance=value_at_balance)
+    found = runner.check_backend(mine, only=["top_k_indices", "z_loss", "value_at_balance"])
+    row, printed = found["top_k_indices"], found.lines()
+    assert row.verdict == "wrong" and row.detail.startswith("top_k_indices") and row.failed > 1
+    assert row.besides and len({row.detail, *row.besides}) == 1 + len(row.besides)
+    assert any("test_dialects" in line and "none of the" in line for line in row.besides), "after the plain words"
+    assert all(line.startswith("test_") for line in row.besides) and f"    besides {row.besides[0]}"[:500] in printed
+    for name, unchecked in (
+        ("z_loss", "offered, never checked: mask"),  # its test asks for another function too, which is not there
+        ("value_at_balance", "not offered by your function, so not checked: dialect"),
+    ):
+        assert (found[name].verdict, found[name].unchecked) == ("right", unchecked)
+        assert f"    {unchecked}" in printed
 
 
 def test_only_some_of_many_faults_are_printed():
@@ -190,23 +196,14 @@ def test_only_some_of_many_faults_are_printed():
     assert "    and 4 more (all of them: --json)" in printed
 
 
-def test_an_option_that_is_offered_and_never_asked_is_named():
-    """Its test asks for a function besides that is not there."""
-    mine = SimpleNamespace(z_loss=lambda logits, *, mask=None: balance.z_loss(logits))
-    row = runner.check_backend(mine, only=["z_loss"])["z_loss"]
-    assert (row.verdict, row.unchecked) == ("right", "offered, never checked: mask")
-
-
-def test_a_tuple_of_too_few_is_named_as_such():
-    """In plain words, in the tests of dialects too."""
-
-    def gshard_router(logits, uniforms=None):
-        return tuple(top_k.gshard_router(logits, uniforms))[:2]
-
-    row = runner.check_backend(SimpleNamespace(gshard_router=gshard_router), only=["gshard_router"])["gshard_router"]
-    assert row.verdict == "wrong" and row.detail.startswith("returned a tuple of 2 (ndarray [")
-    assert "a record of expert, gate, load, plan, residual is needed" in row.detail
-    assert row.besides == () and row.failed > 1 and "dialect" not in row.detail
+def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
+    """In plain words, in the tests of dialects too, where it would speak none."""
+    path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1]))
+    with pytest.raises(backends.Broken) as caught:
+        test_dialects.test_the_backend_speaks_ours(backend, "second expert", path, monkeypatch)
+    assert caught.value.detail.startswith(
+        "returned a tuple of 2 (ndarray [2, 2], a list of 1 (int)); a record of expert, "
+    )
 
 
 class TestDefaults:
@@ -620,6 +617,7 @@ def test_without_the_command_line(tmp_path):
     code = """
 from types import SimpleNamespace
 from routelaws.conformance import check_backend
+from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
 mine = SimpleNamespace(softmax=lambda z: 2 * notation.softmax(z), one_hot=notation.one_hot)
 for expected in ({}, {"softmax": "twice"}):
