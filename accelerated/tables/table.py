@@ -159,7 +159,11 @@ def select_rows(
     reasons = _reasons(last, rows, loss_column, axes)
     routers = [DENSE] if axes == "dense" else sorted(set(last["router_type"]) - {DENSE})
     if axes == "dense" and not (last["router_type"] == DENSE).any():
-        raise InputError("no dense run is left (router_type Dense); a law of dense models needs some")
+        there = ", ".join(sorted(set(last["router_type"])))
+        raise InputError(
+            f"no dense run is left (router_type Dense; there: {there}); a law of dense models needs some. If one of"
+            " these is dense: routelaws convert --map router_type:NAME=Dense"
+        )
     if not routers:
         raise InputError("no routed run is left (router_type other than Dense); a routed law needs some")
     selection, names = [], run_names(last)
