@@ -247,6 +247,28 @@ class TestDefaults:
         assert np.asarray(found).tolist() == [0.5, 0.5] and seen
 
 
+def test_an_option_of_an_answered_call_is_checked():
+    """One that was declined in every call is not; another process hands over the same."""
+
+    def top_k_router(logits, k=1, *, score="softmax", bias=None):
+        if score != "softmax":
+            raise NotImplementedError("other scores")
+        return top_k.top_k_router(logits, k, bias=bias)
+
+    backend, path = stranger(top_k_router=top_k_router), "routers.top_k.top_k_router"
+    backend.routers.top_k.top_k_router(np.eye(3), 2)
+    with pytest.raises(pytest.skip.Exception, match="other scores"):
+        backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid")
+    backend.ledger.ended()
+    other = report.Ledger()
+    other.add(json.loads(json.dumps(backend.ledger.as_lists())))
+    for ledger in (backend.ledger, other):
+        assert report.build(backend, ledger, {}, [path], {})[path].unchecked == (
+            "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask;"
+            " offered, never checked: bias"
+        )
+
+
 def test_what_changes_its_input_is_looked_at_further():
     """The next test has copies of its own, so that a wrong value shows beside the change."""
 
