@@ -16,6 +16,7 @@ def convert(
     config: Path | None = None,
     loss_unit: str = "nats",
     keep: tuple[str, ...] = (),
+    map: tuple[str, ...] = (),
 ) -> None:
     """Write your own runs as a results table.
 
@@ -34,11 +35,14 @@ def convert(
             column run or Name, or else its first one, holds the names of the runs; the others are joined to their rows.
         loss_unit: nats, bits or perplexity, per token.
         keep: Columns of your runs that the table gets besides, such as training_set: --rows can choose by them, and
-            fit warns where they tell apart what a law takes as alike.
+            fit warns where they tell apart what a law takes as alike. Columns of losses, called loss_..., are kept
+            without it, and so are the names of runs.
+        map: COLUMN:OLD=NEW ..., such as router_type:none=Dense: cells of the table's COLUMN that hold OLD become NEW,
+            before anything is derived; router_type:=Dense is for blank ones.
     """
     names = tuple(name for item in keep for name in item.split(","))
     pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")
-    done = convert_runs(runs, out, *pairs, loss_unit, names, config)
+    done = convert_runs(runs, out, *pairs, loss_unit, names, config, parse_pairs(map, "--map"))
     for remark in done.remarks:
         print(remark, file=sys.stderr)
     print(f"{out}: {_counted(done.rows, 'row')} of {_counted(done.runs, 'run')}")

@@ -8,6 +8,7 @@ import tyro
 from ..findings.downstream import Study, as_dict, compare_laws
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
+from .working import Working
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
 """The laws whose errors are printed for each task; those of all laws are in --json."""
@@ -47,7 +48,8 @@ def downstream(
         table, loss = released_table("overtraining_runs.csv"), loss or "c4_val"
     accuracies = read_accuracies(table)
     rates = None if tasks is None else read_guess_rates(tasks)
-    study = compare_laws(accuracies, cut, rates, loss, ratio, least_gain)
+    with Working("fitting the laws of each task"):
+        study = compare_laws(accuracies, cut, rates, loss, ratio, least_gain)
     if json:
         print(dump_json(as_dict(study) | {"remarks": accuracies.remarks}, allow_nan=False))
     else:

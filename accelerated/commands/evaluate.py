@@ -18,6 +18,7 @@ def evaluate(
     group_size: int | None = None,
     one_hot: bool = False,
     tokens: int | None = None,
+    corpus: tuple[str, ...] = (),
     task: Path | None = None,
     table: Path | None = None,
     json: bool = False,
@@ -25,10 +26,12 @@ def evaluate(
     """Evaluate a trained model again, also with other groups of sequences, or on a downstream task.
 
     Args:
-        folder: Folder of a run; its last checkpoint is used, on the texts that it was evaluated on.
+        folder: Folder of a run; its last checkpoint is used, on the texts that it was evaluated on, or on others.
         group_size: Sequences in a group, for expert_choice and mixture_of_tokens; 1 leaves each alone.
         one_hot: Mixtures of one token each, for mixture_of_tokens.
         tokens: Evaluation tokens; as many as in the run if not given.
+        corpus: Other texts, each a file, a folder or a pattern in quotes, such as 'notes/*.txt': the loss of each,
+            whole, in the pieces of the run's own tokenizer. The text of training is not needed then.
         task: Questions instead of texts, one JSON object a line: {"context", "choices", "answer"}, where the choice of
             the greatest likelihood is the model's and answer counts from 0, or {"text"}, the last word of which is to
             be predicted. Context and choice are joined as they stand, so a choice begins with its space.
@@ -37,8 +40,9 @@ def evaluate(
     """
     tell = functools.partial(print, file=sys.stderr)
     if task is not None:
-        if tokens is not None:
-            raise InputError("--tokens is for texts; a task is evaluated on all of its questions")
+        if tokens is not None or corpus:
+            flag = "--corpus" if corpus else "--tokens"
+            raise InputError(f"{flag} is for texts; a task is evaluated on all of its questions")
         found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=tell)
         if table is not None:
             add_run(table, table_row(folder, found))
@@ -46,7 +50,7 @@ def evaluate(
         return
     if table is not None:
         raise InputError("--table is for accuracies; give a --task")
-    found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, tell=tell)
+    found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=tell)
     if json:
         print(dump_json(found))
         return
@@ -56,7 +60,8 @@ def evaluate(
         error = found[f"standard_error_{name}"]
         spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
         of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
-        print(f"{folder}: loss_{name} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+        said = f"loss on {name}" if corpus else f"loss_{name}"
+        print(f"{folder}: {said} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:

@@ -12,10 +12,11 @@ from ..errors import InputError
 from ..findings.law_fits import SIZE, LawFit, fit_law, is_known
 from ..laws.catalogue import LAWS
 from ..laws.intervals import Range
-from ..report.cautions import NO_FLOOR, misfit_lines, once, warnings
+from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, once, warnings
 from ..tables.several import named, read_tables
-from ..tables.table import select_rows
+from ..tables.table import DENSE, RouterRows, select_rows
 from .laws import law_of
+from .working import Working
 
 NOT_DETERMINED = (
     "these rows do not determine the law as a whole: they cannot tell it from a limit in which some of its coefficients"
@@ -42,6 +43,7 @@ class FitReport(NamedTuple):
     loss_column: str
     fits: list[LawFit]
     remarks: list[str]  # of `read_table`: what of the table was left out before rows were chosen
+    not_fitted: dict[str, str] = {}  # routers that the law cannot be fitted to, and why
 
     def warnings(self) -> dict[str, list[str]]:
         """Return what can make a fit wrong without showing, each with the routers that it concerns."""
@@ -54,6 +56,7 @@ def fit_report(
     loss_column: str = "loss_validation",
     rows: str | None = None,
     huber: float | None = None,
+    tell=None,
 ) -> FitReport:
     """Fit `law` to each router of a table.
 
@@ -63,25 +66,65 @@ def fit_report(
         loss_column: which loss.
         rows: which rows, see `select_rows`.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
+        tell: is called with a line on what is being done, if given.
 
     Raises:
-        InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber.
+        InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber;
+            or why no router could be fitted. A router that cannot be does not stop the others.
     """
     asked = law_of(law)
-    fits, frame = [], read_tables(paths)
-    for selection in select_rows(frame, rows, loss_column, axes=asked.axes):
+    frame = read_tables(paths)
+    selections = select_rows(frame, rows, loss_column, axes=asked.axes)
+
+    def fitted(selection: RouterRows) -> LawFit:
+        return fit_law(selection, asked.name, loss_column, huber)
+
+    fits, not_fitted = fit_each(paths, selections, loss_column, fitted, tell)
+    return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []), not_fitted)
+
+
+def fit_each(paths, selections: list[RouterRows], loss_column: str, fit, tell=None) -> tuple[list, dict[str, str]]:
+    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
+
+    Args:
+        paths: of the tables, for messages.
+        selections: of `select_rows`.
+        loss_column: which loss is fitted.
+        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
+        tell: is called with a line on what is being done, if given.
+
+    Raises:
+        InputError: none of the routers can be fitted.
+    """
+    found, reasons = [], {}
+    for number, selection in enumerate(selections, 1):
+        if tell is not None:
+            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
         losses = selection.frame[loss_column]
-        if len(losses) > 1 and losses.nunique() == 1:
-            raise InputError(
-                f"{named(paths)}: router {selection.router}: {loss_column} is {losses.iloc[0]:g} in all {len(losses)}"
-                " rows; needed: losses that differ"
-            )
         try:
-            fits.append(fit_law(selection, asked.name, loss_column, huber))
+            if len(losses) > 1 and losses.nunique() == 1:
+                what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+                raise InputError(f"{what}; needed: losses that differ")
+            found.append(fit(selection))
         except ValueError as error:
             left_out = f" ({len(selection.left_out)} runs left out)" if selection.left_out else ""
-            raise InputError(f"{named(paths)}: router {selection.router}: {error}{left_out}") from None
-    return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []))
+            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
+    if not found:
+        said = once((router, [reason]) for router, reason in reasons.items())
+        lines = [f"{named(paths)}: router {', '.join(routers)}: {reason}" for reason, routers in said.items()]
+        raise InputError("\n".join(lines))
+    return found, reasons
+
+
+def _perhaps_dense(selection: RouterRows) -> str:
+    """Return what to do where a router of the user's own has one expert in all of its rows."""
+    own = selection.frame[selection.frame["router_type"] == selection.router]
+    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
+        return ""
+    return (
+        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
+    )
 
 
 def fit_table(
@@ -94,17 +137,18 @@ def fit_table(
     """Fit as `fit_report` and return what `routelaws fit --json` prints.
 
     Returns:
-        {"law", "loss_column", "remarks": [text], "fits": [{"router", "rows", "left_out": [{"hyper_id", "reason"}],
+        {"law", "loss_column", "remarks": [text], "not_fitted": [{"router", "reason"}], "fits": [{"router", "rows",
+        "left_out": [{"hyper_id", "reason", "run": its name where the table has one}],
         "coefficients": {name: number}, "rmsle", "criterion", "objective", "status", "determined", "derived":
         {"N_cutoff"}, "intervals": {name: {"value", "low", "high", "verdict"}, "slopes": [{"N", ...}],
         "levels": [{"N", ...}]},
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
-        "law", "times"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss less
-        that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and `status`
-        says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval leaves
-        open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %; an
-        end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
+        "law", "times", "run"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss
+        less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and
+        `status` says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval
+        leaves open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %;
+        an end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
         beside a fit by Huber's sum.
 
     Raises:
@@ -119,6 +163,7 @@ def as_dict(report: FitReport) -> dict:
         "law": report.law,
         "loss_column": report.loss_column,
         "remarks": report.remarks,
+        "not_fitted": [{"router": router, "reason": reason} for router, reason in report.not_fitted.items()],
         "fits": [_as_dict(entry) for entry in report.fits],
     }
 
@@ -146,8 +191,10 @@ def print_fit(report: FitReport, console=None) -> None:
             console.print(_slopes_table(entry))
         for line in misfit_lines(entry.misfit):
             console.print(f"  {line}", markup=False)
-        for run in entry.selection.left_out:
-            console.print(f"  left out: hyper_id {run['hyper_id']}: {run['reason']}", markup=False)
+        for line in left_out_lines(entry.selection.left_out):
+            console.print(f"  {line}", markup=False)
+    for router, reason in report.not_fitted.items():
+        console.print(f"warning ({router}): not fitted, and left out here: {reason}", markup=False)
     for warning, routers in report.warnings().items():
         console.print(f"warning ({', '.join(routers)}): {warning}", markup=False)
     if any(item.words for entry in report.fits for item in entry.ranges):
@@ -334,7 +381,8 @@ def fit(
             beside it.
         json: Print one JSON object and nothing else.
     """
-    report = fit_report(_given(tables), law, loss, rows, huber)
+    with Working("reading the table") as tell:
+        report = fit_report(_given(tables), law, loss, rows, huber, tell)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

@@ -8,6 +8,7 @@ import re
 import tyro
 
 from ..errors import InputError
+from ..files import SHOWN, in_short
 
 
 def run(function, command: str, arguments: list[str]):
@@ -41,10 +42,24 @@ def _deferred(function):
 
 
 def _one_line(box: str) -> str:
-    """Return what the parser printed in a box as one line, without the advice that follows the rule."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()]
-    until = next((i for i, line in enumerate(box.splitlines()) if i and set(line.strip("│ ")) == {"─"}), len(lines))
-    return " ".join(line for line in lines[1:until] if line) or "the flags cannot be read"
+    """Return what the parser printed in a box as one line, without the advice that follows the rule.
+
+    The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens.
+    """
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
+    rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
+    start = 2 if 1 in rules else 1
+    until = next((i for i in rules if i >= start), len(lines))
+    return _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
+
+
+def _shortened(line: str) -> str:
+    """Return a line without most of the words that no flag takes: many, where a shell has expanded a pattern."""
+    found = re.fullmatch(r"(Unrecognized options: )(.+)", line)
+    words = found[2].split(", ") if found else []
+    if len(words) <= SHOWN or any(word.startswith("-") for word in words):
+        return line
+    return f"{found[1]}{in_short(words)}; if the shell made these of a pattern, put it in quotes, as in '*.txt'"
 
 
 def in_flags(message: str, names: list[str]) -> str:

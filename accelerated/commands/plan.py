@@ -18,6 +18,7 @@ from ..tables.several import named, read_tables
 from .fit import plain
 from .laws import law_of
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
+from .working import Working
 
 
 class PlanReport(NamedTuple):
@@ -253,7 +254,8 @@ def plan(
         number_bytes_of(dtype),
     )
     data = None if tokens is None else tokens_of(tokens, "--tokens")
-    report = plan_report(paths or None, budget, data, law, loss, rows, level, resamples, published)
+    with Working("fitting the law and ranking the models, again for each resample of the runs"):
+        report = plan_report(paths or None, budget, data, law, loss, rows, level, resamples, published)
     if out is not None:
         _write(report, out)
     if json:
@@ -275,7 +277,8 @@ def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, 
     if not paths:
         paths, rows = (released_table(),), "clark" if rows is None and law_of(law).axes != "compute" else rows
     dearest = math.inf if flops is None else flops_of(flops)
-    report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
+    with Working("fitting the law and ranking the runs that could be added"):
+        report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
     if json:
         print(dump_json(next_run.as_dict(report), allow_nan=False))
     else:

@@ -12,12 +12,13 @@ from ..errors import InputError
 from ..findings.hull import inside_hull
 from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import LAWS, Law
-from ..report.cautions import CLEAR, NO_FLOOR, how_far_off
+from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines, once
 from ..tables.released import released_table
-from ..tables.several import named, read_tables
-from ..tables.table import select_rows
-from .fit import plain, warnings_of
+from ..tables.several import read_tables
+from ..tables.table import RouterRows, select_rows
+from .fit import fit_each, plain, warnings_of
 from .laws import law_of
+from .working import Working
 
 INPUTS = {
     "dense_parameters": ("--n", "N, dense parameters", 0.0), "num_experts": ("--experts", "E, experts", 1.0),
@@ -50,6 +51,7 @@ class PredictReport(NamedTuple):
     level: float
     predictions: list[Prediction]
     remarks: list[str]
+    not_fitted: dict[str, str] = {}  # routers that the law cannot be fitted to, and why
 
 
 def predict_report(
@@ -61,6 +63,7 @@ def predict_report(
     router: str | None = None,
     level: float = LEVEL,
     huber: float | None = None,
+    tell=None,
 ) -> PredictReport:
     """Fit a law to a table and predict a loss.
 
@@ -74,9 +77,11 @@ def predict_report(
         level: of the intervals, between 0 and 1.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only, and without
             intervals.
+        tell: is called with a line on what is being done, if given.
 
     Raises:
-        InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows.
+        InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows; or why
+            no router could be fitted. A router that cannot be does not stop the others.
     """
     asked = law_of(law)
     if not 0 < level < 1:
@@ -89,13 +94,13 @@ def predict_report(
         selections = [s for s in selections if s.router.lower() == router.lower()]
         if not selections:
             raise InputError(f"--router {router}: no such router_type in the table; there: {', '.join(there)}")
-    predictions = []
-    for selection in selections:
-        try:
-            predictions.append(_predict(fit_law(selection, asked.name, loss_column, huber, level), point, level))
-        except ValueError as error:
-            raise InputError(f"{named(paths)}: router {selection.router}: {error}") from None
-    return PredictReport(asked.name, loss_column, point, level, predictions, frame.attrs.get("remarks", []))
+
+    def predicted(selection: RouterRows) -> Prediction:
+        return _predict(fit_law(selection, asked.name, loss_column, huber, level), point, level)
+
+    predictions, not_fitted = fit_each(paths, selections, loss_column, predicted, tell)
+    remarks = frame.attrs.get("remarks", [])
+    return PredictReport(asked.name, loss_column, point, level, predictions, remarks, not_fitted)
 
 
 def _input(name: str) -> tuple[str, str, float]:
@@ -178,7 +183,8 @@ def as_dict(report: PredictReport) -> dict:
     """Return what `routelaws predict --json` prints.
 
     Returns:
-        {"law", "loss_column", "at": {column: number}, "level", "remarks", "predictions": [{"router", "rows", "loss",
+        {"law", "loss_column", "at": {column: number}, "level", "remarks", "not_fitted": [{"router", "reason"}],
+        "predictions": [{"router", "rows", "left_out": [{"hyper_id", "reason", "run"}], "loss",
         "law_interval": [low, high], "by_size_interval": [low, high] or None, "run_interval": [low, high],
         "dense_equivalent": {"N", "low", "high"} or None, "status", "determined", "warnings"}]}. An infinite end is
         None. By Huber's sum there are no intervals, and "least_squares_loss" besides.
@@ -189,10 +195,12 @@ def as_dict(report: PredictReport) -> dict:
         "at": report.at,
         "level": report.level,
         "remarks": report.remarks,
+        "not_fitted": [{"router": router, "reason": reason} for router, reason in report.not_fitted.items()],
         "predictions": [
             {
                 "router": p.router,
                 "rows": p.fitted.fit.rows,
+                "left_out": p.fitted.selection.left_out,
                 "loss": plain(p.loss),
                 "law_interval": [plain(end) for end in p.law],
                 "by_size_interval": None if p.by_size is None else [plain(end) for end in p.by_size],
@@ -234,6 +242,12 @@ def print_prediction(report: PredictReport, console=None) -> None:
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
     if not LAWS[report.law].has_floor:
         console.print(NO_FLOOR, markup=False)
+    for line, routers in once(
+        (p.router, left_out_lines(p.fitted.selection.left_out)) for p in report.predictions
+    ).items():
+        console.print(f"{', '.join(routers)}: {line}", markup=False)
+    for router, reason in report.not_fitted.items():
+        console.print(f"warning ({router}): not fitted, and left out here: {reason}", markup=False)
     for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
         routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
         console.print(f"warning ({routers}): {warning}", markup=False)
@@ -307,7 +321,8 @@ def predict(
         tables = (released_table(),)
         rows = "clark" if rows is None and law_of(law).axes != "compute" else rows
     point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber)
+    with Working("reading the table") as tell:
+        report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber, tell)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:

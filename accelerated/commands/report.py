@@ -8,6 +8,7 @@ from ..errors import InputError
 from ..findings.run_pairs import beside
 from ..report.engine import write_report
 from ..report.run_table import run_table
+from .working import Working
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
@@ -20,4 +21,6 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
-    print(write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders)))
+    with Working("writing the report: fits, intervals, figures"):
+        text = write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders))
+    print(text)

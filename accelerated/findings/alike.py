@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tables.schema import BLANK, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, range_of, to_numbers
+from ..tables.schema import (
+    BLANK,
+    DENSE,
+    NAME_COLUMNS,
+    OWN_COLUMNS,
+    RELEASED_COLUMNS,
+    range_of,
+    run_names,
+    to_numbers,
+)
 
 SAME = 1.02
 """Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
@@ -46,6 +55,7 @@ class Shorter(NamedTuple):
     hyper_id: int
     step: int
     commonest: int  # last step of most others
+    run: str = ""  # its name, where the table has one
 
 
 def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> list[Difference]:
@@ -60,7 +70,8 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
     found = [None if "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
     if not compute:
         found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED if name not in known]
-    unknown = [name for name in frame.columns if name not in (*RELEASED_COLUMNS, *OWN_COLUMNS) and not range_of(name)]
+    known_here = (*RELEASED_COLUMNS, *OWN_COLUMNS, *NAME_COLUMNS)
+    unknown = [name for name in frame.columns if name not in known_here and not range_of(name)]
     return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
 
 
@@ -73,11 +84,11 @@ def shorter_runs(frame) -> list[Shorter]:
         frame: the rows of one `RouterRows`, one for each run.
     """
     steps, sizes = frame["step"].to_numpy(), frame["dense_parameter_count"].to_numpy()
-    overall, found = _majority(steps), []
+    overall, found, names = _majority(steps), [], run_names(frame)
     for i, run in enumerate(frame["hyper_id"].to_numpy()):
         usual = _majority(steps[sizes == sizes[i]]) or overall
         if usual is not None and SAME * steps[i] < usual:
-            found.append(Shorter(int(run), int(steps[i]), usual))
+            found.append(Shorter(int(run), int(steps[i]), usual, names.get(int(run), "")))
     return found
 
 
@@ -132,7 +143,8 @@ def _values(frame, name: str) -> Difference | None:
 
 def _names(frame, name: str) -> Difference | None:
     """Return an unknown column that tells runs of one router, N and E apart; none that measures or names each run."""
-    cells = frame[name].astype(str).str.strip()
+    numbers = frame[name].dtype.kind in "iuf"
+    cells = frame[name].map("{:.17g}".format) if numbers else frame[name].astype(str).str.strip()
     known = ~cells.isin(BLANK)
     counts = cells[known].value_counts()
     if not 2 <= len(counts) <= max(2, int(known.sum()) // 3) or _measured(list(counts.index)):

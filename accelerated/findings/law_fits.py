@@ -17,6 +17,7 @@ import numpy as np
 from ..laws.catalogue import LAWS, Fit, Law
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.intervals import Predicted, Range
+from ..tables.schema import run_names
 from ..tables.table import RouterRows
 from .alike import Difference, Shorter, differences, shorter_runs
 from .law_columns import law_columns
@@ -132,7 +133,7 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
             design = law.design(fit, *(column[said] for column in columns))
             bend = bend_in_size(size[said], miss[said], design, coefficients)
         seeds = beyond_seeds(columns, miss, coefficients)
-    far = outliers(frame["hyper_id"].to_numpy(), loss, found)
+    far = outliers(frame["hyper_id"].to_numpy(), loss, found, run_names(frame))
     near = ~np.isin(frame["hyper_id"].to_numpy(), [run.hyper_id for run in far])
     return Misfit(
         by_size(size, miss),

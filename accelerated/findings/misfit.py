@@ -53,6 +53,7 @@ class Outlier(NamedTuple):
     loss: float
     law: float  # the loss by the law
     times: float  # its miss in robust standard deviations of all misses
+    run: str = ""  # its name, where the table has one
 
 
 class Misfit(NamedTuple):
@@ -117,8 +118,10 @@ def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None
     return SizeMiss(float(size.max()), own.size, float(own.mean())) if np.isfinite(own).all() else None
 
 
-def outliers(hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray) -> list[Outlier]:
-    """Return the runs that are far from the law, farthest first.
+def outliers(
+    hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray, names: dict[int, str] | None = None
+) -> list[Outlier]:
+    """Return the runs that are far from the law, farthest first, with their names by hyper_id.
 
     Far is more than FAR times 1.4826 times the median of |miss|, which is a standard deviation for normal misses and
     which a few wrong rows hardly change, and more than LEAST of the loss.
@@ -127,10 +130,9 @@ def outliers(hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray) -> list[Ou
     scale = 1.4826 * float(np.median(miss))
     far = np.flatnonzero((miss > FAR * scale) & (miss > math.log10(1 + LEAST)))
     ranked = sorted(far, key=lambda i: -miss[i])
-    return [
-        Outlier(int(hyper_id[i]), float(loss[i]), float(law[i]), float(miss[i] / scale) if scale else math.inf)
-        for i in ranked
-    ]
+    times = miss / scale if scale else np.full(miss.shape, math.inf)
+    numbers = ((int(hyper_id[i]), float(loss[i]), float(law[i]), float(times[i])) for i in ranked)
+    return [Outlier(*each, (names or {}).get(each[0], "")) for each in numbers]
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:

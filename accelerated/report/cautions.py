@@ -23,12 +23,26 @@ def warnings(
     """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows."""
     said = [difference_words(entry) for entry in differences]
     if shorter:
-        runs = _first([f"{run.hyper_id} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
+        runs = _first([f"{called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
     if misfit is not None and misfit.outliers:
         said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
     return said
+
+
+def called(run: Outlier | Shorter) -> str:
+    """Return the number of a run and, where the table has one, its name."""
+    return f"{run.hyper_id} {run.run!r}" if run.run else str(run.hyper_id)
+
+
+def left_out_lines(left_out: Sequence[dict]) -> list[str]:
+    """Return one line for each reason for which runs were left out, with the first of them."""
+    reasons: dict[str, list[str]] = {}
+    for run in left_out:
+        name = f" {run['run']!r}" if "run" in run else ""
+        reasons.setdefault(run["reason"], []).append(f"{run['hyper_id']}{name}")
+    return [f"left out: hyper_id {_first(runs, ', ')}: {reason}" for reason, runs in reasons.items()]
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
@@ -92,7 +106,7 @@ def _first(words: list[str], between: str = "; ") -> str:
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float) -> str:
-    runs = _first([f"hyper_id {run.hyper_id}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
+    runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

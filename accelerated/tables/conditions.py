@@ -20,8 +20,8 @@ here, as is a mixture of signs and words, since the two bind differently.
 
 What was decided (our choice):
 
-* Numbers are compared with numbers and text with text. Columns that the schema does not know are text. Text is ordered
-  by the code points of its characters.
+* Numbers are compared with numbers and text with text. Columns that the schema does not know are numbers where every
+  cell is one (blank ones apart), else text. Text is ordered by the code points of its characters.
 * Numbers and arithmetic are float64: k / 0 is infinite, and what is no number, such as 0 / 0 or the root of -1, counts
   as blank.
 * A blank cell has no value: every comparison with it is false, but for `!=` and `not in`, which are true. So

@@ -10,9 +10,10 @@ Everything that is not simply copied is said in a remark. What is derived, and o
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-All of this is our choice. Columns without a place in the table are dropped unless they are asked for: a column that
-merely begins with `loss_`, such as an auxiliary loss, must not become one that a law is fitted to. What is kept, such
-as the name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
+All of this is our choice. Columns without a place in the table are dropped unless they are asked for, but for two
+kinds: the names of runs are kept as `run`, for messages; and columns that begin with `loss_` are kept where every cell
+is a loss, which is said, since a law is fitted to one of them only where `--loss` names it. What is kept, such as the
+name of a text, is there for `--rows`, and for warnings of rows that a law takes as alike.
 
 Files that are given together: pieces of a log (`exports.py`) are put together by run and step, and rows of a log at
 which no loss was logged are left out (NaN is a loss that was logged: an earlier row must not stand for a run that
@@ -34,7 +35,7 @@ import numpy as np
 from ..accounting import ROUTER_TYPES, count
 from ..errors import InputError
 from .log import RUN
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import read_table
@@ -67,6 +68,7 @@ def convert_runs(
     loss_unit: str = "nats",
     keep: tuple[str, ...] = (),
     config=None,
+    values: dict[str, str] | None = None,
 ) -> Converted:
     """Write a user's own runs as a results table that `read_table` reads.
 
@@ -83,17 +85,27 @@ def convert_runs(
         config: a table with a row for each run, whose columns every row of the run gets. Its column `run` or `Name`, or
             else the first one, holds what is in the column that hyper_id is from. Of several tables it is joined to
             those that have one of its runs.
+        values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells of a column of the table that hold OLD
+            (blank ones, where OLD is "" or one of BLANK) become NEW before anything is derived.
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or not there, `out` exists, or what comes
             out is no results table; row numbers are those of `runs`. Nothing is written then.
     """
-    out, constants, columns = Path(out), constants or {}, columns or {}
+    out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
     _check_request(out, columns, constants, loss_unit)
     sources = [with_loss(source, columns) for source in sources_of(listed(runs))]
     sources = configured(sources, config, columns)
     check_names(sources, columns, keep)
-    converted = [_converted(source, out, columns, constants, loss_unit, keep) for source in sources]
+    if item := next((item for item in values if ":" not in item), None):
+        raise InputError(f"--map {item}={values[item]}: needed: COLUMN:OLD=NEW, such as router_type:none=Dense")
+    unused = dict(values)
+    converted = [_converted(source, out, columns, constants, loss_unit, keep, values, unused) for source in sources]
+    if unused:
+        name, _, old = next(iter(unused)).partition(":")
+        raise InputError(
+            f"--map {name}:{old}={unused[f'{name}:{old}']}: no cell of a column {name} is {old or 'blank'}"
+        )
     if len(sources) == 1:
         cells, remarks = converted[0]
     else:
@@ -139,20 +151,32 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) ->
                 raise InputError(f"{flag} {name}: not a column of the table; allowed: {', '.join(_COLUMNS)}, loss_NAME")
 
 
-def _converted(source: Source, out: Path, columns, constants, loss_unit: str, keep) -> tuple[dict, list[str]]:
-    """Return the cells of a source as a results table, and what was done, in words."""
+def _converted(
+    source: Source, out: Path, columns, constants, loss_unit: str, keep, values: dict, unused: dict
+) -> tuple[dict, list[str]]:
+    """Return the cells of a source as a results table, and what was done, in words.
+
+    Of `unused`, a copy of `values`, those are taken out that met a cell.
+    """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:
         columns = {"hyper_id": RUN} | columns
-    cells, dropped = _renamed(source.cells, columns, [name for name in keep if name in source.cells])
+    keep = [name for name in keep if name in source.cells]
+    losses = _losses(source.cells, {*columns.values(), *_COLUMNS, *keep}, loss_unit)
+    cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
     if not cells:
         there = ", ".join(dropped)
         raise InputError(f"{source.name}: none of its columns is one of the table's; there: {there}; see --columns")
-    at, remarks = source.at, [*source.remarks]
+    at, remarks, table = source.at, [*source.remarks], _Table(source.name, cells, constants)
+    if name := next((name for name in NAME_COLUMNS if name in dropped), None):
+        table.names = source.cells[name]
+        dropped.remove(name)
     if dropped:
         remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)} (--keep keeps some)")
-    table = _Table(source.name, cells, constants)
+    if losses:
+        remarks.append(f"kept besides: {', '.join(losses)}; a law is fitted to one of these only by --loss")
     try:
+        table.replace(values, unused)
         table.derive()
         table.to_nats(loss_unit)
         cells, remark = _checked(source.name, out, table.cells)
@@ -174,6 +198,18 @@ def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tupl
     table = {name: list(cells[source]) for name, source in columns.items()}
     table |= {name: list(cells[name]) for name in (*own, *keep) if name not in table}
     return table, [name for name in cells if name not in {*columns.values(), *own, *keep}]
+
+
+def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
+    """Return the columns called `loss_` without a place in the table whose cells are losses, blank ones apart."""
+    found = []
+    for name in (name for name in cells if name.startswith("loss_") and name not in known):
+        values, wrong = to_numbers(cells[name])
+        there = values[~np.isnan(values)]
+        least = 1.0 if unit == "perplexity" else 0.0
+        if there.size and not wrong.any() and np.isfinite(there).all() and (there > least).all():
+            found.append(name)
+    return found
 
 
 def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict, list[str]]:
@@ -201,7 +237,9 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     except InputError as error:
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? .* (is|are) missing; needed", told)
-        raise InputError(told + "; see --columns, --set and --config" * bool(lacks)) from None
+        blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
+        told += "; see --columns, --set and --config" * bool(lacks)
+        raise InputError(told + "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -240,6 +278,7 @@ class _Table:
 
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
+        self.names: list[str] = []  # of the run of each row, where a column has them that has no place in the table
         self.rows = len(next(iter(cells.values()), []))
 
     def column(self, name: str) -> list[str]:
@@ -262,6 +301,19 @@ class _Table:
         """Return a column as numbers, NaN where there is none: [rows] float64."""
         return to_numbers(self.cells.get(name, [""] * self.rows))[0]
 
+    def replace(self, values: dict[str, str], unused: dict) -> None:
+        """Put other values into the cells that hold those of --map; what met a cell is taken out of `unused`."""
+        before = {name: list(cells) for name, cells in self.cells.items()}
+        for item, new in values.items():
+            name, _, old = item.partition(":")
+            rows = [i for i, cell in enumerate(before.get(name, [])) if cell.strip() == old]
+            rows = self.blank(name) if old in BLANK and name in before else rows
+            for i in rows:
+                self.cells[name][i] = new
+            if rows:
+                unused.pop(item, None)
+                self.remarks.append(f"{name}: {old or 'blank'} is {new}{_in_rows(len(rows), self.rows)}, as mapped")
+
     def derive(self) -> None:
         """Fill in what can be derived."""
         for name, value in self.constants.items():
@@ -272,9 +324,12 @@ class _Table:
         self._router()
         blank = [i for i in self.blank("num_experts") if self.cells["router_type"][i] == DENSE]
         self.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
+        self._tell_of_dense()
         self._runs()
         self._steps()
         self._counts()
+        if self.names and "run" not in self.cells:
+            self.cells["run"] = [name.strip() for name in self.names]
 
     def to_nats(self, unit: str) -> None:
         """Turn every loss, and the standard error of the validation loss, into nats per token."""
@@ -314,6 +369,17 @@ class _Table:
         if spelled:
             self.remarks.append("router_type: " + ", ".join(f"{old} is {new}" for old, new in spelled.items()))
 
+    def _tell_of_dense(self) -> None:
+        """Remark on a router that we do not know and that has one expert wherever it stands: a name for dense."""
+        experts, routers = self.number("num_experts"), self.cells["router_type"]
+        for router in dict.fromkeys(routers):
+            own = [experts[i] for i, cell in enumerate(routers) if cell == router]
+            if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in own):
+                self.remarks.append(
+                    f"router_type: {router} has one expert in all of its {len(own)} rows; if it means dense:"
+                    f" --map router_type:{router}={DENSE}"
+                )
+
     def _runs(self) -> None:
         """Number the runs by their names or, where these are blank in every row, by their configurations."""
         names, blank = [cell.strip() for cell in self.column("hyper_id")], self.blank("hyper_id")
@@ -321,7 +387,7 @@ class _Table:
             ids = self.number("hyper_id")
             if not blank and not ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
                 numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(names))}
-                self.cells["hyper_id"] = [numbers[name] for name in names]
+                self.cells["hyper_id"], self.names = [numbers[name] for name in names], names
                 self.remarks.append(f"hyper_id: the names of {len(numbers)} runs, numbered in the order of the rows")
             return
         told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in self.cells]
@@ -368,8 +434,12 @@ class _Table:
             self.fill(name, values, "counted from the shape of the model")
             told = name == "dense_parameter_count" or "d_model" not in self.cells  # by `read_table`, or no shape at all
             if len(values) < len(blank) and not told:
+                row = next(i for i in blank if i not in values)
+                causes = _lacking(name, self.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
                 missing = _in_rows(len(blank) - len(values), self.rows)
-                self.remarks.append(f"{name}: blank, since not all that it is counted from is known{missing}")
+                self.remarks.append(
+                    f"{name}: blank{missing}, since it is counted from the shape; {causes} (row {row + 1})"
+                )
 
     def _check_size(self, numbers: dict[str, list]) -> None:
         """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""
@@ -391,6 +461,25 @@ class _Table:
             )
 
 
+def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
+    """Return the columns that N, P or FLOPs of a row are counted from."""
+    if name == "dense_parameter_count":
+        return _SHAPE
+    routed = () if router == DENSE else ("num_experts", "k")
+    share = () if router == DENSE and wide == 1 else ("routing_frequency",)
+    return (*_SHAPE, *share, *routed, *(_RECIPE[2:] if name == "flops_per_step" else ()))
+
+
+def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
+    """Return in words why N, P or FLOPs of a row cannot be counted."""
+    absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
+    if absent:
+        return f"not known: {', '.join(absent)}"
+    if router not in ROUTER_TYPES.values():
+        return f"router_type {router!r} is none that is counted: {', '.join(ROUTER_TYPES.values())}"
+    return "a number of the shape is not whole"
+
+
 def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:
     """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
 
@@ -403,11 +492,7 @@ def _count(name: str, router: str, known: dict[str, float | None]) -> float | No
     if name == "dense_parameter_count":
         return float(count(*shape).dense_parameters)
     wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _RECIPE[2:])
-    needed = () if router == DENSE and wide == 1 else (known["routing_frequency"],)
-    if router != DENSE:
-        needed += (values["num_experts"], values["k"])
-    if name == "flops_per_step":
-        needed += (batch, length, vocabulary)
+    needed = [(known if column == "routing_frequency" else values)[column] for column in _needed(name, router, wide)]
     if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
         return None
     counted = count(

@@ -43,6 +43,9 @@ some tables, whose runs may have been gone on with.)"""
 TEXT_COLUMNS = (
     "router_type", "model_size_label", "objective", "model_options", "routing_options", "device", "commit",
 )  # fmt: skip
+NAME_COLUMNS = ("run", "run_name", "name", "Name")
+"""Columns of text in which a user's table may have the names of runs; messages show the first one that is there."""
+
 OBJECTIVES = ("causal", "masked")
 """Those of `configuration.OBJECTIVES`; here too, so that a table is read without JAX."""
 DENSE = "Dense"
@@ -100,6 +103,35 @@ RANGES = {
 def range_of(name: str) -> Range | None:
     """Return the range of a column, None if its cells are text."""
     return RANGES.get(name, _LOSS if name.startswith("loss_") else None)
+
+
+def with_numbers(frame):
+    """Return a table in which the columns that the schema does not know are float64 where every cell is a number.
+
+    Blank cells apart, and not the names of runs; a column with numbers of 2^53 or more stays text, since float64 does
+    not tell these apart.
+    """
+    known, found = (*RELEASED_COLUMNS, *OWN_COLUMNS, *NAME_COLUMNS), {}
+    for name in (name for name in frame.columns if name not in known and not range_of(name)):
+        texts = [str(text) for text in frame[name].unique()]
+        if to_numbers(texts[:100])[1].any():
+            continue
+        values, wrong = to_numbers(texts)
+        there = values[~np.isnan(values)]
+        if there.size and not wrong.any() and (np.abs(there) < _WHOLE_LIMIT).all():
+            found[name] = frame[name].map(dict(zip(frame[name].unique(), values, strict=True))).astype(np.float64)
+    changed = frame.assign(**found) if found else frame
+    changed.attrs = frame.attrs
+    return changed
+
+
+def run_names(frame) -> dict[int, str]:
+    """Return the names of the runs of a table, by hyper_id; {} where no column of NAME_COLUMNS has any."""
+    column = next((name for name in NAME_COLUMNS if name in frame), None)
+    if column is None:
+        return {}
+    cells = frame[column].astype(str).str.strip()
+    return {int(run): cell for run, cell in zip(frame["hyper_id"], cells, strict=True) if cell not in BLANK}
 
 
 class Problems:

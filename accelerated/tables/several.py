@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from .schema import range_of
+from ..files import in_short
+from .schema import range_of, with_numbers
 from .table import read_table
 
 SOURCE = "source"
@@ -47,8 +48,8 @@ def read_tables(paths):
 
 
 def named(paths) -> str:
-    """Return the paths of tables as a message shows them."""
-    return ", ".join(map(str, listed(paths)))
+    """Return the paths of tables as a message shows them, the first of many."""
+    return in_short(listed(paths))
 
 
 def listed(paths) -> list:
@@ -70,8 +71,9 @@ def _joined(paths: Sequence, frames: list):
         first += len(runs)
     joined = pandas.concat(frames, ignore_index=True)
     for name in joined.columns:
-        if not range_of(name):
+        if not range_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
+    joined = with_numbers(joined)
     joined.attrs["remarks"] = remarks
     return joined
 

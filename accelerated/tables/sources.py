@@ -6,6 +6,7 @@ A table that says more of each run (`config`) is joined to its rows by the name 
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..files import in_short
 from .exports import read_piece
 from .log import RUN, STEP, Log, as_cells, put_together
 from .reading import read_cells
@@ -88,7 +89,7 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
         return sources
     joined = [_configured(source, config, columns, alone=len(sources) == 1) for source in sources]
     if all(new is old for new, old in zip(joined, sources, strict=True)):
-        raise InputError(f"{config}: names no run of {', '.join(source.name for source in sources)}")
+        raise InputError(f"{config}: names no run of {in_short(source.name for source in sources)}")
     return joined
 
 
@@ -121,7 +122,7 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
 def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
     """Raise InputError for a column that is asked for and that no source has."""
     there = list(dict.fromkeys(name for source in sources for name in source.cells))
-    names = ", ".join(source.name for source in sources)
+    names = in_short(source.name for source in sources)
     for name in keep:
         if name not in there:
             raise InputError(f"--keep {name}: {names} has no such column; there: {', '.join(there)}")

@@ -25,7 +25,9 @@ from .schema import (
     check_runs,
     outside,
     range_of,
+    run_names,
     to_numbers,
+    with_numbers,
 )
 
 __all__ = [
@@ -42,7 +44,7 @@ class RouterRows(NamedTuple):
 
     router: str
     frame: "pandas.DataFrame"  # noqa: F821  # the last evaluation of each run that is used
-    left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id
+    left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id; with "run", its name, if any
 
 
 class _Part(NamedTuple):
@@ -61,7 +63,8 @@ def read_table(path):
 
     Returns:
         A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Columns that
-        the schema does not know are text. `attrs["remarks"]` lists, in words, what was left out.
+        the schema does not know are numbers where every cell is one, else text. `attrs["remarks"]` lists, in words,
+        what was left out.
 
     Raises:
         InputError: the file is missing, a folder, or no such table; a needed column is missing; values are wrong, out
@@ -101,7 +104,7 @@ def _read(path, *, careful: bool = False):
     if repeated.any():
         frame.attrs["remarks"] = [_repeats(rows[repeated])]
         frame = frame[~repeated].reset_index(drop=True)
-    return frame
+    return with_numbers(frame)
 
 
 def select_rows(
@@ -156,14 +159,18 @@ def select_rows(
     reasons = _reasons(last, rows, loss_column, axes)
     routers = [DENSE] if axes == "dense" else sorted(set(last["router_type"]) - {DENSE})
     if axes == "dense" and not (last["router_type"] == DENSE).any():
-        raise InputError("no dense run is left (router_type Dense); a law of dense models needs some")
+        there = ", ".join(sorted(set(last["router_type"])))
+        raise InputError(
+            f"no dense run is left (router_type Dense; there: {there}); a law of dense models needs some. If one of"
+            " these is dense: routelaws convert --map router_type:NAME=Dense"
+        )
     if not routers:
         raise InputError("no routed run is left (router_type other than Dense); a routed law needs some")
-    selection = []
+    selection, names = [], run_names(last)
     for router in routers:
         own = last["router_type"].isin([router, DENSE])
         left_out = [
-            {"hyper_id": int(run), "reason": reason}
+            {"hyper_id": int(run), "reason": reason} | ({"run": names[run]} if run in names else {})
             for run, reason in zip(last["hyper_id"][own], reasons[own], strict=True)
             if reason
         ]

@@ -15,7 +15,7 @@ from routelaws.accelerated.findings.alike import differences, shorter_runs
 from routelaws.accelerated.findings.misfit import bend_in_size, beyond_seeds, outliers
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
-from routelaws.accelerated.report import engine
+from routelaws.accelerated.report import cautions, engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.conformance.plain.laws import Bounded
 
@@ -98,6 +98,23 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "two lengths":
         frame.loc[some, "sequence_length"] = 512
         return "sequence_length"
+    if defect == "two objectives":
+        frame.loc[some[:5], "objective"] = "masked"
+        return "objective is not the commonest, causal"
+    if defect == "a loss that is NaN":
+        frame.loc[one, "loss_validation"] = np.nan
+        return f"hyper_id {one}: loss_validation is blank"
+    if defect == "dense called none":
+        more = frame[frame["router_type"] == "Dense"].assign(router_type="none", hyper_id=lambda f: f["hyper_id"] + 100)
+        for values in more.to_numpy():
+            frame.loc[len(frame)] = values
+        return "none: "
+    if defect == "two stages":
+        twice = frame.assign(hyper_id=frame["hyper_id"] + 100, stage=2)
+        frame["stage"] = 1
+        for values in twice.to_numpy():
+            frame.loc[len(frame)] = values
+        return f"stage, of which the law knows nothing (1 ({len(twice)} rows); 2 ({len(twice)} rows))"
     if defect == "a floor":
         size = frame["dense_parameter_count"].to_numpy()
         frame["loss_validation"] = 1.7 + 300 * size**-0.34 * frame["num_experts"].to_numpy() ** -0.05
@@ -122,14 +139,18 @@ DEFECTS = (
     "a floor",
     "embeddings counted",
 )
+NAMED_ELSEWHERE = ("two objectives", "a loss that is NaN", "dense called none", "two stages")
+"""Defects that are named as what is left out, or in a column of the user's own."""
 
 
 def said(frame, folder) -> str:
     """Return the warnings of a fit to a table, and whether its misses bend."""
     frame.to_csv(folder / "table.csv", index=False)
-    [fit] = fit_table(folder / "table.csv")["fits"]
-    bent = fit["misfit"]["bend"]["p"] < 1e-3
-    return "\n".join([*fit["warnings"], *(["bend"] if bent else [])])
+    found = fit_table(folder / "table.csv")
+    [fit] = found["fits"]
+    bent = ["bend"] if fit["misfit"]["bend"]["p"] < 1e-3 else []
+    left = [f"{each['router']}: {each['reason']}" for each in found["not_fitted"]]
+    return "\n".join([*fit["warnings"], *bent, *left, *cautions.left_out_lines(fit["left_out"])])
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -137,6 +158,13 @@ def said(frame, folder) -> str:
 def test_every_defect_is_named(tmp_path, defect, seed):
     frame = make_table(seed)
     name = spoil(frame, defect, np.random.default_rng(seed + 10))
+    assert name in said(frame, tmp_path)
+
+
+@pytest.mark.parametrize("defect", NAMED_ELSEWHERE)
+def test_what_is_left_out_and_columns_of_the_users_own_are_named(tmp_path, defect):
+    frame = make_table(0)
+    name = spoil(frame, defect, np.random.default_rng(10))
     assert name in said(frame, tmp_path)
 
 
@@ -232,7 +260,10 @@ def test_a_run_that_ends_early_is_held_against_its_own_size():
             "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7],
         }
     )
-    assert shorter_runs(frame) == [(3, 400, 900)]
+    assert shorter_runs(frame) == [(3, 400, 900, "")]
+    named = frame.assign(run=[f"model {i}" for i in range(7)])
+    assert shorter_runs(named) == [(3, 400, 900, "model 3")]
+    assert "hyper_id 3 'model 3' (step 400 of 900)" in cautions.warnings([], shorter_runs(named), None, None)[0]
 
 
 def test_the_bend_by_hand():

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +140,24 @@ def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch):
     assert second.startswith("run: loss_c4 3.2500 ± 0.1250") and "4,096 tokens of 7 documents" in second
     cli.main(["evaluate", "run", "--json"])
     assert json.loads(capsys.readouterr().out) == found
+    cli.main(["evaluate", "run", "--corpus", "c4"])
+    assert "run: loss on c4 3.2500 ± 0.1250 (standard error" in capsys.readouterr().out
+
+
+def test_a_pattern_that_the_shell_expanded_is_named_in_short(capsys, tmp_path):
+    """Not 151 paths: the first, how many there are besides, and what to do."""
+    names = [str(tmp_path / f"file{i}.txt") for i in range(151)]
+    code, _, stderr = run(capsys, "evaluate", "run", *names)
+    assert code == 2 and f"{names[0]}, {names[1]}, {names[2]} and 148 more; " in stderr
+    assert "put it in quotes" in stderr and names[3] not in stderr
+    for name in names:
+        Path(name).write_text(
+            "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation\n0,1,Dense,1,9,3\n"
+        )
+    code, _, stderr = run(capsys, "fit", *names, "--law", "dense")
+    assert code == 2 and f"{names[0]}, {names[1]}, {names[2]} and 148 more: router Dense: " in stderr
+    code, _, stderr = run(capsys, "evaluate", "run", "--sed", "3", "--x")
+    assert code == 2 and "--sed" in stderr and "quotes" not in stderr
 
 
 def test_fields_from_a_file_and_flags_before_it(capsys, tmp_path, small_fields):

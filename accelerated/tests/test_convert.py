@@ -12,7 +12,7 @@ from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
-from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table
+from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
 from routelaws.conformance.engine.released import released_file
 
 MAP = {
@@ -80,7 +80,8 @@ def converted(save, tmp_path):
 def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     rows = make_runs()
     frame, remarks = converted(rows, MAP, {"router_type": "my-router", "k": "1"}, name=name, out=out)
-    assert list(frame) == [name for name in (*RELEASED_COLUMNS, *OWN_COLUMNS) if name in {*MAP, "k", "router_type"}]
+    known = [name for name in (*RELEASED_COLUMNS, *OWN_COLUMNS) if name in {*MAP, "k", "router_type"}]
+    assert list(frame) == [*known, "run"] and frame["run"].tolist() == [row["run"] for row in rows]
     for column, source in MAP.items():
         if column != "hyper_id":
             assert frame[column].tolist() == [row[source] for row in rows]
@@ -221,9 +222,59 @@ def test_what_is_not_known_is_left_blank_and_said(converted):
     assert frame["total_parameter_count"].isna().tolist() == [False, True, True, True]
     assert "flops_per_step" not in frame
     assert {
-        "total_parameter_count: blank, since not all that it is counted from is known, in 3 of 4 rows",
-        "flops_per_step: blank, since not all that it is counted from is known",
+        "total_parameter_count: blank, in 3 of 4 rows, since it is counted from the shape;"
+        " not known: routing_frequency (row 2)",
+        "flops_per_step: blank, since it is counted from the shape; not known: batch_size (row 1)",
     } <= set(remarks)
+
+
+def test_a_router_that_is_not_counted_is_the_cause(converted):
+    _, remarks = converted([row | {"router_type": "mine"} for row in shaped()[1:]], {"hyper_id": "name"})
+    (said,) = [remark for remark in remarks if remark.startswith("total_parameter_count")]
+    assert "router_type 'mine' is none that is counted: Dense, " in said
+
+
+def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path):
+    """`none` in a router column of one's own means dense; of blank cells too."""
+    rows = [row | {"router": "none" if row["E"] == 1 else "top2"} for row in without(make_runs(), "loss_balance")]
+    columns = MAP | {"router_type": "router"}
+    frame, remarks = converted(rows, columns)
+    assert (
+        "router_type: none has one expert in all of its 6 rows; if it means dense: --map router_type:none=Dense"
+        in remarks
+    )
+    mapped_to = {"router_type:none": "Dense", "router_type:top2": "Top-K"}
+    done = convert_runs(save(rows), tmp_path / "mapped.csv", columns, values=mapped_to)
+    assert set(read_table(tmp_path / "mapped.csv")["router_type"]) == {"Dense", "Top-K"}
+    assert "router_type: none is Dense, in 6 of 36 rows, as mapped" in done.remarks
+    assert not any("if it means dense" in remark for remark in done.remarks)
+    blank = [row | {"router": "None" if row["E"] == 1 else "top2"} for row in rows]
+    with pytest.raises(InputError, match="see --set router_type=NAME and --map router_type:=NAME"):
+        convert_runs(save(blank), tmp_path / "blank.csv", columns)
+    convert_runs(save(blank), tmp_path / "blank.csv", columns, values={"router_type:": "Dense"})
+    assert set(read_table(tmp_path / "blank.csv")["router_type"]) == {"Dense", "top2"}
+    for item, problem in (
+        ("router_type:no", "no cell of a column router_type is no"),
+        ("none", "needed: COLUMN:OLD=NEW"),
+    ):
+        with pytest.raises(InputError, match=f"--map {item}=Dense: {problem}"):
+            convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
+
+
+def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
+    """A column of losses on another text, but not one of a balance loss that is 0; the name beside a number."""
+    rows = [
+        row | {"loss_books": 4.5, "loss_accuracy": "high", "name": f"model {i}", "hyper_id": i, "size": "4.0"}
+        for i, row in enumerate(without(make_runs(), "run"))
+    ]
+    done = convert_runs(save(rows), tmp_path / "t.csv", mapped("hyper_id"), {"router_type": "Hash"}, keep=("size",))
+    frame = read_table(tmp_path / "t.csv")
+    assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
+    assert done.remarks[:2] == [
+        "dropped, since the table has no such column: lr, loss_balance, loss_accuracy (--keep keeps some)",
+        "kept besides: loss_books; a law is fitted to one of these only by --loss",
+    ]
+    assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
 
 
 def test_given_counts_are_kept(converted):
@@ -347,7 +398,7 @@ def test_columns_that_are_kept_can_be_chosen_by(save, tmp_path, capsys):
     )
     frame = read_table(tmp_path / "table.csv")
     assert frame["training_set"].tolist() == [row["training_set"] for row in rows]
-    assert set(frame["lr"]) == {"0.001"} and "note" not in frame
+    assert set(frame["lr"]) == {0.001} and "note" not in frame
     assert "no such column: loss_balance, note (--keep" in done.remarks[0]
     assert main(["fit", str(tmp_path / "table.csv"), "--rows", "training_set == 'c4'", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fits"][0]["rows"] == 12

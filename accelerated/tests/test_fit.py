@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, print_fit
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import (
@@ -53,7 +54,7 @@ def shown(report) -> str:
 
 def test_the_law_of_a_table_is_found(tmp_path):
     result = fit_table(make_table(tmp_path))
-    assert list(result) == ["law", "loss_column", "remarks", "fits"]
+    assert list(result) == ["law", "loss_column", "remarks", "not_fitted", "fits"]
     (fit,) = result["fits"]
     assert list(fit) == [
         "router",
@@ -115,6 +116,55 @@ def test_text_for_a_reader(tmp_path):
         assert word in text, word
     assert text.count(" to -0.0") >= 3  # of the slope at each size
     assert "leave one size out" in text and "mean squared difference of log10 losses" in text
+
+
+def with_others(folder, *routers: tuple[str, float]) -> Path:
+    """Write the table of `make_table` with three runs more of each router, all of one number of experts."""
+    frame = pandas.read_csv(make_table(folder, noise=1e-3)).assign(
+        run=lambda table: "run-" + table.hyper_id.astype(str)
+    )
+    more = [
+        frame[frame.num_experts == 1].assign(
+            router_type=router,
+            num_experts=experts,
+            hyper_id=lambda table, i=i: table.hyper_id + 100 * i,
+            loss_validation=lambda table: table.loss_validation * 0.97,
+        )
+        for i, (router, experts) in enumerate(routers, 1)
+    ]
+    pandas.concat([frame, *more]).to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
+
+
+def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsys):
+    """It is named with the reason; where none can be fitted, that is the error, with the reason of each."""
+    path = with_others(tmp_path, ("none", 1), ("mine", 8))
+    assert main(["fit", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "warning (none): not fitted, and left out here: " in printed and "Top-K: 18 rows" in printed
+    assert "if they are dense, router_type has to be Dense (routelaws convert --map router_type:none=Dense)" in printed
+    found = fit_table(path, "bilinear")
+    fitted, left = [fit["router"] for fit in found["fits"]], {each["router"] for each in found["not_fitted"]}
+    assert "Top-K" in fitted and left == {"none", "mine"} - set(fitted) and "none" in left
+    with pytest.raises(InputError) as caught:
+        fit_table(path, rows="router_type != 'Top-K' and router_type != 'mine'")
+    assert "table.csv: router none: " in str(caught.value) and "num_experts 1" in str(caught.value)
+
+
+def test_runs_are_called_by_their_names(tmp_path):
+    """In what is left out, and among the outliers."""
+    path = with_others(tmp_path)
+    frame = pandas.read_csv(path)
+    frame.loc[frame.hyper_id == 7, "loss_validation"] = 9.5
+    frame.loc[frame.hyper_id == 8, "loss_validation"] = math.nan
+    frame.to_csv(path, index=False)
+    (fit,) = fit_table(path)["fits"]
+    assert fit["left_out"][0]["run"] == "run-8" and [run["run"] for run in fit["misfit"]["outliers"]] == ["run-7"]
+    printed = " ".join(shown(fit_report(path)).split())
+    assert (
+        "left out: hyper_id 8 'run-8': loss_validation is blank" in printed
+        and "hyper_id 7 'run-7': loss 9.5" in printed
+    )
 
 
 def test_another_loss_and_rows(tmp_path):

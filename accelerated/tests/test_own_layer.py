@@ -54,6 +54,18 @@ def test_the_gradient_reaches_router_and_experts(plain):
     assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(plain["gradient"]))
 
 
+def test_nan_in_padding_reaches_neither_output_nor_gradient(plain):
+    mask = jnp.arange(32) < jnp.array([[32], [20]] * 4)
+    x = jnp.where(mask[:, :, None], plain["x"], jnp.nan)
+
+    def mean_square(params, x):
+        return jnp.mean(plain["layer"](params, x, training=True, mask=mask)[0] ** 2)
+
+    found, wanted = (jax.grad(mean_square)(plain["params"], each) for each in (x, jnp.nan_to_num(x)))
+    for name, leaf in found.items():
+        assert np.isfinite(leaf).all() and np.array_equal(leaf, wanted[name]), name
+
+
 @pytest.mark.library("flax")
 def test_the_flax_layer_is_the_plain_one(plain):
     pytest.importorskip("flax")

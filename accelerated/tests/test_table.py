@@ -291,3 +291,12 @@ def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
         read_tables([paths[0], paths[0]])
     with pytest.raises(InputError, match="is a folder without results.csv"):
         read_tables([tmp_path])
+
+
+def test_without_a_dense_run_the_routers_that_are_there_are_named(tmp_path):
+    """One of them may be what the user calls dense."""
+    path = tmp_path / "table.csv"
+    header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation\n"
+    path.write_text(header + "0,1,none,1,100,3.0\n1,1,Hash,2,100,2.9\n")
+    with pytest.raises(InputError, match=r"there: Hash, none\).* --map router_type:NAME=Dense"):
+        select_rows(read_table(path), axes="dense")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.conditions import DEEPEST, LONGEST, row_mask
+from routelaws.accelerated.tables.several import read_tables
 from routelaws.accelerated.tables.table import read_table
 
 CELLS = {
@@ -189,15 +190,21 @@ def test_the_rows_are_those_that_plain_python_keeps(tree):
 
 
 def test_a_table_from_a_file(tmp_path):
-    """Columns that the schema does not know are text, also with digits in them; hyper_id is a whole number."""
+    """Columns that the schema does not know are numbers where every cell is one, else text; so is a mixture."""
     path = tmp_path / "table.csv"
     path.write_text(
-        "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4,own\n"
-        "7,1,Hash,2,100,3.0,1\n8,1,Hash,4,100,3.0,x\n9,1,Dense,1,100,,1\n"
+        "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4,own,depth,large\n"
+        "7,1,Hash,2,100,3.0,1,4.0,9007199254740993\n8,1,Hash,4,100,3.0,x,NA,1\n9,1,Dense,1,100,,1,6,1\n"
     )
+    path.with_name("link.csv").write_bytes(path.read_bytes())
     frame = read_table(path)
     assert row_mask(frame, "own == '1' and hyper_id in (7, 8)").tolist() == [True, False, False]
     assert row_mask(frame, "loss_c4 == None").tolist() == [False, False, True]
+    assert row_mask(frame, "depth == 4").tolist() == [True, False, False]
+    assert row_mask(frame, "depth == None").tolist() == [False, True, False]
+    assert row_mask(frame, "large == '9007199254740993'").tolist() == [True, False, False]
+    both = read_tables([path, path.with_name("link.csv")])
+    assert row_mask(both, "depth >= 4").tolist() == [True, False, True] * 2
     with pytest.raises(InputError, match="column own holds text, '1' is a number"):
         row_mask(frame, "own == 1")
 

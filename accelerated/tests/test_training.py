@@ -208,6 +208,13 @@ def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, whole, tmp_p
 def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_path):
     rows = make_run(small_fields, tmp_path / "run", eval=[f"c4={text_file}"]).train()
     assert float(rows[-1]["loss_c4"]) > 0 and rows[-1]["loss_pile"] == ""
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace(str(text_file), str(tmp_path / "gone")))
+    with pytest.raises(InputError, match="gone"):
+        evaluate_run(tmp_path / "run", tell=lambda line: None)
+    other = evaluate_run(tmp_path / "run", corpus=[str(text_file)])  # in the run's own pieces, its own text not needed
+    assert [name for name in other if name.startswith("loss_")] == [f"loss_{text_file}"]
+    assert np.isclose(other[f"loss_{text_file}"], float(rows[-1]["loss_c4"]), rtol=1e-6)
     with pytest.raises(InputError, match="one of c4"):
         from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
 

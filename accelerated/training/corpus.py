@@ -26,6 +26,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..files import in_short
 
 SPLIT_RULE = "1"
 """Version of steps 3 to 5; part of the content hash, so that a change of the rule never meets an old cache."""
@@ -102,7 +103,7 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
     if isinstance(paths, str | os.PathLike):
         paths = [os.fspath(paths)]
     sources = find_files(paths) if paths else standard_library_files()
-    description = ", ".join(map(str, paths)) if paths else f"standard library of Python {platform.python_version()}"
+    description = in_short(paths) if paths else f"standard library of Python {platform.python_version()}"
 
     documents, undecodable = read_documents(sources)
     unique = without_duplicates(documents)

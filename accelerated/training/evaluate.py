@@ -5,29 +5,42 @@ and `one_hot` gives each expert one token. Such a model has not met that in trai
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ..configuration import GROUPED
 from ..errors import InputError
+from ..files import in_short
+from .batches import windows_of_text
 from .corpus import read_corpus
 from .loop import open_text
 from .run_folder import read_config, read_hash_table
 from .step import make_evaluate
+from .tokenizer import Tokenizer
 from .tokens import prepare_tokens
 from .weights import load_own_params
 from .window_losses import documents, mean_loss, standard_error, window_losses
 
 
 def evaluate_run(
-    folder: Path, *, group_size: int | None = None, one_hot: bool = False, tokens: int | None = None, tell=print
+    folder: Path,
+    *,
+    group_size: int | None = None,
+    one_hot: bool = False,
+    tokens: int | None = None,
+    corpus: Sequence[str] = (),
+    tell=print,
 ) -> dict:
-    """Return the losses of the last checkpoint of a run, on the texts that it was evaluated on.
+    """Return the losses of the last checkpoint of a run, on the texts that it was evaluated on, or on others.
 
     Args:
         folder: a run folder.
         group_size: sequences in a group, for expert_choice and mixture_of_tokens; the run's own if None.
         one_hot: mixtures of one token each, for mixture_of_tokens.
         tokens: evaluation tokens; the run's own number if None.
+        corpus: files, folders or patterns, each of them a text to evaluate on instead, whole and in the pieces of the
+            run's own tokenizer; a loss is called by the path as it stands here.
         tell: called with a line on what is being done.
 
     Returns:
@@ -36,21 +49,19 @@ def evaluate_run(
         "documents_NAME": that they are of}.
 
     Raises:
-        InputError: no run there, its text is not the one it was trained on, or an option does not fit its router.
+        InputError: no run there, its text is not the one it was trained on, a text cannot be read or is too small, or
+            an option does not fit its router.
     """
     folder = Path(folder)
     config = read_config(folder)
     model = changed_model(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()
-    files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
-    if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
-        where = ", ".join(config.corpus) or "the default corpus"
-        raise InputError(f"{folder}: was trained on another text than {where} is now")
+    texts = _others(folder, config, corpus) if corpus else _own(folder, config, tell)
     evaluate = make_evaluate(config, read_hash_table(folder), model)
     params = load_own_params(folder)
     results = {"router": config.model.router, "group_size": model.group_size, "one_hot": one_hot}
-    for name, text in open_text(config, files)[1].items():
+    for name, text in texts.items():
         found = evaluate(params, text.tokens)
         losses = window_losses(text, found.loss, found.counted, model.objective)
         results |= {
@@ -60,6 +71,32 @@ def evaluate_run(
             f"documents_{name}": documents(losses),
         }
     return results
+
+
+class OwnTokenizer(NamedTuple):
+    """Stands for the `TokenFiles` of a run whose text may be gone: its tokenizer is in its folder."""
+
+    folder: Path
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the run."""
+        return Tokenizer((self.folder / "tokenizer.model").read_bytes())
+
+
+def _own(folder: Path, config, tell) -> dict:
+    """Return {name: windows} of the texts that a run was evaluated on."""
+    files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
+    if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
+        where = in_short(config.corpus) or "the default corpus"
+        raise InputError(f"{folder}: was trained on another text than {where} is now; --corpus evaluates on another")
+    return open_text(config, files)[1]
+
+
+def _others(folder: Path, config, corpus: Sequence[str]) -> dict:
+    """Return {path: windows} of other texts, in the pieces of the run's own tokenizer."""
+    sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
+    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+    return {path: windows_of_text(path, OwnTokenizer(folder), **sizes, num_batches=wanted) for path in map(str, corpus)}
 
 
 def changed_model(config, group_size, one_hot):

@@ -16,6 +16,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import math
 import signal
 import sys
 import threading
@@ -104,10 +105,44 @@ def _record_called(name: str):
 
 
 @functools.cache
-def _optional(function) -> frozenset:
-    """Return the names of the parameters that have a default."""
-    parameters = inspect.signature(function).parameters.values()
-    return frozenset(one.name for one in parameters if one.default is not one.empty)
+def _defaults(path: str) -> dict:
+    """Return {name: default} of a function of the reference; a parameter without a default has `Parameter.empty`."""
+    parameters = inspect.signature(public_functions()[path]).parameters.values()
+    return {one.name: one.default for one in parameters}
+
+
+@functools.cache
+def _options(path: str) -> tuple[str, ...]:
+    """Return the parameters of a function of the reference that have a default, in its order."""
+    return tuple(name for name, default in _defaults(path).items() if default is not inspect.Parameter.empty)
+
+
+def _stands_at(value, default) -> bool:
+    """Say whether a constant is the default itself; an array never is, since it was made for this call."""
+    if value is None or default is None:
+        return value is default
+    plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
+    return plain and isinstance(value, bool | np.bool_) == isinstance(default, bool) and value == default
+
+
+def _chosen(path: str, arguments, keywords) -> frozenset:
+    """Return the options of a call that stand otherwise than at the reference's defaults."""
+    given = dict(zip(_defaults(path), arguments, strict=False)) | dict(keywords)
+    return frozenset(
+        name for name in _options(path) if name in given and not _stands_at(given[name], _defaults(path)[name])
+    )
+
+
+def _places(function) -> float:
+    """Return how many positional arguments a function takes; infinity where that cannot be known, or is any."""
+    try:
+        kinds = [one.kind for one in inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return math.inf
+    parameter = inspect.Parameter
+    if parameter.VAR_POSITIONAL in kinds:
+        return math.inf
+    return sum(kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
 def _taken(function) -> frozenset | None:
@@ -210,6 +245,24 @@ def _equal(first, second) -> bool:
         return repr(first) == repr(second)
     pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
     return len(ours) == len(theirs) and all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def _told(value) -> str:
+    """Return in words what came back in place of a record."""
+    if isinstance(value, dict):
+        return f"a dict with {', '.join(map(str, value)) or 'nothing in it'}"
+    if isinstance(value, list | tuple):
+        of = ", ".join(_fields(value)) or f"{len(value)} ({', '.join(map(_told, value))})"
+        return f"a {type(value).__name__} of {of}"
+    return f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+
+
+def _needed(record) -> str:
+    """Return in words which record is needed, and in which forms."""
+    return (
+        f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
+        f"or a tuple of all {len(record._fields)} in this order"
+    )
 
 
 def _kind(array: np.ndarray) -> str:
@@ -342,17 +395,36 @@ class Backend:
         """End this example, since the backend has not this precision."""
         self._leave_out(f"{precision} is not among the dtypes of {self.name}")
 
-    def _check_options(self, path: str, function, keywords) -> None:
-        """Leave the example out where it names an option of the reference that the function does not take."""
-        optional = _optional(public_functions()[path]) & set(keywords)
-        taken = _taken(function) if optional else None
-        lacking = () if taken is None else sorted(optional - taken)
-        if lacking:
-            self._not_offered(path, f"option {', '.join(lacking)}")
+    def options(self, path: str) -> tuple[str, ...]:
+        """Return the parameters of the reference's function that have a default, in its order."""
+        return _options(path) if path in public_functions() else ()
 
-    def _not_offered(self, path: str, reason: str):
-        """Leave out what a function says that it has not: a call that raised NotImplementedError."""
-        self.ledger.declined(self.name, path, reason or "it gives no reason")
+    def lacking(self, path: str) -> tuple[str, ...]:
+        """Return the options of the reference's function that the backend's does not take, in the reference's order."""
+        taken = _taken(self._find(path))
+        return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
+
+    def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
+        """Return the arguments of a call as far as the function has parameters for them.
+
+        An option that it lacks is dropped where it stands at the reference's default, since the call without it asks
+        for the same. Where one stands otherwise, the example is left out.
+        """
+        defaults, options, taken, places = _defaults(path), _options(path), _taken(function), _places(function)
+        extra = {}
+        if len(arguments) > places:
+            extra = dict(zip(list(defaults)[places : len(arguments)], arguments[places:], strict=False))
+            if set(extra) <= set(options):  # by name, where the function has them at all
+                arguments, keywords = arguments[:places], extra | keywords
+        lacking = [] if taken is None else [name for name in keywords if name in options and name not in taken]
+        wanted = sorted(name for name in lacking if not _stands_at(keywords[name], defaults[name]))
+        if wanted:
+            self._not_offered(path, f"option {', '.join(wanted)}", wanted)
+        return arguments, {name: value for name, value in keywords.items() if name not in lacking}
+
+    def _not_offered(self, path: str, reason: str, options=()):
+        """Leave out what a function has not: options that it lacks, or a call that raised NotImplementedError."""
+        self.ledger.declined(self.name, path, reason or "it gives no reason", options)
         self._leave_out(f"{path}: {reason}")
 
     def _wrap(self, path: str, function):
@@ -369,13 +441,16 @@ class Backend:
                 if not self.capabilities:
                     pytest.skip(f"{path} is traced by JAX here; {self.name} names no capability for that")
                 self.ledger.called(self.name, path)
-                self._check_options(path, function, keywords)
+                chosen = _chosen(path, arguments, keywords)
+                arguments, keywords = self._offered(path, function, arguments, keywords)
                 own = self._given(arguments, None), self._given(keywords, None)
                 try:
-                    return self._returned(path, function(*own[0], **own[1]))
+                    result = self._returned(path, function(*own[0], **own[1]))
+                    self.ledger.answered(self.name, path, chosen)
+                    return result
                 except NotImplementedError as error:
                     reason = str(error)
-                self._not_offered(path, reason)
+                self._not_offered(path, reason, chosen)
             return guarded(arguments, keywords)
 
         call = functools.update_wrapper(call, function) if hasattr(function, "__name__") else call
@@ -439,45 +514,48 @@ class Backend:
         elif isinstance(value, list | tuple) and not _fields(value) and len(value) == len(names):
             parts = list(value)
         else:
-            self._break(path, "wrong", f"returned {type(value).__name__}; a record of {', '.join(names)} is needed")
+            self._break(path, "wrong", f"returned {_told(value)}; {_needed(record)}")
         hints = typing.get_type_hints(record)
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
     def _break(self, path: str, kind: str, detail: str):
-        """Fail now and at every later call, so that a search for a smaller example ends at once."""
-        self._broken[path] = kind, detail
+        """Fail now and at every later call, so that a search for a smaller example ends at once.
+
+        What changes its arguments got copies of them: in later tests its values are looked at all the same.
+        """
+        self._broken[path] = kind, detail, self.ledger.test
         self.ledger.broke(self.name, path)
         self._fail_again(path)
 
     def _fail_again(self, path: str):
         # One line for all: Hypothesis tells failures apart by where they are raised, and calls two of them flaky.
-        if path in self._broken:
-            raise Broken(path, *self._broken[path])
+        kind, detail, test = self._broken.get(path, ("", "", 0))
+        if kind and (kind != "mutates" or test == self.ledger.test):
+            raise Broken(path, kind, detail)
 
     def _call(self, path: str, function, arguments, keywords, precision, through, static):
         """Call once, or twice where this function has not been called with these constants before."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
-        self._check_options(path, function, keywords | static)
-        kept = self.ledger.keep(path, arguments, keywords | static, precision, static if through else None)
+        everything, chosen = keywords | static, _chosen(path, arguments, keywords | static)
+        offered = self._offered(path, function, arguments, everything)
+        kept = self.ledger.keep(path, arguments, everything, precision, static if through else None)
 
         def once():
-            own = (
-                (arguments, keywords)
-                if through
-                else (self._given(arguments, precision), self._given(keywords, precision))
-            )
+            # A compiled function holds its constants, and the guard inside it drops what is not offered.
+            own = (arguments, keywords) if through else tuple(self._given(part, precision) for part in offered)
             before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(own)]
-            value = self._timed(path, through or function, *own)
+            value = self._timed(path, through or function, *own, chosen)
             after = [] if self.capabilities else map(self._plain, arrays_of(own))
-            if not all(
+            if path not in self._broken and not all(
                 a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
                 for a, b in zip(before, after, strict=True)
             ):
                 self._break(path, "mutates", "changed an array that it was given")
             return self._returned(path, value)
 
-        result, everything = once(), keywords | static
+        result = once()
+        self.ledger.answered(self.name, path, chosen)
         if kept:
             kept.returned, kept.result = True, result
         constants = repr({key: value for key, value in everything.items() if not arrays_of(value)})
@@ -513,7 +591,7 @@ class Backend:
                 said = f"returned dtype {leaf.dtype} where {precision} was asked for; `dtypes` says what there is"
                 self._break(path, "wrong", said)
 
-    def _timed(self, path: str, function, arguments, keywords):
+    def _timed(self, path: str, function, arguments, keywords, chosen):
         """Call, and fail where it does not return in time or tries to end the process."""
 
         def alarm(number, frame):
@@ -532,14 +610,14 @@ class Backend:
         except NotImplementedError as error:
             trouble = "not offered", str(error)
         except Exception as error:
-            self.ledger.raised = error, path
+            self.ledger.raised.append((error, path))
             raise
         finally:
             if on:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, previous)
         if trouble[0] == "not offered":
-            self._not_offered(path, trouble[1])
+            self._not_offered(path, trouble[1], chosen)
         self._break(path, *trouble)  # outside, so that it has no context that a later failure would lack
 
 

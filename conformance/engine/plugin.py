@@ -22,8 +22,6 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 from routelaws.conformance.replay import write as replay_write
 
 NAME = "routelaws.conformance.engine.plugin"
-TESTS = "routelaws.conformance.suite.test_"
-"""How the names of the files of tests begin."""
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("quick", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED)
@@ -136,6 +134,9 @@ def no_local_modules(file) -> bool:
 def pytest_configure(config):
     config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
     config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
+    config.addinivalue_line(
+        "markers", "asks(path, ...): functions that the test asks a backend for; *.NAME: all called so"
+    )
     config.addinivalue_line("markers", "slow: left out of the quick profile")
     config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")
     try:
@@ -187,45 +188,24 @@ def _backend_of(item):
     return suite.backends[name or next(iter(suite.backends))]
 
 
-def _words(function, seen: set) -> tuple[set[str], set[str]]:
-    """Return the names, and the texts, in a function and in what it calls in its own file or other files of tests."""
-    code = getattr(function, "__code__", None)
-    if code is None or function in seen:
-        return set(), set()
-    seen.add(function)
-    names, texts, codes = set(), set(), [code]
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [constant for constant in code.co_consts if hasattr(constant, "co_names")]
-        texts |= {constant for constant in code.co_consts if isinstance(constant, str)}
-    for name in names & set(function.__globals__):
-        value = function.__globals__[name]
-        texts |= {part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, str)}
-        of_tests = getattr(value, "__name__", "").startswith(TESTS)  # a module, asked for `check_...`
-        parts = [vars(value).get(part) for part in names] if of_tests else [value]
-        for part in parts:
-            home = getattr(part, "__module__", None) or ""
-            if home == function.__module__ or home.startswith(TESTS):
-                more_names, more_texts = _words(part, seen)
-                names, texts = names | more_names, texts | more_texts
-    return names, texts
+@functools.cache
+def asked_for(text: str) -> frozenset[str]:
+    """Return the paths of the functions that a mark means: one path, or `*.NAME` for all that have this last name."""
+    paths, last = backends.public_functions(), text.removeprefix("*.")
+    return frozenset(path for path in paths if path == text or last != text and path.rpartition(".")[2] == last)
 
 
-def words_of(item) -> tuple[set[str], set[str]]:
-    """Return the names that a test speaks of, and its texts, with those among its parameters."""
-    function = getattr(item, "function", None)
-    names, texts = _words(getattr(getattr(function, "hypothesis", None), "inner_test", function), set())
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return names, texts | {value for value in parameters.values() if isinstance(value, str)}
+def asked_by(item) -> frozenset[str]:
+    """Return the paths of the functions that a test asks for: those of its marks, and of its parameters.
 
-
-def asks_for(item, paths) -> bool:
-    """Say whether a test speaks of one of these functions: by its name, or in the path of a constant."""
-    names, texts = words_of(item)
-    lasts = {path.rpartition(".")[2] for path in paths}
-    # A text without "_", such as "softmax", is more often an option than a function.
-    return bool(set(paths) & texts or lasts & names or {last for last in lasts if "_" in last} & texts)
+    A parameter that is a text names a function by its path or, where there is a "_" in it, by its last name: one
+    without, such as "softmax", is more often an option.
+    """
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    texts = {text for mark in item.iter_markers("asks") for text in mark.args}
+    for value in (value for value in parameters if isinstance(value, str)):
+        texts |= {value, f"*.{value}"} if "_" in value else {value}
+    return frozenset().union(*map(asked_for, texts))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -239,7 +219,7 @@ def pytest_collection_modifyitems(config, items):
             return not suite.options.leave_others
         if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
             return False
-        return not suite.options.only or asks_for(item, suite.options.only)
+        return not suite.options.only or not asked_by(item).isdisjoint(suite.options.only)
 
     kept, left = [], []
     for item in items:

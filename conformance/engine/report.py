@@ -27,6 +27,8 @@ BAD = ("hangs", "raises", "mutates", "not deterministic", "wrong", "dialect")
 """From the one that explains most to the one that explains least."""
 CUT = 500
 """Characters of a message that the terminal shows; JSON and HTML have all of it."""
+FAULTS = 5
+"""Faults of one function that the terminal shows besides the first; JSON and HTML have all of them."""
 STRICT = ("missing", "unexpectedly right")
 """Wrong only where that was asked for, which `Row.failed` then says."""
 
@@ -81,11 +83,15 @@ class Ledger:
         self.keeps, self.broken = False, {}
         self.not_offered: dict[tuple[str, str, str], int] = {}
         self.compared: dict[tuple[str, str], int] = {}  # tests that came to their end, by backend and function
+        self.options: dict[tuple[str, str, str], bool] = {}  # by backend, function and option: answered, or declined
+        self.test = 0  # how many tests have begun
         self.begin()
 
     def begin(self, plain: str = "") -> None:
         """Forget what belongs to one test; `plain` is the backend of a test that calls it without a guard."""
-        self.recent, self.raised, self.left_out, self.plain = [], None, "", plain
+        self.test += 1
+        self.recent, self.left_out, self.plain = [], "", plain
+        self.raised = collections.deque(maxlen=16)  # errors, each with the function that raised it
         self.blamed, self.failed = None, collections.deque(maxlen=16)
         self.begin_example()
 
@@ -115,8 +121,14 @@ class Ledger:
             self.recent.remove((backend, function))
         self.recent.append((backend, function))
 
-    def declined(self, backend: str, function: str, reason: str) -> None:
-        """Take back a call of `called` that asked for what the function does not offer."""
+    def answered(self, backend: str, function: str, options) -> None:
+        """Write down which options stood in a call that was answered, other than at the reference's defaults."""
+        self.options.update({(backend, function, option): True for option in options})
+
+    def declined(self, backend: str, function: str, reason: str, options=()) -> None:
+        """Take back a call of `called` that asked for what the function does not offer: these options, or one of."""
+        for option in options:
+            self.options.setdefault((backend, function, option), False)
         self.examples[backend, function] -= 1
         self.not_offered[backend, function, reason] = self.not_offered.get((backend, function, reason), 0) + 1
 
@@ -140,7 +152,9 @@ class Ledger:
             named = [one for one in error.exceptions if hasattr(one, "kind")]
             if "Flaky" in type(error).__name__ and not named:
                 break
-            error = (named or error.exceptions)[0]
+            error, *others = named or error.exceptions
+            for other in () if named else others:  # Hypothesis has found several faults in one property
+                self.blame(other, backend, test)
         self.blamed = error
         text = " ".join(str(error).split()) or type(error).__name__
         places = {path: re.search(rf"\b{path.rpartition('.')[2]}\b", text) for _, path in self.recent}
@@ -151,8 +165,8 @@ class Ledger:
             function, kind, detail = error.path, error.kind, error.detail
         elif "Flaky" in type(error).__name__:
             kind, detail = "not deterministic", "gave two results for the same example"
-        elif self.raised and self.raised[0] is error:
-            function, kind, detail = self.raised[1], "raises", f"raised {type(error).__name__}: {text}"
+        elif paths := [path for raised, path in self.raised if raised is error]:
+            function, kind, detail = paths[0], "raises", f"raised {type(error).__name__}: {text}"
         self.troubles.append(Trouble(backend, function, kind, detail, test))
         return self.troubles[-1]
 
@@ -163,6 +177,7 @@ class Ledger:
             "shares": [[*key, value] for key, value in self.shares.items()],
             "not_offered": [[*key, value] for key, value in self.not_offered.items()],
             "compared": [[*key, value] for key, value in self.compared.items()],
+            "options": [[*key, value] for key, value in self.options.items()],
             "bounds": [[*key, *value] for key, value in self.bounds.items()],
             "troubles": [list(trouble) for trouble in self.troubles],
         }
@@ -177,6 +192,8 @@ class Ledger:
             self.not_offered[tuple(key)] = self.not_offered.get(tuple(key), 0) + count
         for *key, count in lists["compared"]:
             self.compared[tuple(key)] = self.compared.get(tuple(key), 0) + count
+        for *key, answered in lists["options"]:
+            self.options[tuple(key)] = self.options.get(tuple(key), False) or answered
         for backend, name, more, share in lists["bounds"]:
             checks, worst = self.bounds.get((backend, name), (0, 0.0))
             self.bounds[backend, name] = checks + more, max(worst, share)
@@ -233,9 +250,10 @@ class Row(NamedTuple):
     detail: str  # the first of what they say
     test: str  # the first of these tests
     left_out: str = ""  # which calls it declined, if any
-    besides: tuple[str, ...] = ()  # what else fails in a dialect; some of it may follow from that
+    besides: tuple[str, ...] = ()  # the other faults, one for each; some may follow from the first
     replay: str = ""  # the file that holds the call of that test, where failures are exported
     defaults: str = ""  # which differ from the reference's
+    unchecked: str = ""  # options of the reference's function that no call had, and why
 
 
 class Report(NamedTuple):
@@ -297,8 +315,10 @@ class Report(NamedTuple):
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
                 lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
-            lines += [f"    besides {other[:CUT]}" for other in row.besides[:3]]
+            lines += [f"    besides {other[:CUT]}" for other in row.besides[:FAULTS]]
+            lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
             lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
+            lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    replay: {row.replay}"] if row.replay else []
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
@@ -379,27 +399,63 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
         if path in backend.require:
             return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, and it is not there", "")
     if troubles:
-        first = min(troubles, key=lambda trouble: BAD.index(trouble.kind) if trouble.kind in BAD else len(BAD))
-        spoken = next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
-        if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
-            first = spoken._replace(kind="dialect")
-            besides = tuple(f"{one.test}: {one.detail}" for one in troubles if not names_a_dialect(one))
+        first, spoken = _first(troubles)
+        others = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
         verdict, detail, test = first.kind, first.detail, first.test
-        file = first.replay or next((trouble.replay for trouble in troubles if trouble.replay), "")
-        if spoken and verdict != "dialect":
+        if spoken and first.kind == "wrong":  # what differs has a name: say that, before it is called a mistake
+            others, first = [trouble for trouble in troubles if trouble is not spoken], spoken
+            verdict, detail, test = "dialect", spoken.detail, spoken.test
+        elif spoken:
             detail = f"{detail}; apart from that {spoken.detail}"
+        besides = _distinct(others, first.detail)
+        file = first.replay or next((trouble.replay for trouble in troubles if trouble.replay), "")
         if path in expected:
-            verdict, detail = "expected", f"{expected[path]} ({first.kind}: {first.detail})"
+            verdict, detail = "expected", f"{expected[path]} ({verdict}: {first.detail})"
     elif path in expected and examples:
         verdict, detail = "unexpectedly right", f"was expected to fail ({expected[path]}), and nothing failed"
-    defaults = backend.other_defaults(path) if there else ""
-    return Row(path, verdict, examples, share, len(troubles), detail, test, left_out, besides, file, defaults)
+    defaults, unchecked = (backend.other_defaults(path), _unchecked(ledger, backend, path)) if there else ("", "")
+    tests = len({trouble.test for trouble in troubles})
+    return Row(path, verdict, examples, share, tests, detail, test, left_out, besides, file, defaults, unchecked)
+
+
+def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
+    """Return the trouble that explains most, and the one that found which library does so, None without one.
+
+    Of equal ones a test of dialects that knows no such library comes last: the others say what is wrong in plain words.
+    """
+    first = min(
+        troubles,
+        key=lambda one: (BAD.index(one.kind) if one.kind in BAD else len(BAD), "test_dialects" in one.test),
+    )
+    return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)
+
+
+def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
+    """Return one line for each fault that is not known already: its test, and what differed."""
+    found = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
+    return tuple(found[detail] for detail in reversed(found) if detail not in known)
+
+
+def _unchecked(ledger: Ledger, backend, path: str) -> str:
+    """Return which options of the reference's function no answered call had, "" if none or if nothing was asked."""
+    if not ledger.examples.get((backend.name, path)):
+        return ""
+    seen = {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
+    lacking = backend.lacking(path)
+    without = [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
+    never = [name for name in backend.options(path) if name not in seen and name not in without]
+    never = never if (backend.name, path) in ledger.compared else []  # else it broke down before they had their turn
+    parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
+    return "; ".join(parts + ([f"offered, never checked: {', '.join(never)}"] if never else []))
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
     """Return which calls a function declined and how many, "" if none."""
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
-    reasons = sorted(counts, key=lambda reason: -counts[reason])
+    reasons = {}  # each option by itself, since tests draw many combinations
+    for reason in sorted(counts, key=lambda reason: -counts[reason]):
+        word, _, options = reason.partition(" ")
+        reasons |= dict.fromkeys([f"option {name}" for name in options.split(", ")] if word == "option" else [reason])
     many = sum(counts.values())
     return f"not offered, {many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""
 
@@ -441,6 +497,7 @@ def _section(report: Report) -> str:
             row.test,
             *row.besides,
             row.left_out,
+            row.unchecked,
             row.replay and f"replay: {row.replay}",
             row.defaults and f"defaults differ: {row.defaults}",
         )

@@ -11,6 +11,9 @@ from pathlib import Path
 from routelaws.conformance.meta import mutants
 from routelaws.conformance.meta.mutants import Mutant
 
+TESTS = "routelaws.conformance.suite.test_"
+"""How the names of the files of tests begin."""
+
 
 class Planted:
     """An import hook that finds one module of `accelerated` changed."""
@@ -45,11 +48,9 @@ class Watch:
         os.write(self.pipe, (json.dumps(words) + "\n").encode())
 
     def pytest_collection_modifyitems(self, session, config, items):
-        from routelaws.conformance.engine import plugin
-
         if self.order is None:
             for item in items:
-                names, texts = plugin.words_of(item)
+                names, texts = words_of(item)
                 words = names | {part for text in texts if len(text) < 100 for part in text.split(".")[-1:]}
                 words = words.union(*(used for name, used in _constants(item.path).items() if name in words))
                 slow = item.get_closest_marker("slow") is not None
@@ -135,3 +136,36 @@ def run_tests(files: list[Path], pipe: int, order: list[str] | None, first: bool
     arguments += ["--collect-only"] if order is None else []
     arguments += [] if slow or order is None else ["-m", "not slow"]
     return int(pytest.main([*arguments, *map(str, files)], plugins=[Watch(pipe, order)]))
+
+
+def _words(function, seen: set) -> tuple[set[str], set[str]]:
+    """Return the names, and the texts, in a function and in what it calls in its own file or other files of tests."""
+    code = getattr(function, "__code__", None)
+    if code is None or function in seen:
+        return set(), set()
+    seen.add(function)
+    names, texts, codes = set(), set(), [code]
+    while codes:
+        code = codes.pop()
+        names |= set(code.co_names)
+        codes += [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+        texts |= {constant for constant in code.co_consts if isinstance(constant, str)}
+    for name in names & set(function.__globals__):
+        value = function.__globals__[name]
+        texts |= {part for part in (value if isinstance(value, list | tuple) else [value]) if isinstance(part, str)}
+        of_tests = getattr(value, "__name__", "").startswith(TESTS)  # a module, asked for `check_...`
+        parts = [vars(value).get(part) for part in names] if of_tests else [value]
+        for part in parts:
+            home = getattr(part, "__module__", None) or ""
+            if home == function.__module__ or home.startswith(TESTS):
+                more_names, more_texts = _words(part, seen)
+                names, texts = names | more_names, texts | more_texts
+    return names, texts
+
+
+def words_of(item) -> tuple[set[str], set[str]]:
+    """Return the names that a test speaks of, and its texts, with those among its parameters."""
+    function = getattr(item, "function", None)
+    names, texts = _words(getattr(getattr(function, "hypothesis", None), "inner_test", function), set())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return names, texts | {value for value in parameters.values() if isinstance(value, str)}

@@ -1,6 +1,6 @@
 """Which tests reach a mutant: read from names, since what JAX has compiled once is not run again for a trace to see.
 
-A test speaks of public functions (`plugin.words_of`), these of others, across files by their imports.
+A test speaks of public functions (`mutant_child.words_of`), these of others, across files by their imports.
 """
 
 import ast

@@ -89,11 +89,11 @@ class TestNotOffered:
             guarded = backend.routers.top_k.top_k_router.guarded
             guarded((z, 2), {}, precision)
             with pytest.raises(pytest.skip.Exception, match="option mask, score"):
-                guarded((z, 2), {"mask": None, "score": "softmax"}, precision)
+                guarded((z, 2), {"mask": np.ones(3, bool), "score": "sigmoid"}, precision)
             backend.ledger.ended()
             assert row(backend, "routers.top_k.top_k_router").verdict == "right"
         with pytest.raises(pytest.skip.Exception, match="option k"):
-            stranger(top_k_router=renamed).routers.top_k.top_k_router(z, k=1)
+            stranger(top_k_router=renamed).routers.top_k.top_k_router(z, k=2)
         with pytest.raises(TypeError, match="num_experts"):
             stranger(hash_layer=lambda ids, n: ids).routers.hash_layer.hash_layer(np.arange(3), num_experts=2)
         backend = stranger(top_k_router=lambda *a, **b: top_k.top_k_router(*a, **b))

@@ -19,8 +19,8 @@ import routelaws
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
-from routelaws.conformance.suite import test_bfloat16
-from routelaws.reference import notation
+from routelaws.conformance.suite import test_dialects
+from routelaws.reference import balance, notation
 from routelaws.reference.routers import top_k
 
 README = Path(runner.__file__).parents[1] / "README.md"
@@ -29,7 +29,8 @@ STRANGERS = """
 import sys, time
 from types import SimpleNamespace
 import numpy as np
-from routelaws.reference import notation
+from routelaws.conformance.suite import test_dialects
+from routelaws.reference import balance, notation
 
 def stranger(softmax):
     return SimpleNamespace(softmax=softmax, log_sum_exp=notation.log_sum_exp, one_hot=notation.one_hot)
@@ -159,10 +160,128 @@ def test_show(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("softmix is not the name of one public function")
 
 
-def test_tests_that_ask_through_others_are_kept():
-    """With --only: a test in bfloat16 calls the checks of another file of tests, which call the function."""
-    names, texts = plugin._words(test_bfloat16.test_top_k_router.hypothesis.inner_test, set())
-    assert "switch_router" in names or "routers.top_k.switch_router" in texts
+def test_faults_and_what_was_not_checked_stand_in_the_report():
+    """Each fault once, with its test and input; and the options that no call had, by whose doing."""
+
+    def top_k_indices(scores, k):
+        """Ties go to the last one, and the lowest score is forgotten where all are asked for."""
+        found = np.argsort(scores, axis=-1)[:, ::-1][:, :k]
+        return np.where(np.arange(k) == scores.shape[1] - 1, found[:, :1], found) if k > 1 else found
+
+    def z_loss(logits, *, mask=None):
+        return balance.z_loss(logits)
+
+    def value_at_balance(num_experts, k):
+        return balance.value_at_balance(num_experts, k)
+
+    mine = SimpleNamespace(top_k_indices=top_k_indices, z_loss=z_loss, value_at_balance=value_at_balance)
+    found = runner.check_backend(mine, only=["top_k_indices", "z_loss", "value_at_balance"])
+    row, printed = found["top_k_indices"], found.lines()
+    assert row.verdict == "wrong" and row.detail.startswith("top_k_indices") and row.failed > 1
+    assert row.besides and len({row.detail, *row.besides}) == 1 + len(row.besides)
+    assert any("test_dialects" in line and "none of the" in line for line in row.besides), "after the plain words"
+    assert all(line.startswith("test_") for line in row.besides) and f"    besides {row.besides[0]}"[:500] in printed
+    for name, unchecked in (
+        ("z_loss", "offered, never checked: mask"),  # its test asks for another function too, which is not there
+        ("value_at_balance", "not offered by your function, so not checked: dialect"),
+    ):
+        assert (found[name].verdict, found[name].unchecked) == ("right", unchecked)
+        assert f"    {unchecked}" in printed
+
+
+def test_only_some_of_many_faults_are_printed():
+    row = report.Row("notation.softmax", "wrong", 1, None, 9, "first", "t", besides=tuple(f"t: {i}" for i in range(9)))
+    printed = report.Report("mine", {}, (row,), ()).lines()
+    assert "    besides t: 4" in printed and "    besides t: 5" not in printed
+    assert "    and 4 more (all of them: --json)" in printed
+
+
+def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
+    """In plain words, in the tests of dialects too, where it would speak none."""
+    path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1]))
+    with pytest.raises(backends.Broken) as caught:
+        test_dialects.test_the_backend_speaks_ours(backend, "second expert", path, monkeypatch)
+    assert caught.value.detail.startswith(
+        "returned a tuple of 2 (ndarray [2, 2], a list of 1 (int)); a record of expert, "
+    )
+
+
+class TestDefaults:
+    """A call with an option at the reference's default asks for the same as the call without it."""
+
+    def test_it_is_made_without_what_is_lacking(self):
+        router = stranger(top_k_router=lambda logits: top_k.top_k_router(logits)).routers.top_k.top_k_router
+        for found in (
+            router(np.eye(3), k=1, score="softmax", bias=None),
+            router(np.eye(3), 1),
+            router.guarded((np.eye(3),), {"k": np.int64(1), "mask": None}, "float32"),
+        ):
+            assert found.expert.tolist() == [[0], [1], [2]]
+
+    @pytest.mark.parametrize(
+        "arguments, keywords, option",
+        [
+            ((), {"k": 2}, "option k"),
+            ((2,), {}, "option k"),
+            ((), {"k": True}, "option k"),
+            ((), {"mask": np.ones(3, bool), "score": "softmax"}, "option mask"),
+        ],
+    )
+    def test_other_values_are_left_out(self, arguments, keywords, option):
+        backend = stranger(top_k_router=lambda logits: top_k.top_k_router(logits))
+        with pytest.raises(pytest.skip.Exception, match=f"{option}$"):
+            backend.routers.top_k.top_k_router(np.eye(3), *arguments, **keywords)
+
+    def test_a_place_becomes_a_name(self):
+        backend = stranger(top_k_router=lambda logits, *, k=1: top_k.top_k_router(logits, k))
+        assert backend.routers.top_k.top_k_router(np.eye(3), 2).expert.shape == (3, 2)
+
+    def test_where_jax_compiles_it(self):
+        seen = []
+        mine = stranger(
+            softmax=lambda z: z,
+            capabilities=("jit",),
+            mean_probability=lambda logits: seen.append(0) or jax.nn.softmax(logits).mean(axis=0),
+        )
+        found = harness.run(mine, "balance.mean_probability", "float32", np.zeros((3, 2)), score="softmax")
+        assert np.asarray(found).tolist() == [0.5, 0.5] and seen
+
+
+def test_an_option_of_an_answered_call_is_checked():
+    """One that was declined in every call is not; another process hands over the same."""
+
+    def top_k_router(logits, k=1, *, score="softmax", bias=None):
+        if score != "softmax":
+            raise NotImplementedError("other scores")
+        return top_k.top_k_router(logits, k, bias=bias)
+
+    backend, path = stranger(top_k_router=top_k_router), "routers.top_k.top_k_router"
+    backend.routers.top_k.top_k_router(np.eye(3), 2)
+    with pytest.raises(pytest.skip.Exception, match="other scores"):
+        backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid")
+    backend.ledger.ended()
+    other = report.Ledger()
+    other.add(json.loads(json.dumps(backend.ledger.as_lists())))
+    for ledger in (backend.ledger, other):
+        assert report.build(backend, ledger, {}, [path], {})[path].unchecked == (
+            "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask;"
+            " offered, never checked: bias"
+        )
+
+
+def test_what_changes_its_input_is_looked_at_further():
+    """The next test has copies of its own, so that a wrong value shows beside the change."""
+
+    def softmax(z):
+        z -= z.max(axis=-1, keepdims=True)
+        return notation.softmax(z)
+
+    backend = stranger(softmax=softmax)
+    for _ in range(2):
+        with pytest.raises(backends.Broken, match="changed an array"):
+            backend.notation.softmax(np.ones((1, 2)))
+    backend.ledger.begin()
+    assert backend.notation.softmax(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
 
 
 def test_defaults_that_differ_are_listed():
@@ -369,7 +488,7 @@ class TestBlame:
 
     def test_the_one_that_raised(self):
         ledger, error = self.ledger(), KeyError("one_hot")
-        ledger.raised = error, "notation.softmax"
+        ledger.raised.append((error, "notation.softmax"))
         trouble = ledger.blame(ExceptionGroup("several", [error, ValueError()]), "mine", "t")
         assert (trouble.function, trouble.kind) == ("notation.softmax", "raises")
 
@@ -425,19 +544,48 @@ def test_every_run_draws_as_many_examples_as_its_profile_says():
     assert found["default"] > 2 * found["quick"]
 
 
-def test_words_of_a_test():
-    """A test asks for a function by name, by a path in a constant, or through a helper of its file."""
-    namespace = {"__name__": "here"}
-    exec(
-        "PATH = ('routers.base.base_router',)\ndef helper(b): b.softmax()\n"
-        "def test_one(b): helper(b)\ndef test_two(b): PATH\ndef test_three(b): pass\n",
-        namespace,
-    )
-    wanted = {"test_one": "notation.softmax", "test_two": "routers.base.base_router", "test_three": None}
-    for name, path in wanted.items():
-        item = SimpleNamespace(function=namespace[name])
-        for asked in ("notation.softmax", "routers.base.base_router"):
-            assert plugin.asks_for(item, [asked]) == (asked == path), (name, asked)
+def suite_tests():
+    """Yield (file, definition, its marks and those of its file as text) of each test of the suite with a backend."""
+    for file in sorted(runner.FOLDER.glob("test_*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        common = [
+            ast.unparse(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        ]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                if "backend" in {argument.arg for argument in node.args.args}:
+                    yield file, node, common + [ast.unparse(decorator) for decorator in node.decorator_list]
+
+
+def test_every_test_of_a_backend_says_what_it_asks_for():
+    """By marks that name functions of the reference; with --only these decide."""
+    paths, asked = set(), 0
+    for file, node, marks in suite_tests():
+        asks = [ast.parse(mark, mode="eval").body for mark in marks if mark.startswith("pytest.mark.asks(")]
+        assert asks, f"{file.name}: {node.name} has no @pytest.mark.asks"
+        for text in [argument.value for call in asks for argument in call.args]:
+            assert plugin.asked_for(text), f"{file.name}: {node.name} asks for {text}, which the reference has not"
+            paths |= plugin.asked_for(text)
+        asked += 1
+    assert asked > 600 and {"routers.top_k.switch_router", "laws.dense.predict_loss"} <= paths
+
+
+def test_marks_and_parameters_say_what_a_test_asks_for():
+    """A path, a last name that several functions have, and a parameter; "softmax" alone may be an option."""
+
+    def item(*texts, **parameters):
+        mark = SimpleNamespace(args=texts)
+        return SimpleNamespace(iter_markers=lambda name: [mark], callspec=SimpleNamespace(params=parameters))
+
+    assert plugin.asked_by(item("notation.softmax", name="softmax")) == {"notation.softmax"}
+    assert plugin.asked_by(item(name="softmax", k=2)) == set()
+    assert plugin.asked_by(item(name="one_hot", path="routers.base.base_router")) == {
+        "notation.one_hot",
+        "routers.base.base_router",
+    }
+    assert {"laws.dense.predict_loss", "laws.routed.predict_loss"} <= plugin.asked_by(item("*.predict_loss"))
 
 
 NOT_OF_WORDS = ("test_closed_forms_are_refits", "test_what_per_size_lines_cannot_say_is_named")
@@ -446,13 +594,9 @@ NOT_OF_WORDS = ("test_closed_forms_are_refits", "test_what_per_size_lines_cannot
 
 def test_what_only_our_twin_promises_is_marked():
     """A test of the words of an error is not for strangers."""
-    for file in sorted(runner.FOLDER.glob("test_*.py")):
-        for node in ast.parse(file.read_text("utf-8")).body:
-            if not isinstance(node, ast.FunctionDef) or "backend" not in {arg.arg for arg in node.args.args}:
-                continue
-            if node.name.startswith("test_") and node.name not in NOT_OF_WORDS and "pytest.raises" in ast.unparse(node):
-                marks = [ast.unparse(decorator) for decorator in node.decorator_list]
-                assert "pytest.mark.twin" in marks, f"{file.name}: {node.name} has to be marked twin"
+    for file, node, marks in suite_tests():
+        if node.name not in NOT_OF_WORDS and "pytest.raises" in ast.unparse(node):
+            assert "pytest.mark.twin" in marks, f"{file.name}: {node.name} has to be marked twin"
 
 
 @pytest.mark.slow
@@ -495,7 +639,8 @@ def test_without_the_command_line(tmp_path):
     code = """
 from types import SimpleNamespace
 from routelaws.conformance import check_backend
-from routelaws.reference import notation
+from routelaws.conformance.suite import test_dialects
+from routelaws.reference import balance, notation
 mine = SimpleNamespace(softmax=lambda z: 2 * notation.softmax(z), one_hot=notation.one_hot)
 for expected in ({}, {"softmax": "twice"}):
     found = check_backend(mine, only=["softmax", "one_hot", "top_k_indices"], expected_failures=expected)
@@ -535,7 +680,14 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
         "experts.expert_capacity",
         "capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is not",
     )
-    backend = SimpleNamespace(name="mine", functions={path}, require=(), other_defaults=lambda path: "")
+    backend = SimpleNamespace(
+        name="mine",
+        functions={path},
+        require=(),
+        other_defaults=lambda path: "",
+        options=lambda path: (),
+        lacking=lambda path: (),
+    )
     mismatch = report.Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
     named = report.Trouble("mine", path, "wrong", words, "test_dialects.py::test_the_backend")
     raised = mismatch._replace(kind="raises", detail="raised OverflowError")

@@ -49,11 +49,13 @@ def check_row(backend, size, router_type, num_experts, k, frequency, increase, t
         assert found.utilisation == found.total_parameters / found.flops_per_token
 
 
+@pytest.mark.asks("accounting.count")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(map(str, row[:4])))
 def test_known_rows(backend, row):
     check_row(backend, *row)
 
 
+@pytest.mark.asks("accounting.count")
 @pytest.mark.released
 def test_every_run_of_the_released_table(backend):
     with gzip.open(released_file("curves.csv.gz"), "rt", newline="") as lines:
@@ -99,6 +101,7 @@ def models(draw) -> dict:
     )
 
 
+@pytest.mark.asks("accounting.count")
 @given(arguments=models())
 def test_any_model(backend, arguments):
     found, wanted = backend.accounting.count(**arguments), reference.count(**arguments)
@@ -170,6 +173,7 @@ def check_built_model(
     ), what
 
 
+@pytest.mark.asks("accounting.count", "transformer.parameter_shapes", "transformer.init")
 @pytest.mark.parametrize("size", reference.SIZES)
 def test_built_models(backend, size):
     blocks = reference.SIZES[size].num_blocks
@@ -181,6 +185,12 @@ def test_built_models(backend, size):
             check_built_model(backend, size, router, num_experts, frequency)
 
 
+@pytest.mark.asks(
+    "accounting.count",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "transformer.parameter_shapes",
+    "transformer.init",
+)
 @pytest.mark.parametrize("router", configuration.ROUTERS)
 def test_built_models_of_narrow_experts_and_wide_ffns(backend, router):
     if router == "dense":
@@ -203,6 +213,7 @@ LATER = {
 """Options that later papers add to the model."""
 
 
+@pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", LATER)
 def test_built_models_of_later_papers(backend, name):
     """The parameters of the tree that a model is built with are those that its formulas count, in both twins."""
@@ -215,6 +226,7 @@ def test_built_models_of_later_papers(backend, name):
         assert counted == configuration.ModelConfig(**fields).accounting(32), name
 
 
+@pytest.mark.asks("accounting.count")
 def test_what_the_options_cost_by_hand(backend):
     """d = 8, a = 2 · 4, S = 3, three blocks of which the FFNs of two are routed among 4 experts, V = 10.
 
@@ -236,6 +248,7 @@ def test_what_the_options_cost_by_hand(backend):
         assert learned.flops_per_token == plain.flops_per_token
 
 
+@pytest.mark.asks("accounting.count")
 def test_the_counts_of_later_papers(backend):
     """What each paper counts comes out of ours, less what that paper leaves out: routers, and norms.
 
@@ -265,6 +278,7 @@ def test_the_counts_of_later_papers(backend):
         assert mixture.flops_per_token - dense.flops_per_token == 6 * controllers
 
 
+@pytest.mark.asks("accounting.count")
 def test_granularity_and_mixtures_cost_what_they_do(backend):
     """By hand, for d = 64, f = 256, two routed blocks of four: the FFN's products are 2 · 2 · 64 · 256 FLOPs."""
     shape, ffn = (64, 4, 2, 32), 2 * 2 * 64 * 256
@@ -279,6 +293,7 @@ def test_granularity_and_mixtures_cost_what_they_do(backend):
         assert count(*shape, "MoT", 8, group_size=3).flops_per_token == alike.flops_per_token + 2 * ffn * 5 / 3
 
 
+@pytest.mark.asks("accounting.count", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_a_configuration_counts_with_all_of_its_fields(backend):
     """Each field that `count` takes, at a value that is not its default, where it changes N, P or F."""
     size = dict(vocab_size=300, d_model=64, blocks=4, heads=2, kqv_size=24)
@@ -319,6 +334,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("accounting.count")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
@@ -328,6 +344,7 @@ def test_what_is_not_allowed_is_named(backend, case):
             module.count(**(dict(d_model=64, num_blocks=6, num_heads=2, kqv_size=4) | change))
 
 
+@pytest.mark.asks()
 def test_constants(backend):
     for name in ("TABLE_VOCAB_SIZE", "TABLE_SEQUENCE_LENGTH", "TABLE_TOKENS_PER_STEP", "ROUTER_TYPES"):
         assert getattr(backend.accounting, name) == getattr(reference, name)

@@ -56,6 +56,7 @@ def check_auxiliary_loss(backend, drawn: Logits, precision: str, dialect: str, s
         assert_close_bounded("balance.loss", found.loss, wanted.loss, scale, what=f"{what}: loss, held {held}")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "notation.top_k_indices", "transformer.loss")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, dialect=dialects, score=scores)
 def test_auxiliary_loss(backend, drawn, precision, dialect, score):
     check_auxiliary_loss(backend, drawn, precision, dialect, score)
@@ -77,12 +78,14 @@ def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
         assert_close_bounded("balance.loss", found, wanted, scale, what=f"auxiliary_loss at balance, {dialect}, k {k}")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "balance.value_at_balance", "transformer.loss")
 @pytest.mark.parametrize("k", [1, 2])
 @given(dialect=dialects, seed=seeds)
 def test_value_at_balance(backend, k, dialect, seed):
     check_value_at_balance(backend, k, dialect, seed)
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_switch_and_gshard_by_hand(backend):
     """E 2, T 4, shares 3/4 and 1/4, mean probabilities 5/8 and 3/8: 2 (15 + 3) / 32 and 1/2 of 18/32."""
     z = np.log(np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1.0, 3.0]]))
@@ -93,6 +96,7 @@ def test_switch_and_gshard_by_hand(backend):
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, "float64"), what=f"{dialect} by hand")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_one_expert_is_always_balanced(backend):
     found = run(backend, AUXILIARY, "float32", np.array([[-30.0]]), np.zeros((1, 1), int))
     assert (float(found.loss), found.share.tolist(), found.probability.tolist()) == (1, [1], [1])
@@ -109,6 +113,7 @@ def check_tiny_sigmoids(backend) -> None:
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, precision) * 4, what="tiny sigmoids")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_tiny_sigmoids_are_not_balance(backend):
     check_tiny_sigmoids(backend)
 
@@ -145,6 +150,7 @@ def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, s
         assert_close_bounded("balance.gradient", inner, wanted, scale, what=f"{what}, {name} share")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "notation.top_k_indices", "transformer.loss")
 @given(
     drawn=logits(families=("free", "tied"), shapes=SHAPES),
     score=scores,
@@ -162,11 +168,13 @@ def check_z_loss(backend, drawn: Logits, precision: str) -> None:
     assert_close_bounded("balance.z_loss", found, wanted, scale, what=f"z_loss, {drawn.family} {z.shape}, {precision}")
 
 
+@pytest.mark.asks("balance.z_loss")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_z_loss(backend, drawn, precision):
     check_z_loss(backend, drawn, precision)
 
 
+@pytest.mark.asks("balance.z_loss")
 @given(drawn=logits(families=("free",), shapes=SHAPES), seed=seeds)
 def test_z_loss_gradient(backend, drawn, seed):
     z, direction = drawn.values, np.random.default_rng(seed).standard_normal(drawn.values.shape)
@@ -208,11 +216,13 @@ def biases(draw):
     return bias, counts
 
 
+@pytest.mark.asks("balance.update_bias")
 @given(drawn=biases(), precision=precisions, recentre=st.sampled_from(reference.RECENTRE))
 def test_update_bias(backend, drawn, precision, recentre):
     check_update_bias(backend, *drawn, precision, 0.25, recentre)
 
 
+@pytest.mark.asks("balance.update_bias")
 def test_a_balanced_load_leaves_the_bias_alone(backend):
     """Twelve twelfths do not sum to 1 in every order; counts do."""
     bias = np.linspace(-0.5, 0.5, 12).astype(np.float32)
@@ -220,6 +230,9 @@ def test_a_balanced_load_leaves_the_bias_alone(backend):
     assert_same(reference.update_bias(bias, np.full(12, 11), rate=0.5), bias, what="reference: bias at balance, E 12")
 
 
+@pytest.mark.asks(
+    "balance.expert_counts", "balance.update_bias", "balance.load_statistics", "routers.top_k.top_k_router"
+)
 def test_the_bias_balances_a_lopsided_router(backend):
     """64 tokens that nearly all prefer expert 0; only the bias is moved."""
     z = np.random.default_rng(5).standard_normal((64, 4)) + [2.0, 0.0, 0.0, -1.0]
@@ -232,6 +245,7 @@ def test_the_bias_balances_a_lopsided_router(backend):
     assert worst[0] > 2 and max(worst[-10:]) < 1.25, worst[::10]
 
 
+@pytest.mark.asks("balance.load_statistics")
 @given(
     loads=st.sampled_from([1, 4]).flatmap(lambda n: st.lists(st.integers(0, 50), min_size=n, max_size=n)),
     precision=precisions,
@@ -246,6 +260,7 @@ def test_load_statistics(backend, loads, precision):
     assert_close_bounded("balance.statistics", np.array(found), np.array(wanted), scale, what=f"load_statistics {load}")
 
 
+@pytest.mark.asks("balance.load_statistics")
 @pytest.mark.parametrize("load, wanted", [([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0))])
 def test_load_statistics_by_hand(backend, load, wanted):
     """Shares of the same loads say the same."""
@@ -255,6 +270,7 @@ def test_load_statistics_by_hand(backend, load, wanted):
         assert_close_bounded("balance.statistics", found, np.array(wanted), scale, what=f"load_statistics {load}")
 
 
+@pytest.mark.asks("balance.expert_counts")
 @given(seed=seeds)
 def test_expert_counts(backend, seed):
     expert = np.random.default_rng(seed).integers(0, 4, (12, 2))
@@ -298,6 +314,14 @@ def check_padding(backend, drawn: Logits, precision: str, dialect: str, score: s
     assert_same(reference.expert_counts(numbers, 4, mask=mask), counts, what=f"reference, expert_counts {what}")
 
 
+@pytest.mark.asks(
+    "balance.expert_counts",
+    "balance.mean_probability",
+    "balance.auxiliary_loss",
+    "balance.z_loss",
+    "notation.top_k_indices",
+    "transformer.loss",
+)
 @given(drawn=logits(shapes=SHAPES), precision=precisions, dialect=dialects, score=scores, seed=seeds)
 def test_padding(backend, drawn, precision, dialect, score, seed):
     check_padding(backend, drawn, precision, dialect, score, seed)
@@ -352,6 +376,9 @@ def check_axis(backend, masked: bool, seed: int) -> None:
         assert_same(counts[member], reference.expert_counts(expert, 4, mask=mask), what=f"expert_counts {what}")
 
 
+@pytest.mark.asks(
+    "balance.expert_counts", "balance.auxiliary_loss", "balance.z_loss", "notation.top_k_indices", "transformer.loss"
+)
 @pytest.mark.parametrize("masked", [False, True])
 def test_axis(backend, masked):
     if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
@@ -384,12 +411,14 @@ def check_axis_gradient(backend) -> None:
         assert_close_bounded("balance.gradient", inner, wanted, (1 + np.abs(z).max()) ** 2, what=f"gradient {name}")
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "balance.z_loss", "notation.top_k_indices", "transformer.loss")
 def test_axis_gradient(backend):
     if "axis_name" not in inspect.signature(backend.balance.z_loss).parameters:
         pytest.skip("the backend has no axis_name")
     check_axis_gradient(backend)
 
 
+@pytest.mark.asks("balance.auxiliary_loss")
 def test_jit_changes_nothing(backend):
     random = np.random.default_rng(3)
     z, expert = random.standard_normal((12, 4)), random.integers(0, 4, (12, 2))
@@ -398,6 +427,7 @@ def test_jit_changes_nothing(backend):
     assert_close_bounded("balance.loss", *pair, scale, what="auxiliary_loss, jit and no jit")
 
 
+@pytest.mark.asks("balance.expert_counts", "balance.auxiliary_loss", "balance.z_loss", "transformer.loss")
 @pytest.mark.twin
 def test_types(backend):
     expert = np.zeros((12, 2), int)
@@ -411,6 +441,7 @@ def test_types(backend):
     assert jax.eval_shape(backend.balance.z_loss, low).dtype == jnp.float32
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "balance.z_loss", "transformer.loss")
 @pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((12, 4))
@@ -423,6 +454,14 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             function(z)
 
 
+@pytest.mark.asks(
+    "balance.expert_counts",
+    "balance.auxiliary_loss",
+    "balance.value_at_balance",
+    "balance.z_loss",
+    "balance.update_bias",
+    "balance.load_statistics",
+)
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.balance, jnp.asarray), (reference, np.asarray)):

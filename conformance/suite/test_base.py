@@ -263,11 +263,13 @@ def check_padded_router(backend, drawn: Scores, k: int, seed: int, training: boo
             assert_close_bounded("base.load", getattr(found, name), getattr(alone, name), scale, what=f"{what}: {name}")
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(), precision=precisions, k=ks)
 def test_assignment(backend, drawn, precision, k):
     check_assignment(backend, drawn, precision, k)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_assigned(backend, family):
     for seed, shape in enumerate(SHAPES):
@@ -278,11 +280,13 @@ def test_every_family_is_assigned(backend, family):
             check_optimum(backend, drawn, k)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(), k=ks)
 def test_optimum(backend, drawn, k):
     check_optimum(backend, drawn, k)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 def test_larger_groups(backend):
     """Enough tokens and experts that chains of many links occur, with ties and without."""
     for family in ("anisotropic", "integer", "tied"):
@@ -292,26 +296,31 @@ def test_larger_groups(backend):
     check_assignment(backend, draw_scores("integer", (33, 16), 1.0, 1), "float32", 3)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(seed=seeds, shape=st.sampled_from([(5, 3), (6, 3), (7, 2), (3, 4)]))
 def test_tie_rule(backend, seed, shape):
     check_tie_rule(backend, np.random.default_rng(seed).integers(0, 3, shape) / 2.0)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(seed=seeds, shape=st.sampled_from([(5, 3, 2), (3, 4, 2), (4, 4, 3), (2, 5, 3)]))
 def test_tie_rule_of_sets(backend, seed, shape):
     check_tie_rule(backend, np.random.default_rng(seed).integers(0, 3, shape[:2]) / 2.0, shape[2])
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(shapes=((13, 3), (6, 8))), k=ks, seed=seeds, precision=precisions)
 def test_padding(backend, drawn, k, seed, precision):
     check_padding(backend, drawn, k, seed, precision)
 
 
+@pytest.mark.asks("routers.base.base_router")
 @given(drawn=scores(shapes=((13, 3),)), k=st.integers(1, 2), seed=seeds, training=st.booleans())
 def test_padded_router(backend, drawn, k, seed, training):
     check_padded_router(backend, drawn, k, seed, training)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
 @pytest.mark.parametrize("k", [1, 2])
 def test_padding_that_is_not_a_number(backend, k):
     drawn = draw_scores("integer", (13, 3), 1.0, 0)
@@ -319,6 +328,7 @@ def test_padding_that_is_not_a_number(backend, k):
     check_padded_router(backend, drawn, k, 0, True, np.nan)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 def test_everybody_everywhere(backend):
     """At k = E there is nothing to choose, and no price."""
     drawn = draw_scores("random", (13, 3), 1.0, 0)
@@ -328,11 +338,13 @@ def test_everybody_everywhere(backend):
         assert_same(found.prices, np.zeros(3), what="k = E: prices")
 
 
+@pytest.mark.asks("routers.base.dual_bound")
 @given(drawn=scores(), seed=seeds, precision=precisions)
 def test_dual_bound(backend, drawn, seed, precision):
     check_dual_bound(backend, drawn, seed, precision)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(families=("lattice", "integer", "tied"), scales=(1.0,)), seed=seeds, k=st.integers(1, 2))
 def test_symmetries(backend, drawn, seed, k):
     """Shifted rows and permuted experts change no optimum; scores of either sign of zero are the same."""
@@ -348,6 +360,7 @@ def test_symmetries(backend, drawn, seed, k):
         assert_same(run(backend, ASSIGNMENT, "float32", moved, k=k).objective, found.objective, what=name)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
 @given(
     drawn=scores(shapes=((1, 1), (6, 8), (13, 3))),
     precision=precisions,
@@ -359,6 +372,7 @@ def test_router(backend, drawn, precision, gate, training, k):
     check_router(backend, drawn, precision, gate, training, k)
 
 
+@pytest.mark.asks("routers.base.base_router")
 @given(drawn=scores(families=("random", "tied")), k=st.integers(1, 2))
 def test_held(backend, drawn, k):
     """What is held is kept, and only the gate is new."""
@@ -398,12 +412,14 @@ def check_gate_gradient(backend, gate: str, training: bool, seed: int, k: int = 
     assert_close_bounded("base.gradient", found, wanted, np.abs(weights).sum(), what=what)
 
 
+@pytest.mark.asks("routers.base.base_router")
 @pytest.mark.parametrize("training", [True, False])
 @given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")))
 def test_gate_gradient(backend, training, seed, gate):
     check_gate_gradient(backend, gate, training, seed, k=1 + training)
 
 
+@pytest.mark.asks("routers.base.base_router")
 def test_no_gradient_into_padding_that_is_not_a_number(backend):
     check_gate_gradient(backend, "softmax", True, 0, k=2, padding=np.nan)
 
@@ -413,6 +429,7 @@ def assignment_sum(point, weights, assignment):
     return found.objective + (found.prices * weights).sum() + found.gap
 
 
+@pytest.mark.asks("routers.base.balanced_assignment")
 def test_no_gradient_through_the_assignment(backend):
     """Objective and prices depend on the scores, and autodiff must not know it."""
     values = draw_scores("random", (8, 2), 1.0, 0).values
@@ -431,11 +448,13 @@ def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
     assert_same(together.expert, largest(values, k), what="evaluation takes the largest logits")
 
 
+@pytest.mark.asks("routers.base.base_router")
 @given(drawn=scores(shapes=((1, 4), (13, 3))), k=st.integers(1, 2))
 def test_evaluation(backend, drawn, k):
     check_evaluation(backend, drawn, k)
 
 
+@pytest.mark.asks("experts.routed_ffn", "routers.base.base_router")
 def test_the_papers_residual_form(backend):
     """α f(h) + (1 - α) h with f(h) = h + FFN(h) is what a residual block adds with this gate: h + α FFN(h)."""
     random = np.random.default_rng(0)
@@ -450,6 +469,7 @@ def test_the_papers_residual_form(backend):
     assert_close_bounded("base.residual", h + np.asarray(added), wanted, scale, what="the residual form")
 
 
+@pytest.mark.asks("routers.base.base_router")
 def test_groups_under_vmap_and_without_jit(backend):
     values = np.stack([draw_scores("tied", (13, 3), 1.0, seed).values for seed in range(3)])
     with jax.enable_x64(False):
@@ -462,6 +482,7 @@ def test_groups_under_vmap_and_without_jit(backend):
             check("base.load", error, UNIT["float32"] * len(group), message=f"vmap and a loop: {name}")
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
 @pytest.mark.twin
 def test_types(backend):
     found = run(backend, ROUTER, "float32", np.zeros((5, 3)))
@@ -473,6 +494,7 @@ def test_types(backend):
     assert backend.routers.base.balanced_assignment(jnp.zeros((5, 3), jnp.bfloat16)).prices.dtype == jnp.float32
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
 @pytest.mark.twin
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -488,6 +510,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend, training, wrong):
         reference.balanced_assignment(values)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.dual_bound", "routers.base.base_router")
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.base, jnp.asarray), (reference, np.asarray)):

@@ -116,12 +116,19 @@ def low(drawn):
     return drawn._replace(values=rounded(drawn.values, BFLOAT16))
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
 @given(drawn=logits(shapes=(SHAPE,)), form=test_top_k.forms)
 def test_top_k_router(backend, drawn, form):
     test_top_k.check_top_k(lowered(backend), low(drawn), RAISED, drawn.k, *form)
     test_top_k.check_switch(lowered(backend), low(drawn), RAISED)
 
 
+@pytest.mark.asks(
+    "routers.base.balanced_assignment",
+    "routers.base.base_router",
+    "routers.sinkhorn.sinkhorn_plan",
+    "routers.sinkhorn.sinkhorn_router",
+)
 def test_sinkhorn_routing(backend):
     for seed in range(3):
         z = test_base.draw_scores("random", (12, 3), 4.0, seed).values
@@ -129,6 +136,7 @@ def test_sinkhorn_routing(backend):
         test_sinkhorn.check_router(lowered(backend), low(Logits(z, "random", 2)), RAISED, "softmax", seed < 2)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.base_router")
 @pytest.mark.parametrize("family", ["random", "tied", "lattice"])
 def test_base_layers(backend, family):
     drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 1))
@@ -136,6 +144,12 @@ def test_base_layers(backend, family):
     test_base.check_router(lowered(backend), drawn, RAISED, "sigmoid", True)
 
 
+@pytest.mark.asks(
+    "routers.base.balanced_assignment",
+    "routers.base.base_router",
+    "routers.quantile.quantile_bias",
+    "routers.quantile.quantile_router",
+)
 @pytest.mark.parametrize("family", ["random", "anisotropic"])
 def test_quantile_router(backend, family):
     drawn = low(test_base.draw_scores(family, (13, 3), 1.0, 2))
@@ -143,23 +157,29 @@ def test_quantile_router(backend, family):
     test_quantile.check_router(lowered(backend), drawn, 2, 3, RAISED, "softmax")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.selection_scores")
 @given(drawn=logits(shapes=(SHAPE,)), score=st.sampled_from(("softmax", "sigmoid")))
 def test_expert_choice_router(backend, drawn, score):
     test_expert_choice.check_choice(lowered(backend), low(drawn), RAISED, 2.0, score)
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.policy_entropy"
+)
 @given(drawn=logits(shapes=(SHAPE,)), seed=seeds)
 def test_reinforce_router(backend, drawn, seed):
     test_reinforce.check_policy(lowered(backend), low(drawn), RAISED, 0.8)
     test_reinforce.check_router(lowered(backend), low(drawn), RAISED, 0.8, seed)
 
 
+@pytest.mark.asks("balance.auxiliary_loss", "balance.z_loss", "notation.top_k_indices", "transformer.loss")
 @given(drawn=logits(shapes=(SHAPE,)))
 def test_losses(backend, drawn):
     test_balance.check_auxiliary_loss(lowered(backend), low(drawn), RAISED, "assignments", "softmax")
     test_balance.check_z_loss(lowered(backend), low(drawn), RAISED)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 @given(drawn=logits(shapes=(test_mixture_of_tokens.SHAPE,)))
 def test_mixing_weights(backend, drawn):
     test_mixture_of_tokens.check_weights(lowered(backend), low(drawn), 1.0, RAISED, False)
@@ -177,6 +197,7 @@ def check_softmax(backend, z: np.ndarray) -> None:
     assert_close_bounded(name, found, wanted, scale, what="log_sum_exp in bfloat16")
 
 
+@pytest.mark.asks("notation.top_k_indices", "notation.softmax", "notation.log_sum_exp")
 @given(drawn=logits(shapes=(SHAPE,)))
 def test_notation_in_16_bits(backend, drawn):
     precisions_of(backend, (BFLOAT16,))
@@ -184,6 +205,7 @@ def test_notation_in_16_bits(backend, drawn):
     check_softmax(backend, low(drawn).values)
 
 
+@pytest.mark.asks("experts.dispatch", "experts.gelu", "experts.expert_ffn", "experts.combine", "experts.routed_ffn")
 @given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([float("inf"), 0.6]))
 def test_experts_in_16_bits(backend, selection, factor):
     precisions_of(backend, (BFLOAT16,))
@@ -193,12 +215,16 @@ def test_experts_in_16_bits(backend, selection, factor):
     test_experts.check_routed_ffn(backend, selection, factor, BFLOAT16)
 
 
+@pytest.mark.asks(
+    "experts.expert_ffn", "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
+)
 @given(seed=st.integers(0, 99))
 def test_expert_choice_ffn_in_16_bits(backend, seed):
     precisions_of(backend, (BFLOAT16,))
     test_expert_choice.check_ffn(backend, 2.0, BFLOAT16, seed)
 
 
+@pytest.mark.asks("transformer.layer_norm", "transformer.attention")
 @given(drawn=cases(("dense",)))
 def test_parts_of_the_model_in_16_bits(backend, drawn):
     precisions_of(backend, (BFLOAT16,))
@@ -267,6 +293,7 @@ def check_crowded_block(backend, name: str, training: bool) -> None:
         assert_close_bounded("routed_block.raised", found.policy.logits, z, UNIT["float32"] * size, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
 @pytest.mark.twin
 @pytest.mark.parametrize(
     "name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True), ("reinforce", True)]

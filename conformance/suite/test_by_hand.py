@@ -33,18 +33,21 @@ def config(backend, **fields):
 
 
 class TestLayerNorm:
+    @pytest.mark.asks("transformer.layer_norm")
     def test_variance_is_the_mean_square(self, backend):
         """1, 2, 3, 4: mean 2.5, mean square 5/4, 1.5/√1.25 = 1.34164. (With n - 1 it were 1.5/√1.6667 = 1.16190.)"""
         plain = {"scale": np.ones(4), "offset": np.zeros(4)}
         found = call(backend, "transformer.layer_norm", plain, np.array([[[1.0, 2.0, 3.0, 4.0]]]))
         assert_digits(found, [[[-1.34164, -0.44721, 0.44721, 1.34164]]], "layer_norm of 1 2 3 4")
 
+    @pytest.mark.asks("transformer.layer_norm")
     def test_scale_comes_before_offset(self, backend):
         """-1.34164 · 2 + 1, -0.44721 · 1 + 0, 0.44721 · 3 - 1, 1.34164 · 0 + 5."""
         params = {"scale": np.array([2.0, 1.0, 3.0, 0.0]), "offset": np.array([1.0, 0.0, -1.0, 5.0])}
         found = call(backend, "transformer.layer_norm", params, np.array([[[1.0, 2.0, 3.0, 4.0]]]))
         assert_digits(found, [[[-1.68327, -0.44721, 0.34164, 5.0]]], "layer_norm with scale and offset")
 
+    @pytest.mark.asks("transformer.layer_norm")
     def test_epsilon(self, backend):
         """0.01 and -0.01: mean square 0.0001, and 0.01/√(0.0001 + 0.00001) = 0.95346."""
         plain = {"scale": np.ones(2), "offset": np.zeros(2)}
@@ -52,6 +55,7 @@ class TestLayerNorm:
         assert_digits(found, [[[0.95346, -0.95346]]], "layer_norm of 0.01 -0.01")
 
 
+@pytest.mark.asks("experts.gelu")
 def test_gelu(backend):
     """x/2 (1 + tanh(0.79788 (x + 0.044715 x³))). At 1: (1 + tanh 0.83356)/2; with the error function 0.84134."""
     found = call(backend, "experts.gelu", np.array([-1.0, 0.0, 0.5, 1.0, 2.0]))
@@ -63,11 +67,13 @@ class TestExpertFfn:
 
     arrays = np.array([[1.0, 1.0]]), np.array([[1.0], [10.0]]), np.array([[2.0], [-1.0]])
 
+    @pytest.mark.asks("experts.expert_ffn")
     def test_relu(self, backend):
         """max(2, 0) (1 + 10) = 22, and max(-1, 0) = 0."""
         found = call(backend, "experts.expert_ffn", *self.arrays, activation="relu")
         assert_digits(found, [[22.0], [0.0]], "expert_ffn with ReLU")
 
+    @pytest.mark.asks("experts.silu", "experts.expert_ffn")
     def test_swiglu(self, backend):
         """x linear is 4 and -2, or -2 and 1. silu 2 = 2/(1 + e^-2) = 1.761594, times 4 - 20; silu -1 = -1/(1 + e) =
         -0.268941, times -2 + 10."""
@@ -78,6 +84,7 @@ class TestExpertFfn:
         assert_digits(found, [1.76159, 0.0, -0.26894], "silu")
 
 
+@pytest.mark.asks("transformer.rotary")
 def test_rotary(backend):
     """Width 4: entries 0 and 2 turn by m, entries 1 and 3 by m/100. (1, 1, 0, 0) at 1: cos 1, cos 0.01, sin 1, sin
     0.01; (0, 0, 1, 0) at 2: -sin 2 and cos 2 in places 0 and 2."""
@@ -86,6 +93,7 @@ def test_rotary(backend):
     assert_digits(found, expected, "rotary")
 
 
+@pytest.mark.asks("transformer.sinusoids")
 def test_sinusoids(backend):
     """d = 4: sines, then cosines, of the distance m and of m/100, since 10000^(2/4) = 100."""
     found = call(backend, "transformer.sinusoids", sequence_length=3, d_model=4)
@@ -115,6 +123,7 @@ class TestAttention:
     by_distance = one_head([[2, 0], [2, 0]], ZERO, ONE, [[1, 0], [0, 0]], ONE)
     """Queries of token 0 and 1 are 2; keys are 0; the relative key is the sine of the distance."""
 
+    @pytest.mark.asks("transformer.attention")
     def test_logits_are_divided_by_the_root_of_the_head(self, backend):
         """Query 2, keys log 3 and 0: logits 2 log 3/√4 = log 3 and 0, so shares 3/4 and 1/4 of the two values.
 
@@ -124,11 +133,13 @@ class TestAttention:
         found = call(backend, "transformer.attention", params, self.tokens[:, :2])
         assert_digits(found, [[[1.0, 0.0], [0.75, 0.25]]], "attention to two tokens by what they are")
 
+    @pytest.mark.asks("transformer.attention")
     def test_logits_by_distance(self, backend):
         """Token 1 sees itself at logit sin 0 = 0 and token 0 at sin 1 = 0.84147: e^0.84147 = 2.31978, so 0.69878."""
         found = call(backend, "transformer.attention", self.by_distance, self.tokens[:, :2])
         assert_digits(found, [[[1.0, 0.0], [0.69878, 0.30122]]], "attention to two tokens by how far they are")
 
+    @pytest.mark.asks("transformer.attention")
     def test_three_tokens_that_all_see_each_other(self, backend):
         """Shares of values (1, 0), (0, 1), (0, 0), the sine of i - j above the exponent.
 
@@ -140,12 +151,14 @@ class TestAttention:
         expected = [[[0.54529, 0.23506], [0.61847, 0.26661], [0.33333, 0.33333]]]
         assert_digits(found, expected, "attention in both directions")
 
+    @pytest.mark.asks("transformer.attention")
     def test_padding_is_not_seen(self, backend):
         """Without token 0, token 1 sees itself alone."""
         mask = np.array([[False, True, True]])
         found = call(backend, "transformer.attention", self.by_distance, self.tokens, traced={"mask": mask})
         assert_digits(np.asarray(found)[0, 1:], [[0.0, 1.0], [0.0, 0.5]], "attention without token 0")
 
+    @pytest.mark.asks("transformer.attention")
     def test_rotary_logits(self, backend):
         """Head of two, query (2√2 log 3, 0) of token 1 and keys (1, 0): turned apart by 1 radian the logit for token 0
         is 2 log 3 cos 1 = 1.18716, for itself 2 log 3 = 2.19722. Share of token 0: 1/(1 + e^1.01006) = 0.26697."""
@@ -156,6 +169,7 @@ class TestAttention:
         found = call(backend, "transformer.attention", params, self.tokens[:, :2], positions="rotary")
         assert_digits(found, [[[1.0, 0.0], [0.26697, 0.73303]]], "rotary attention to two tokens")
 
+    @pytest.mark.asks("transformer.attention")
     def test_heads_are_added(self, backend):
         """The first head as by what tokens are, the second reads token by token alike: 1/2 and 1/2, times 10."""
         first = one_head([[2, 0], [2, 0]], [[LN3, 0], [0, 0]], ONE, ZERO, ONE)
@@ -185,6 +199,7 @@ class TestDecide:
             training=training,
         )
 
+    @pytest.mark.asks("routed_block.decide")
     def test_hash(self, backend):
         """The remainder of the id, of the id before (0 before the first), or of the position; gate 1."""
         options = dict(router="hash", experts=3)
@@ -193,6 +208,7 @@ class TestDecide:
             assert_same(found.routing.expert[:, 0], expected, what=f"experts of tokens 5 4, 2 1 by {kind}")
             assert_digits(found.routing.gate, np.ones((4, 1)), "gates of a hash")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_sinkhorn(self, backend):
         """exp(logits) = 4 1, 1 1. The plan has the same cross ratio and equal sums: a²/b² = 4, so 1/3 1/6, 1/6 1/3.
 
@@ -207,12 +223,14 @@ class TestDecide:
         found = self.decide(backend, states, router, router="sinkhorn", experts=2, training=False)
         assert_same(found.routing.expert, [[0], [0]], what="experts by the logits")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_base(self, backend):
         """Both prefer expert 0: 2 + 3. One has to go; 1 + 3 is more than 2 + 0. Gates: sigmoids of 1 and of 3."""
         found = self.decide(backend, [[2, 1], [3, 0]], {"router": ONE}, router="base", experts=2)
         assert_same(found.routing.expert, [[1], [0]], what="experts of BASE")
         assert_digits(found.routing.gate, [[0.73106], [0.95257]], "gates of BASE")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_quantile(self, backend):
         """By logit less bias: 5-2 1, 4-2 2, 3.5-2 1, 2-2 2; the gate is the sigmoid of the logit alone.
 
@@ -226,6 +244,7 @@ class TestDecide:
         assert_digits(found.routing.gate, [[0.99331], [0.98201], [0.97069], [0.88080]], "gates of quantile")
         assert_digits(found.bias, [1.125, -1.125], "bias after one step")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_quantile_of_narrow_experts(self, backend):
         """Two experts cut in two are four, and a token has two of them; a fair share of two tokens is one.
 
@@ -243,6 +262,7 @@ class TestDecide:
         assert_same(found.routing.expert, [[0, 1], [0, 2]], what="two narrow experts of each token")
         assert_digits(found.bias, [1.75, 0.25, -0.25, -1.75], "bias after one step")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_top_k(self, backend):
         """Softmax 3/4 1/4, 1/4 3/4, 3/4 1/4. Loads 2/3 1/3, mean probabilities 7/12 5/12.
 
@@ -261,6 +281,7 @@ class TestDecide:
         assert_digits(found.routing.gate, [[0.75], [0.75], [0.75]], "gates of top 1")
         assert_digits(found.auxiliary, 1.48868, "balance loss and z-loss")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_top_two_of_four_halves(self, backend):
         """k = 1, G = 2: two of four experts of half the width; softmax 4/8 2/8 1/8 1/8, gates 4/6 and 2/6."""
         router = [[math.log(4), math.log(2), 0, 0], [0, 0, 0, 0]]
@@ -268,6 +289,7 @@ class TestDecide:
         assert_same(found.routing.expert, [[0, 1]], what="two of four")
         assert_digits(found.routing.gate, [[0.66667, 0.33333]], "gates that add up to 1")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_top_k_with_a_bias(self, backend):
         """Sigmoids 3/4 1/2, twice 1/2 3/4. The bias 0.3 for expert 0 moves all to it; gates are without it.
 
@@ -287,6 +309,7 @@ class TestDecide:
         assert_digits(found.bias, [0.2, 0.1], "bias after one batch")
         assert_digits(found.auxiliary, 0.0, "no balance loss beside a bias")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_gshard(self, backend):
         """Gates 3/4 and 1/4 of both tokens. The second expert stays where its uniform is below 2 · 1/4."""
         found = self.decide(
@@ -301,6 +324,7 @@ class TestDecide:
         )
         assert_digits(found.routing.gate, [[0.75, 0.25], [0.75, 0.0]], "gates of GShard")
 
+    @pytest.mark.asks("routed_block.decide")
     def test_reinforce(self, backend):
         """Policy 3/4 1/4. Noise of 1 for expert 1 is less than log 3, 1.2 is more. Gate 1.
 
@@ -324,11 +348,13 @@ class TestDecide:
 
 
 class TestHashTable:
+    @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     def test_remainder(self, backend):
         """Six ids and four experts."""
         found = backend.routed_block.hash_table(config(backend, router="hash", experts=4))
         assert_same(found, [[0], [1], [2], [3], [0], [1]], what="remainders by 4")
 
+    @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     @pytest.mark.parametrize("fields", [dict(k=2), dict(granularity=2), dict(k=2, granularity=2)])
     def test_choices_of_a_token_differ(self, backend, fields):
         """And the first of them is the remainder."""
@@ -338,6 +364,7 @@ class TestHashTable:
         assert_same(table[:, 0], np.arange(6) % experts, what="first choices")
         assert all(len(set(row)) == choices and set(row) <= set(range(experts)) for row in table.tolist()), table
 
+    @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     def test_balanced(self, backend):
         """By count 9 5 4 3 1: 9 to expert 0, 5 and 4 to expert 1 (which then is as full, and has more ids).
 
@@ -347,6 +374,7 @@ class TestHashTable:
         found = backend.routed_block.hash_table(fields, counts=np.array([4, 9, 0, 5, 1, 3]))
         assert_same(found, [[1], [0], [1], [1], [1], [0]], what="table by counts 4 9 0 5 1 3")
 
+    @pytest.mark.asks("accounting.count", "routed_block.routed_block", "routed_block.hash_table")
     def test_clusters(self, backend):
         """Two clusters, 0 1 2 and 7 8 9, in the ids' order 7 0 8 1 9 2. Dispersed: each is dealt out in turn."""
         embeddings = np.array([[7.0], [0.0], [8.0], [1.0], [9.0], [2.0]])
@@ -356,6 +384,7 @@ class TestHashTable:
             shares = sorted([table[[1, 3, 5]].tolist().count(0), table[[0, 2, 4]].tolist().count(0)])
             assert shares == ([0, 3] if kind == "clustered" else [1, 2]), (kind, table)
 
+    @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     def test_multi(self, backend):
         """Segment 0 of expert 0 … 2 is number 0 … 2, segment 1 is number 3 … 5; uniforms 0.1 0.5 0.9 name 0, 1, 2."""
         fields = config(backend, router="hash", experts=3, hash="multi", granularity=2)
@@ -371,6 +400,7 @@ class TestCarryBias:
         output = backend.transformer.Output(np.zeros((1, 1, 2)), None, np.zeros(1), np.zeros(1), bias, None)
         return backend.transformer.carry_bias(self.params, output)
 
+    @pytest.mark.asks("experts.routed_ffn")
     def test_the_bias_is_that_of_the_batch(self, backend):
         """0.2 0.1 in place of 0.3 0, and nothing else is touched."""
         found = self.carried(backend, np.array([[0.2, 0.1]]))
@@ -379,6 +409,7 @@ class TestCarryBias:
         assert_same(found["embedding"], np.ones((2, 2)), what="other weights after a batch")
         assert_same(self.params["routed_ffn"]["bias"], [[0.3, 0.0]], what="the parameters that were given")
 
+    @pytest.mark.asks("experts.routed_ffn")
     def test_without_a_bias_nothing_changes(self, backend):
         assert_same(self.carried(backend, None)["routed_ffn"]["bias"], [[0.3, 0.0]], what="bias of a batch without one")
 
@@ -410,6 +441,7 @@ def by_kind(tree: dict) -> dict:
     }
 
 
+@pytest.mark.asks("experts.routed_ffn", "transformer.init")
 def test_deviations_of_initial_weights(backend):
     """None is above two stated deviations, some come near, and 0.88 of a deviation is left after the cut."""
     assert_digits(deviation_when_cut(), 0.87963, "deviation of a standard normal cut at 2")

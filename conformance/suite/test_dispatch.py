@@ -81,6 +81,7 @@ def check_orders_by_hand(backend) -> None:
             assert_same(placement.token, tokens, what=f"{what}: token")
 
 
+@pytest.mark.asks("experts.dispatch")
 def test_orders_by_hand(backend):
     check_orders_by_hand(backend)
 
@@ -101,6 +102,7 @@ def check_dispatch_options(backend, selection: Selection, capacity: int, order: 
         assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
 
 
+@pytest.mark.asks("experts.dispatch")
 @given(
     selection=selections(shapes=((9, 4),)),
     capacity=st.sampled_from([1, 3]),
@@ -135,6 +137,7 @@ def check_what_later_tokens_change(backend) -> None:
         assert changed == wanted, f"order {order}, k {k}: earlier tokens depend on later ones: {changed}"
 
 
+@pytest.mark.asks("experts.dispatch")
 def test_what_later_tokens_change(backend):
     check_what_later_tokens_change(backend)
 
@@ -154,6 +157,7 @@ def check_order_of_drops(backend, selection: Selection, factor: float, order: st
         assert_close_bounded("experts.routed_ffn", found.output, wanted.output, scale, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 def test_order_of_drops(backend):
     """By priority; the other orders, and this by the gate, are below with padding."""
     random = np.random.default_rng(6)
@@ -186,6 +190,7 @@ def check_padding(backend, selection: Selection, factor: float, order: str, prec
         assert_close_bounded("experts.dropped", found.dropped_fraction, fraction, UNIT[precision] * fraction, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([math.inf, 1.0]), order=orders)
 def test_padding(backend, selection, factor, order):
     """The order with a capacity alone: it makes no difference to what drops nothing."""
@@ -205,11 +210,13 @@ def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
         assert (found != 0).sum() == wanted, f"c {hundredths}/100, E {num_experts}: {num_real} real tokens"
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.parametrize("num_experts, hundredths", [(3, 110), (2, 120)])
 def test_capacity_of_real(backend, num_experts, hundredths):
     check_capacity_of_real(backend, num_experts, hundredths)
 
 
+@pytest.mark.asks("experts.routed_ffn", "routers.top_k.gshard_router")
 def test_a_choice_that_is_left_out_frees_its_slot(backend):
     """GShard's router leaves second experts out; with its gates as the mask another token gets the slot."""
     z = np.log([[4.0, 3.0, 1.0], [3.0, 4.0, 1.0], [3.0, 1.0, 4.0]])
@@ -271,6 +278,7 @@ def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
         assert_same(placement.token, token, what=f"{name}, {what}: token")
 
 
+@pytest.mark.asks("experts.dispatch")
 @pytest.mark.parametrize("num_tokens, k, order", [(300, 2, "choice"), (70_000, 1, "choice"), (70_000, 1, "priority")])
 def test_a_crowd_queues(backend, num_tokens, k, order):
     check_crowd(backend, num_tokens, k, order)
@@ -296,6 +304,7 @@ def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: s
     assert_close_bounded("experts.dropped", float(found.dropped_fraction), dropped, scale, what=f"{what}: dropped")
 
 
+@pytest.mark.asks("experts.gelu", "experts.routed_ffn")
 @pytest.mark.parametrize("factor", [math.inf, 1.0])
 def test_a_crowd_is_served(backend, factor):
     """In bfloat16 with 257 tokens for an expert: one more than two blocks hold, and than a sum in bfloat16 reaches."""
@@ -313,6 +322,7 @@ def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
         assert_same(found, wanted, what=f"expert_counts of {number} tokens that crowd an expert")
 
 
+@pytest.mark.asks("balance.expert_counts")
 @pytest.mark.parametrize("num_tokens", CROWDS)
 def test_a_crowd_is_counted(backend, num_tokens):
     check_counts_of_a_crowd(backend, num_tokens)
@@ -365,6 +375,7 @@ def check_fine_grained(backend, selection: Selection, granularity: int, factor: 
         assert_close_bounded("experts.fine_grained", ours, theirs, UNIT["float64"] * whole, what=f"{what}, leaf {part}")
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.parametrize("granularity, factor", [(1, 0.6), (2, 0.6), pytest.param(3, math.inf, marks=pytest.mark.slow)])
 def test_fine_grained(backend, granularity, factor):
     check_fine_grained(backend, Selection(np.arange(18).reshape(9, 2) % 5 % 3, 3, "random", 3), granularity, factor)
@@ -383,6 +394,7 @@ def check_dense_layer_cut(backend, granularity: int) -> None:
     assert float(found.dropped_fraction) == 0, what
 
 
+@pytest.mark.asks("experts.expert_ffn", "experts.routed_ffn")
 @pytest.mark.parametrize("granularity", [1, 3])
 def test_dense_layer_cut(backend, granularity):
     check_dense_layer_cut(backend, granularity)
@@ -414,6 +426,7 @@ def check_gradient_of_real(backend, selection: Selection, factor: float) -> None
         assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what + name)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.parametrize("factor", [math.inf, 0.6])
 def test_gradient_of_real(backend, factor):
     for seed in range(3):
@@ -433,11 +446,13 @@ def check_lost_numbers(backend) -> None:
         reference.routed_ffn(*arrays, 0.4, order="priority")
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.twin
 def test_a_gate_that_is_not_a_number_is_not_lost(backend):
     check_lost_numbers(backend)
 
 
+@pytest.mark.asks("experts.dispatch")
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.experts, jnp.asarray), (reference, np.asarray)):

@@ -64,11 +64,13 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
     assert_close_bounded("expert_choice.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.selection_scores")
 @given(drawn=logits(shapes=(SHAPE,)), precision=precisions, factor=st.sampled_from(FACTORS), score=scores)
 def test_choice(backend, drawn, precision, factor, score):
     check_choice(backend, drawn, precision, factor, score)
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.selection_scores")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
 def test_choice_of_other_shapes(backend, num_tokens, num_experts):
     """One token, whom every expert takes; one expert."""
@@ -87,6 +89,7 @@ def check_ties(backend) -> None:
         assert_same(found.token, wanted, what=f"expert_choice_router, ties, {score}")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
 def test_ties(backend):
     check_ties(backend)
 
@@ -118,6 +121,7 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
         assert_close_bounded("expert_choice.gate", gate[:, :taken], alone.gate, scale, what=f"{name}{what}: gate")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
 @given(
     drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)),
     precision=precisions,
@@ -148,6 +152,7 @@ def check_padding_gradient(backend) -> None:
     assert_same(found[1]["logits"][mask == 0], np.zeros((3, 4)), what="gradient of the logits in the padding")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn")
 def test_padding_gradient(backend):
     check_padding_gradient(backend)
 
@@ -160,6 +165,7 @@ def check_tiny_probabilities(backend) -> None:
     assert_same(found.token[0], [5, 0, 2, 3], what="expert_choice_router of tiny probabilities")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
 def test_tiny_probabilities_are_told_apart(backend):
     check_tiny_probabilities(backend)
 
@@ -204,11 +210,17 @@ def check_ffn(backend, factor: float, precision: str, seed: int) -> None:
     assert_same(np.asarray(found)[idle], np.zeros((idle.sum(), 3)), what=f"{what}: tokens that nobody took")
 
 
+@pytest.mark.asks(
+    "experts.expert_ffn", "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
+)
 @given(factor=st.sampled_from([0.5, 2.0]), precision=precisions, seed=st.integers(0, 99))
 def test_ffn(backend, factor, precision, seed):
     check_ffn(backend, factor, precision, seed)
 
 
+@pytest.mark.asks(
+    "experts.expert_ffn", "routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn"
+)
 def test_one_expert_is_the_dense_layer(backend):
     params, x = weights(2, 1, "float32")
     dense = run(backend, "experts.expert_ffn", "float32", params["up"][0], params["down"][0], x)
@@ -247,6 +259,7 @@ def check_gradient(backend, score: str, seed: int) -> None:
     assert_close_bounded("expert_choice.gradient", inner, wanted, scale, what=f"gradient of expert choice, {score}")
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn")
 @pytest.mark.parametrize("score", reference.SCORES)
 def test_gradient(backend, score):
     for seed in range(3):
@@ -263,6 +276,7 @@ def check_groups(backend) -> None:
         assert_same(module.ungroup_by_position(groups, 2), x, what="ungroup_by_position")
 
 
+@pytest.mark.asks("routers.expert_choice.group_by_position", "routers.expert_choice.ungroup_by_position")
 def test_groups(backend):
     check_groups(backend)
 
@@ -305,10 +319,22 @@ def check_causality(backend) -> None:
         assert_same(change(backend, True, module), wanted, what="outputs that change, by position")
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.expert_choice_router",
+    "routers.expert_choice.expert_choice_ffn",
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+)
 def test_groups_of_one_position_are_causal(backend):
     check_causality(backend)
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.expert_choice_router",
+    "routers.expert_choice.expert_choice_ffn",
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+)
 def test_whole_sequences_leak_the_future(backend):
     """What the docstring warns of: earlier positions of the sequence move, and no other sequence."""
     for module in (backend.routers.expert_choice, reference):
@@ -316,6 +342,7 @@ def test_whole_sequences_leak_the_future(backend):
         assert found[1].all() and not found[[0, 2, 3]].any(), found
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
 @pytest.mark.twin
 def test_types(backend):
     found = eager(backend, ROUTER, "float32", np.zeros(SHAPE))
@@ -327,6 +354,7 @@ def test_types(backend):
     assert backend.notation.ExpertChoice._fields == ExpertChoice._fields
 
 
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
 @pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros(SHAPE)
@@ -336,6 +364,11 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
         reference.expert_choice_router(z)
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.expert_choice_router",
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+)
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.expert_choice, jnp.asarray), (reference, np.asarray)):

@@ -60,6 +60,7 @@ def check_expert_capacity(backend, num_tokens, num_experts, k, factor) -> None:
     assert found == wanted and isinstance(found, int), f"capacity of {num_tokens, num_experts, k, factor}"
 
 
+@pytest.mark.asks("experts.expert_capacity")
 @given(st.integers(0, 5000), st.integers(1, 600), st.integers(1, 8), st.integers(1, 500))
 def test_expert_capacity(backend, num_tokens, num_experts, k, hundredths):
     check_expert_capacity(backend, num_tokens, num_experts, k, hundredths / 100)
@@ -69,6 +70,7 @@ def test_expert_capacity(backend, num_tokens, num_experts, k, hundredths):
     check_expert_capacity(backend, num_tokens, num_experts, k, math.inf)
 
 
+@pytest.mark.asks("experts.expert_capacity")
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [((10, 4, 1, 1.25), 4), ((10, 1, 1, 1.1), 10), ((100, 10, 1, 1.1), 11), ((10, 4, 2, 1.0), 5), ((3, 8, 1, 0.1), 1),
@@ -79,6 +81,7 @@ def test_expert_capacity_of_known_cases(backend, arguments, wanted):
         assert module.expert_capacity(*arguments) == wanted
 
 
+@pytest.mark.asks("experts.expert_capacity")
 @pytest.mark.twin
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.nan])
 def test_a_capacity_factor_of_nothing_is_named(backend, factor):
@@ -97,6 +100,7 @@ def check_dispatch(backend, selection: Selection, capacity: int) -> None:
         assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
 
 
+@pytest.mark.asks("experts.dispatch")
 @given(selection=selections(), capacity=st.sampled_from([0, 1, 3, 16]))
 def test_dispatch(backend, selection, capacity):
     check_dispatch(backend, selection, min(capacity, len(selection.expert)))
@@ -116,6 +120,7 @@ def check_order_of_dispatch(backend) -> None:
         assert np.asarray(found.token).tolist() == [[1, 2], [0, 1]]
 
 
+@pytest.mark.asks("experts.dispatch")
 def test_order_of_dispatch(backend):
     check_order_of_dispatch(backend)
 
@@ -126,6 +131,7 @@ def check_gelu(backend, selection: Selection, precision: str) -> None:
     assert_close_bounded(bound_in("experts.gelu", precision), found, reference.gelu(x), scale, what="gelu")
 
 
+@pytest.mark.asks("experts.gelu")
 @given(selection=selections(), precision=precisions)
 def test_gelu(backend, selection, precision):
     check_gelu(backend, selection, precision)
@@ -144,6 +150,7 @@ def check_expert_ffn(backend, selection: Selection, precision: str) -> None:
     )
 
 
+@pytest.mark.asks("experts.expert_ffn")
 @given(selection=selections(), precision=precisions)
 def test_expert_ffn(backend, selection, precision):
     check_expert_ffn(backend, selection, precision)
@@ -165,6 +172,7 @@ def check_combine(backend, selection: Selection, capacity: int, precision: str) 
     assert_close_bounded(name, found, wanted, scale, what=f"combine, C {capacity}, {selection.loads}")
 
 
+@pytest.mark.asks("experts.dispatch", "experts.combine")
 @given(selection=selections(), capacity=st.sampled_from([1, 3, 16]), precision=precisions)
 def test_combine(backend, selection, capacity, precision):
     check_combine(backend, selection, capacity, precision)
@@ -190,11 +198,13 @@ def check_routed_ffn(backend, selection: Selection, factor: float, precision: st
     assert_close_bounded("experts.dropped", found.dropped_fraction, fraction, UNIT[precision] * fraction, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @given(selection=selections(), factor=st.sampled_from(FACTORS), precision=precisions)
 def test_routed_ffn(backend, selection, factor, precision):
     check_routed_ffn(backend, selection, factor, precision)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.parametrize("loads", ["one expert", "all but one expert", "balanced"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_dropless_whatever_the_loads(backend, loads, k):
@@ -231,11 +241,13 @@ def check_gradient(backend, selection: Selection, factor: float) -> None:
         assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @given(selection=selections(shapes=((9, 4), (16, 3))), factor=st.sampled_from([math.inf, 1.0, 0.6]))
 def test_gradient(backend, selection, factor):
     check_gradient(backend, selection, factor)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 def test_dropped_tokens_get_no_gradient(backend):
     selection = Selection(np.zeros((8, 1), int), 2, "one expert", 1)
     options = dict(routed_ffn=backend.experts.routed_ffn, factor=1.0)
@@ -245,6 +257,7 @@ def test_dropped_tokens_get_no_gradient(backend):
     assert np.all(found["params"]["up"][1] == 0) and np.any(found["params"]["up"][0] != 0)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @given(selection=selections(shapes=((9, 4), (16, 3))), seed=seeds)
 def test_experts_can_be_renumbered(backend, selection, seed):
     inputs = layer(selection)
@@ -258,6 +271,7 @@ def test_experts_can_be_renumbered(backend, selection, seed):
     assert_close_bounded("experts.routed_ffn", other.output, one.output, scale, what="routed_ffn, experts renumbered")
 
 
+@pytest.mark.asks("experts.dispatch", "experts.routed_ffn")
 @pytest.mark.twin
 def test_types(backend):
     selection = Selection(np.array([[0, 1], [1, 2], [2, 0]]), 3, "random", 0)
@@ -278,6 +292,7 @@ def test_types(backend):
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.twin
 def test_64_bits_without_a_warning(backend):
     """JAX warns where numbers of 64 bits are written among those of 32, and says that it will raise one day."""
@@ -290,6 +305,7 @@ def test_64_bits_without_a_warning(backend):
             assert backend.experts.routed_ffn(*arrays, factor).output.dtype == jnp.float64
 
 
+@pytest.mark.asks("experts.dispatch", "experts.routed_ffn")
 @pytest.mark.twin
 def test_an_expert_out_of_range(backend):
     """An error in the reference; under jit it gets no slot, and takes none from the others."""

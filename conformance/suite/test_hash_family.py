@@ -56,11 +56,13 @@ def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> No
         assert_same(run, np.broadcast_to(run[0], run.shape), what=f"{what}: distances in the run of id {first}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 @given(size=sizes())
 def test_modulo_table(backend, size):
     check_modulo_table(backend, *size)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_steps_by_hand(backend):
     """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, as 2 · 4 leads back to 0."""
     for module in (backend.routers.hash_layer, reference):
@@ -70,6 +72,7 @@ def test_steps_by_hand(backend):
             assert_same(found, by_hand, what=f"modulo_table at the ids of expert 0, E {num_experts}, k {k}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_every_pair_of_experts_has_a_token(backend):
     found = backend.routers.hash_layer.modulo_table(5 * 4, 5, 2)
     assert len({tuple(row) for row in found.tolist()}) == 20
@@ -83,11 +86,13 @@ def check_random_table(backend, size, seed: int) -> None:
     check_table(found, reference.random_table(uniforms, num_experts), num_experts, f"random_table, {size}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
 @given(size=sizes(), seed=seeds)
 def test_random_table(backend, size, seed):
     check_random_table(backend, size, seed)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
 def test_evenly_spread_uniforms_give_every_choice_equally_often(backend):
     """A grid of 4 x 3 midpoints: each of the 12 ordered pairs of four experts once."""
     grid = np.stack(np.meshgrid((np.arange(4) + 0.5) / 4, (np.arange(3) + 0.5) / 3), axis=-1).reshape(-1, 2)
@@ -108,6 +113,7 @@ def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
         assert most - fewest <= 1, f"{what}: tokens per expert from {fewest} to {most}"
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 @given(size=sizes(), seed=seeds, most=st.sampled_from([0, 2, 10**6]))
 def test_balanced_table(backend, size, seed, most):
     vocab_size, num_experts, k = size
@@ -115,6 +121,7 @@ def test_balanced_table(backend, size, seed, most):
     check_balanced_table(backend, counts, num_experts, k)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 def test_balanced_table_by_hand(backend):
     """9 to expert 0, 5 to 1, 4 to 1 (5 < 9), then a tie of 9 and 9 with fewer tokens in 0; unseen tokens spread."""
     counts = np.array([0, 4, 9, 0, 5, 1])
@@ -123,6 +130,7 @@ def test_balanced_table_by_hand(backend):
         assert module.balanced_table(np.zeros(5, int), 3).ravel().tolist() == [0, 1, 2, 0, 1]
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 def test_two_balanced_choices_by_hand(backend):
     """9 to experts 0 and 1. 6 starts from 2, a step of 3 leads to 1 and 0, which are too full, and to 3. 5 starts from
     2 and steps to 3. 4 starts from 0, where 9 are; a step of 3 leads to 3, where 11 are, less than 4 more. 0 is less
@@ -132,6 +140,9 @@ def test_two_balanced_choices_by_hand(backend):
         assert found.tolist() == [[1, 2], [0, 1], [2, 3], [2, 3], [0, 3]]
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table", "routers.hash_layer.balanced_table"
+)
 def test_a_balanced_table_balances_what_the_remainder_does_not(backend):
     """Zipf's law, less its first ten tokens, over 4000 tokens and 32 experts."""
     counts = (1e7 / (10 + np.arange(4000))).astype(int)
@@ -166,6 +177,9 @@ def check_clusters(backend, embeddings, centres, max_rounds: int) -> None:
         assert_same(tables[0][:, 0], found.cluster, what=f"{what}: first choices")
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
+)
 @given(seed=seeds, max_rounds=st.sampled_from([0, 1, 100]))
 def test_clusters(backend, seed, max_rounds):
     """From centres anywhere; random numbers have no ties."""
@@ -173,6 +187,9 @@ def test_clusters(backend, seed, max_rounds):
     check_clusters(backend, random.standard_normal((30, 3)), random.standard_normal((4, 3)), max_rounds)
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
+)
 def test_clusters_are_found(backend):
     """Groups far apart, one initial centre in each."""
     for seed in range(3):
@@ -191,6 +208,9 @@ def check_cluster_ties(backend) -> None:
     assert found.cluster.tolist() == [0, 1, 0] and found.centres.tolist() == [[0.5, 0], [2, 0], [2, 0], [9, 9]]
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
+)
 def test_cluster_ties(backend):
     check_cluster_ties(backend)
 
@@ -207,6 +227,7 @@ def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
             assert tokens.max() - tokens.min() <= most, f"{what}: tokens per expert by choice {choice}: {tokens}"
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
 @given(size=sizes(), clusters=st.sampled_from([1, 3]), seed=seeds)
 def test_dispersed_table(backend, size, clusters, seed):
     vocab_size, num_experts, k = size
@@ -237,6 +258,7 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
         assert_close_bounded("hash.residual", routing.residual, residual, scale, what=f"{name}: residual")
 
 
+@pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
 @given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_table_router(backend, precision, gate, seed):
     """With k = 2; k = 1 is below."""
@@ -262,11 +284,18 @@ def check_padding(backend, precision: str, gate: str, seed: int) -> None:
         check_padded(found, alone, mask, 0, precision, what)
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer",
+    "routers.hash_layer.table_router",
+    "routers.hash_layer.fixed_router",
+    "routers.hash_layer.random_table",
+)
 @given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_padding(backend, precision, gate, seed):
     check_padding(backend, precision, gate, seed)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.table_router", "routers.hash_layer.modulo_table")
 def test_hash_layer_is_the_table_of_remainders(backend):
     ids = np.array([0, 7, 3, 23, 11, 4])
     table = backend.routers.hash_layer.modulo_table(24, 5)
@@ -310,6 +339,13 @@ def check_multi_hash(backend, precision: str, seed: int) -> None:
     assert_close_bounded("hash.multi", output, wanted, scale, what=f"MultiHash through routed_ffn, {precision}")
 
 
+@pytest.mark.asks(
+    "experts.gelu",
+    "experts.routed_ffn",
+    "routers.hash_layer.hash_layer",
+    "routers.hash_layer.table_router",
+    "routers.hash_layer.multi_hash",
+)
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_multi_hash(backend, precision):
     check_multi_hash(backend, precision, 0)
@@ -326,6 +362,7 @@ def check_bigram(backend, seed: int) -> None:
     assert_same(routing.expert, by_hand, what="fixed_router of bigrams")
 
 
+@pytest.mark.asks("routers.hash_layer.fixed_router", "routers.hash_layer.bigram_experts")
 @given(seed=seeds)
 def test_bigram(backend, seed):
     check_bigram(backend, seed)
@@ -344,10 +381,14 @@ def check_neighbours(backend) -> None:
             assert_same(found, wanted, what=what)
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.previous_tokens", "routers.hash_layer.position_ids"
+)
 def test_neighbours(backend):
     check_neighbours(backend)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.table_router", "routers.hash_layer.modulo_table")
 @pytest.mark.twin
 def test_types(backend):
     ids, table = np.arange(6), backend.routers.hash_layer.modulo_table(24, 5, 2)
@@ -357,6 +398,12 @@ def test_types(backend):
     assert [field.shape for field in found] == [(6, 2), (6, 2), (5,), (6, 5), ()]
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.table_router",
+    "routers.hash_layer.fixed_router",
+    "routers.hash_layer.modulo_table",
+    "routers.hash_layer.bigram_experts",
+)
 @pytest.mark.twin
 def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
     table = reference.modulo_table(4, 2)
@@ -376,6 +423,15 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
             reference.bigram_experts(np.zeros(3, int), ids, table.T.repeat(2, 0), 2)
 
 
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer",
+    "routers.hash_layer.fixed_router",
+    "routers.hash_layer.modulo_table",
+    "routers.hash_layer.random_table",
+    "routers.hash_layer.balanced_table",
+    "routers.hash_layer.cluster_tokens",
+    "routers.hash_layer.multi_hash",
+)
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module in (backend.routers.hash_layer, reference):

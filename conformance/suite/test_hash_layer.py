@@ -11,6 +11,8 @@ from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import PRECISIONS, UNIT, run
 from routelaws.reference.routers import hash_layer as reference
 
+pytestmark = pytest.mark.asks("routers.hash_layer.hash_layer")
+
 
 def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str) -> None:
     """Selection and gate exactly; plan, load and residual to rounding, which grows with the T terms of a sum."""

@@ -63,11 +63,13 @@ def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
     check("hash.remainder", loads.mean(axis=0).max(), scale, message=f"{what}: loads {loads.mean(axis=0)}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 @pytest.mark.parametrize("size", GRID)
 def test_every_choice_of_the_remainder_is_as_even_as_the_first(backend, size):
     check_remainder(backend, *size)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_no_expert_serves_every_token(backend):
     """V = 1024, E = 16, G = 4: of 64 experts each has 64 of the 1024 tokens, and 14 % of the text at most."""
     table = np.asarray(backend.routers.hash_layer.modulo_table(1024, 64, 4))
@@ -88,6 +90,7 @@ def check_sets(backend) -> None:
         assert len(sets_of(np.asarray(table)[:num_experts])) == num_experts, (num_experts, k)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_tokens_with_the_same_remainder_have_other_experts(backend):
     """Or else cutting an expert into narrower ones, which is what granularity does, would change nothing."""
     check_sets(backend)
@@ -106,6 +109,7 @@ def check_balanced(backend, vocab_size: int, num_experts: int, k: int) -> None:
         assert len(sets_of(table)) >= 2 * num_experts, f"{what}: {len(sets_of(table))} sets of experts"
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
 @pytest.mark.parametrize("size", [size for size in GRID if size[0] >= 300])
 def test_a_balanced_table_is_as_even_as_can_be(backend, size):
     check_balanced(backend, *size)
@@ -119,6 +123,7 @@ def check_drawn(loads, shares, num_experts: int, k: int, what: str) -> None:
     check("hash.drawn", max(above, 0.0), deviation, message=f"{what}: loads {loads.mean(axis=0)}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
 @pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
 def test_a_random_table_is_even_but_for_chance(backend, size):
     vocab_size, num_experts, k = size
@@ -142,6 +147,7 @@ def check_dispersed(backend, size, clusters: int) -> None:
     check_drawn(loads_of(table, shares, num_experts), shares, num_experts, k, what)
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
 @pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
 def test_a_dispersed_table_is_even_by_every_choice(backend, size):
     check_dispersed(backend, size, size[1])
@@ -158,6 +164,7 @@ def check_pairs(backend) -> None:
     check("hash.pairs", load.max(), min(alone), message=f"bigrams: loads {load}, of one token alone {alone}")
 
 
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.bigram_experts")
 def test_pairs_of_tokens_are_more_even_than_tokens(backend):
     check_pairs(backend)
 
@@ -201,6 +208,7 @@ def check_configured(module, kind: str) -> None:
     return check_drawn(loads, shares, experts, choices, f"hash_table of {kind}")
 
 
+@pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_configured_hash_is_even(backend, kind):
@@ -220,6 +228,7 @@ def check_block(module, kind: str) -> None:
     check("hash.block", load.max(), share * 16 + 2, message=f"block with hash {kind}: loads {load}")
 
 
+@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", ["modulo", "previous", "position"])
 def test_a_block_loads_its_experts_evenly(backend, kind):

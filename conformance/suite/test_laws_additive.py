@@ -33,6 +33,7 @@ def loss_of(case, laws, coefficients, columns) -> np.ndarray:
     return case.of(laws)[1](*columns, case.kind(*coefficients))
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
 def test_values_agree(backend, name, data):
@@ -42,6 +43,12 @@ def test_values_agree(backend, name, data):
     assert_close_bounded("laws.additive.value", case.of(backend.laws)[1](*columns, law), wanted, wanted, what=name)
 
 
+@pytest.mark.asks(
+    "laws.fine_grained.predict_fine_grained",
+    "laws.hoffmann.predict_hoffmann",
+    "laws.hoffmann.predict_kaplan",
+    "laws.joint.predict_joint",
+)
 def test_values_by_hand(backend):
     for laws in (backend.laws, reference):
         for found, wanted in (
@@ -84,6 +91,7 @@ def exact(backend, name, law, repeat: int = 1):
             check("laws.additive.exact_coefficient", abs(found / wanted - 1), message=f"{name}: {field}")
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_tables_give_their_law_back(backend, name):
     """Noise-free: every coefficient comes back, whatever it is."""
@@ -96,6 +104,7 @@ def test_exact_tables_give_their_law_back(backend, name):
     judged()
 
 
+@pytest.mark.asks()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_many_exact_tables_give_their_law_back(backend, name):
@@ -126,6 +135,7 @@ def least(case, laws, columns, loss, fit, delta, random) -> None:
                 check("laws.additive.least", max(1 - total(moved) / best, 0.0), message=f"{nudge} {size}")
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sum_is_the_least_and_the_same_in_both_twins(backend, name):
     case = CASES[name]
@@ -184,6 +194,7 @@ def test_slopes_of_the_reference_are_derivatives(name, data):
 LAW = hoffmann.HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
     """The sum of Huber terms, never the mean: what a row counts for does not depend on the others."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 5)
@@ -194,6 +205,7 @@ def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
         check("laws.additive.same_law", abs(found / wanted - 1))
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_another_unit_is_the_same_law(backend):
     """Parameters in thousands and losses in bits: the starts do not depend on units, and so the fit does not."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 6)
@@ -206,6 +218,7 @@ def test_another_unit_is_the_same_law(backend):
         check("laws.additive.same_law", abs(found / value - 1))
 
 
+@pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.hoffmann.fit_hoffmann")
 def test_a_law_without_a_floor_has_none(backend):
     """c = 0 is the edge of the law: said as a status, and exactly 0."""
     for laws in (backend.laws, reference):
@@ -217,6 +230,7 @@ def test_a_law_without_a_floor_has_none(backend):
         check("laws.additive.sum", abs(huber_sum(residual, 1e-3) / fit.objective - 1))
 
 
+@pytest.mark.asks("laws.joint.predict_joint", "laws.joint.fit_joint")
 @pytest.mark.slow
 def test_experts_that_never_stop_counting(backend):
     """E_max = ∞ is an edge too."""
@@ -229,6 +243,7 @@ def test_experts_that_never_stop_counting(backend):
         check("laws.additive.exact_loss", float(np.abs(error).max()))
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_one_wrong_row_moves_least_squares_and_not_huber(backend):
     columns, loss = noisy(CASES["hoffmann"], LAW, 7, 0.0)
     wrong = loss * np.where(np.arange(loss.size) == 5, 1.2, 1.0)
@@ -239,6 +254,7 @@ def test_one_wrong_row_moves_least_squares_and_not_huber(backend):
         assert huber.objective < 1e-4 * math.log(1.2) * 1.01 and square.rmsle < huber.rmsle
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 @pytest.mark.slow
 def test_starts_of_one_s_own(backend):
     columns, loss = noisy(CASES["hoffmann"], LAW, 8)
@@ -260,6 +276,7 @@ def profile_limit(fit, columns, loss, delta, level: float) -> float:
     return fit.objective + stats.t.ppf((1 + level) / 2, rows - unknowns) ** 2 / 2 * variance * share
 
 
+@pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.hoffmann.fit_hoffmann", "laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 4e-3])
 def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(backend, delta):
@@ -289,6 +306,7 @@ def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(backend, de
             check("laws.additive.profile", abs(best / limit - 1), message=f"{each.name} {end}")
 
 
+@pytest.mark.asks("laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 1e-3])
 def test_intervals_agree(backend, delta):
@@ -306,6 +324,7 @@ def test_intervals_agree(backend, delta):
     assert found.low < found.value < found.high  # of a prediction
 
 
+@pytest.mark.asks("laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 def test_a_coefficient_that_the_rows_leave_open(backend):
     """Noise that hides the floor: it may be 0, and the interval says so."""
@@ -315,6 +334,7 @@ def test_a_coefficient_that_the_rows_leave_open(backend):
         assert (floor.name, floor.low) == ("c", 0.0) and floor.high > floor.value
 
 
+@pytest.mark.asks("*.predict_interval", "laws.smooth_intervals.words")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
@@ -359,6 +379,7 @@ class Tokens(NamedTuple):
     c: float
 
 
+@pytest.mark.asks("laws.additive.predict_additive", "laws.additive.fit_additive")
 @pytest.mark.slow
 def test_a_law_of_one_s_own(backend):
     tokens = np.array([1e9, 3e9, 1e10, 3e10, 1e11])
@@ -387,6 +408,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):
@@ -397,6 +419,7 @@ def test_what_cannot_be_fitted_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.asks("laws.joint.predict_joint", "laws.joint.fit_joint")
 @pytest.mark.twin
 def test_what_a_joint_fit_and_a_prediction_want_is_named(backend):
     case = CASES["joint"]
@@ -413,6 +436,7 @@ def test_what_a_joint_fit_and_a_prediction_want_is_named(backend):
             module.predict_joint(1e9, 1e10, 0.5, law)
 
 
+@pytest.mark.asks("laws.hoffmann.hoffmann_intervals")
 @pytest.mark.twin
 def test_a_level_out_of_range_is_named(backend):
     for module in (backend.laws.hoffmann, hoffmann):
@@ -420,6 +444,7 @@ def test_a_level_out_of_range_is_named(backend):
             module.hoffmann_intervals(*COLUMNS, LOSSES, level=1.5)
 
 
+@pytest.mark.asks()
 def test_published_coefficients_are_the_same_in_both_twins(backend):
     for file in ("hoffmann", "fine_grained", "joint"):
         ours = getattr(backend.laws, file).PUBLISHED

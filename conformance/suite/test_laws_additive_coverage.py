@@ -37,6 +37,7 @@ def shares(fit_intervals, delta: float | None, tables: int) -> tuple[dict[str, f
     return {name: held[name] / closed[name] for name in truth}, tables * len(truth) - sum(closed.values())
 
 
+@pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 3e-3, 1e-3])
 def test_intervals_hold_the_truth_as_often_as_they_say(backend, delta):

@@ -63,6 +63,7 @@ def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> No
             close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
 
 
+@pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words")
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_of_quiet_rows(backend, name):
     """Student's with n - 6 degrees of freedom, for all that `Law.intervals` and `Law.predict_interval` say."""
@@ -75,6 +76,7 @@ def test_intervals_of_quiet_rows_by_the_reference(name):
     check_law(catalogue.LAWS[name], name)
 
 
+@pytest.mark.asks("laws.resampling.jackknife")
 def test_what_a_size_is_worth_and_by_size(backend):
     """The two numbers that only the law in (N, E) has; none at E = 1, and none by size with two sizes."""
     first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
@@ -94,6 +96,7 @@ def test_what_a_size_is_worth_and_by_size(backend):
     assert (low, high) == (plain.low, plain.high) and low < LAW.loss(1e8, 64.0) < high
 
 
+@pytest.mark.asks("laws.bounded_intervals.scaled_columns")
 @pytest.mark.twin
 def test_columns_in_units(backend):
     """E' = 1 + (B - B_min)/u, and B below B_min is refused."""
@@ -111,6 +114,7 @@ def test_columns_in_units(backend):
             intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([39.0]))
 
 
+@pytest.mark.asks()
 def test_designs_are_those_that_the_laws_are_linear_in(backend):
     """At the fitted shape the log10 predictions lie in the span of the columns."""
     for name, (truth, cells) in TRUTHS.items():
@@ -123,6 +127,7 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
             check("laws.intervals.span", float(np.abs(left).max()))
 
 
+@pytest.mark.asks("*.predict_interval", "*.cutoff")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_hold_the_truth_as_often_as_they_say(backend, name):

@@ -46,6 +46,7 @@ def loss_of(seed: int) -> np.ndarray:
     return exact * 10 ** np.random.default_rng(seed).normal(0, 2e-3, size.size)
 
 
+@pytest.mark.asks()
 def test_the_twins_have_the_same_laws(backend):
     ours = backend.laws.catalogue.LAWS
     assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE)
@@ -60,6 +61,7 @@ def test_the_twins_have_the_same_laws(backend):
     assert backend.laws.utilisation.FLOOR == importlib.import_module("routelaws.reference.laws.utilisation").FLOOR
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("routed-")) for name in NAMES]
 )
@@ -82,6 +84,7 @@ def test_fit_and_predict_do_what_the_record_says(backend, name, seed):
     check("laws.fitting.prediction", float(np.abs(np.log10(found[0] / found[1])).max()), scale=10.0)
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_linear_part_is_linear(backend, name):
     """Where every parameter is linear, the log10 prediction is a linear map of the log10 losses; else it is not."""
@@ -101,6 +104,7 @@ def test_the_linear_part_is_linear(backend, name):
         check("laws.catalogue.linear", error)
 
 
+@pytest.mark.asks("*.predict_loss")
 def test_per_size_is_silent_where_it_has_no_line(backend):
     for laws in (backend.laws.catalogue.LAWS, reference.LAWS):
         law = laws["per-size"]
@@ -108,6 +112,7 @@ def test_per_size_is_silent_where_it_has_no_line(backend):
         assert np.isnan(law.predict(fit, np.array([SIZES[0], 1e12]), np.array([2.0, 2.0]))).tolist() == [False, True]
 
 
+@pytest.mark.asks("*.predict_loss", "*.predict_interval", "*.cutoff")
 @pytest.mark.parametrize("name", NAMES)
 @given(seed=st.integers(0, 2**32 - 1), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_every_law_says_how_sure_it_is(backend, name, seed, level):
@@ -147,6 +152,7 @@ def held_in(outer, inner, what: str) -> None:
             assert not sign * other > sign * one, what
 
 
+@pytest.mark.asks("*.predict_loss", "*.predict_interval")
 @pytest.mark.parametrize("name", LATER)
 def test_the_later_laws_fit_predict_and_say_how_sure_they_are(backend, name):
     """Losses of the law with noise of 0.001: both twins say the same, and most intervals hold the truth."""
@@ -191,6 +197,7 @@ def test_every_parameter_is_explained():
             assert parameter.name in law.formula or (law.name, parameter.name) == ("per-size", "sizes")
 
 
+@pytest.mark.asks("laws.held_out.compare_forms")
 def test_a_law_of_one_s_own_is_a_record(backend):
     """Held-out errors take it as any other, and what a table gives stays the same in every fold: here the largest N."""
     size, tops = np.array([1e7, 1e8, 1e9, 1e10]), []

@@ -100,6 +100,7 @@ def outcome(choose, option, budget, tokens):
         return None, str(error)
 
 
+@pytest.mark.asks("laws.choosing.best_choice")
 @pytest.mark.parametrize("name", OPTIONS)
 @given(budget=budgets(), tokens=st.one_of(st.none(), st.floats(8, 13).map(lambda log: 10.0**log)))
 def test_best_choice_is_that_of_a_fine_grid(backend, name, budget, tokens):
@@ -133,6 +134,7 @@ def test_best_choice_is_the_optimum_of_one_law(flops, experts, memory):
     check("laws.choosing.loss", abs(plain.loss / planning.hoffmann_optimum(10.0**flops, HOFFMANN).loss - 1))
 
 
+@pytest.mark.asks("laws.choosing.best_choice", "laws.hoffmann.predict_hoffmann")
 def test_best_choice_by_hand(backend):
     best_choice, Budget = backend.laws.choosing.best_choice, planning.Budget
     # 2 bytes a parameter: 4e9 bytes hold 2e9 parameters, fewer than the 1e22 FLOPs would want.
@@ -149,6 +151,7 @@ def test_best_choice_by_hand(backend):
     assert f"{found.size:.6g} {found.tokens:.6g}" == "1e+09 2e+10"
 
 
+@pytest.mark.asks("laws.choosing.best_choice")
 @pytest.mark.twin
 @pytest.mark.parametrize(
     "option, budget, tokens, message",
@@ -172,6 +175,7 @@ def test_what_does_not_fit_is_said(backend, option, budget, tokens, message):
         assert message in str(caught.value)
 
 
+@pytest.mark.asks("accounting.count", "laws.choosing.win_shares")
 @given(st.lists(st.lists(st.sampled_from([2.0, 2.5, 3.0, math.nan, math.inf]), min_size=3, max_size=3), min_size=1))
 def test_win_shares(backend, losses):
     shares, counted = backend.laws.choosing.win_shares(np.array(losses))
@@ -182,6 +186,7 @@ def test_win_shares(backend, losses):
     assert not wins or (shares * counted).round().tolist() == [wins.count(i) for i in range(3)]
 
 
+@pytest.mark.asks("laws.choosing.resampled_losses", "*.predict_loss", "laws.resampling.bootstrap_weights")
 @pytest.mark.parametrize("name", ["dense", "separable", pytest.param("routed-bounded", marks=pytest.mark.slow)])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_resampled_losses_are_those_of_the_drawn_rows(backend, name, seed):

@@ -13,6 +13,7 @@ LAWS = st.builds(reference.ComputeCoefficients, st.sampled_from([0.0, 1.6]), st.
 BUDGETS = np.array([1e18, 3e18, 1e19, 3e19, 1e20, 3e20])
 
 
+@pytest.mark.asks("laws.compute.fit_compute")
 def test_the_refit_of_the_published_runs(backend):
     """The floor at 1.6 gives 96.71 and 0.0944; the published line is within 2 per cent of that."""
     for module in (backend.laws.compute, reference):
@@ -22,6 +23,7 @@ def test_the_refit_of_the_published_runs(backend):
         check("laws.compute.published", float(np.abs(ratios - 1).max()))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.compute.fit_compute", "*.predict_interval")
 def test_the_registered_prediction_is_scored(backend):
     """Both measured losses are below the prediction, by 0.3 and 0.85 per cent; the interval holds the nearer one only.
 
@@ -43,6 +45,7 @@ def test_the_registered_prediction_is_scored(backend):
         assert errors == ["0.27%", "0.85%"]
 
 
+@pytest.mark.asks("*.predict_loss", "laws.compute.fit_compute", "*.predict_interval")
 @given(law=LAWS, noise=st.sampled_from([0.0, 1e-3]), seed=st.integers(0, 99))
 def test_fits_recover_the_law(backend, law, noise, seed):
     loss = reference.predict_loss(BUDGETS, law) * np.exp(noise * np.random.default_rng(seed).normal(size=6))
@@ -66,6 +69,7 @@ def test_fits_recover_the_law(backend, law, noise, seed):
         assert_close_bounded("laws.compute.interval", *ends, what="predict_interval")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.compute.speedup")
 def test_values_by_hand(backend):
     for module in (backend.laws.compute, reference):
         law = module.ComputeCoefficients(2.0, 100.0, 0.1)
@@ -73,6 +77,7 @@ def test_values_by_hand(backend):
         assert_close_bounded("laws.compute.speedup", module.speedup(3.0, 2.5, law), 1024.0, 1024.0, what="speedup")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.compute.speedup")
 def test_a_speed_up_does_not_depend_on_the_budget(backend):
     """Two recipes of one floor and one exponent, A apart by 3 per cent."""
     for module in (backend.laws.compute, reference):
@@ -83,11 +88,13 @@ def test_a_speed_up_does_not_depend_on_the_budget(backend):
         assert_close_bounded("laws.compute.speedup", again, module.predict_loss(BUDGETS, better), again, what="speedup")
 
 
+@pytest.mark.asks("laws.compute.fit_compute")
 def test_a_loss_that_does_not_fall_is_no_law(backend):
     for module in (backend.laws.compute, reference):
         assert module.fit_compute([1e18, 1e19, 1e20], [2.0, 2.0, 2.1]).status == "loss does not fall with compute"
 
 
+@pytest.mark.asks("*.predict_loss", "laws.compute.fit_compute", "*.predict_interval")
 @pytest.mark.slow
 def test_intervals_hold_what_they_say(backend):
     """2,000 tables with noise of 0.002 in ln(L - floor): a new run at 1e22 is inside the 95 % interval 93 to 97 %."""
@@ -109,6 +116,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.compute.fit_compute", "laws.compute.speedup")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):

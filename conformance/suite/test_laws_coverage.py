@@ -71,6 +71,7 @@ def check_profile(module, names) -> None:
         close([scale(end) for end in interval[1:4]], wanted, interval.quantity.name)
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 def test_profile_intervals_of_quiet_rows(backend):
     """Student's with n - 6 degrees of freedom, for everything that can be asked for."""
     check_profile(backend.laws.uncertainty, QUANTITIES)
@@ -85,6 +86,7 @@ def test_all_profile_intervals_of_quiet_rows_by_the_reference():
     check_profile(uncertainty, QUANTITIES)
 
 
+@pytest.mark.asks("laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
 @pytest.mark.parametrize("file", ["fitting", "utilisation"])
 def test_covariances_of_quiet_rows(backend, file):
     """Each coefficient ± Student's quantile times its standard error, in its own unit."""
@@ -130,6 +132,7 @@ REFERENCE = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", LINEAR)
 def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
     """Their intervals, and how often these hold the truth, are in `test_laws_linear_intervals.py`."""
@@ -146,6 +149,7 @@ def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
         check("laws.coverage.covariance", float(np.abs(found / wanted - 1)[kept].max()), message=name)
 
 
+@pytest.mark.asks("laws.dense.fit_dense")
 def test_the_interval_of_N_c_where_errors_are_small(backend):
     size, _, (alpha, level) = LINEAR["dense"]
     truth = np.array([alpha, 10 ** (level / alpha)])
@@ -163,6 +167,7 @@ def test_the_interval_of_N_c_where_errors_are_small(backend):
             close((value, value - reach, value + reach), wanted, f"dense {i}")
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 def test_profile_intervals_hold_the_truth_as_often_as_they_say(backend):
     """A slope in 160 tables of eight rows, which leave two degrees of freedom."""
     module, tables, count = backend.laws.uncertainty, 160, 0
@@ -174,6 +179,7 @@ def test_profile_intervals_hold_the_truth_as_often_as_they_say(backend):
     held({"slope": count}, tables, LEVEL, forgetful(LEVEL, len(cells), 6))
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 def test_every_profile_interval_holds_the_truth_as_often_as_it_says(backend):
     module, tables, random = backend.laws.uncertainty, 400, np.random.default_rng(9)
@@ -201,6 +207,12 @@ SMALL_SHARES = {  # nominal 80 %: slope, gain and prediction at (1e8, 64)
 }
 
 
+@pytest.mark.asks(
+    "laws.resampling.bootstrap_weights",
+    "laws.resampling.group_bootstrap_weights",
+    "laws.resampling.bootstrap",
+    "laws.resampling.jackknife",
+)
 @pytest.mark.parametrize(("method", "tables"), [("jackknife", 200), ("rows", 80), ("size", 80)])
 def test_resampled_intervals_hold_the_truth_as_often_as_measured(backend, method, tables):
     """Five sizes of five counts and a scatter of 1e-4; 60 resamples. Five sizes cannot show their own spread."""
@@ -238,6 +250,14 @@ UNSURE = 0.01
 """How far a share that was measured in 1,300 tables may be off: one and a half standard errors or more."""
 
 
+@pytest.mark.asks(
+    "*.cutoff",
+    "laws.resampling.bootstrap_weights",
+    "laws.resampling.group_bootstrap_weights",
+    "laws.resampling.bootstrap",
+    "laws.resampling.jackknife",
+    "laws.uncertainty.profile_intervals",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", LARGE_SHARES)
 def test_intervals_of_the_released_design_hold_the_truth_as_often_as_measured(backend, shared):

@@ -32,6 +32,7 @@ def tables(draw) -> tuple[np.ndarray, np.ndarray]:
     return size, 10.0**log_loss
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss")
 @given(law=LAWS, sizes=SOME_SIZES)
 def test_values_agree_and_are_inverse(backend, law, sizes):
     ours = backend.laws.dense.DenseCoefficients(*law)
@@ -44,6 +45,7 @@ def test_values_agree_and_are_inverse(backend, law, sizes):
     assert_close_bounded("laws.dense.size", again, sizes, sizes / law.alpha, what=what)
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss")
 def test_values_by_hand(backend):
     law = backend.laws.dense.DenseCoefficients(0.1, 1e13)
     for module in (backend.laws.dense, reference):
@@ -52,6 +54,7 @@ def test_values_by_hand(backend):
         assert module.size_for_loss(1e-300, law) == math.inf  # beyond float64, and said so
 
 
+@pytest.mark.asks("*.predict_loss", "laws.dense.fit_dense", "laws.dense.predict_line")
 @given(table=tables())
 def test_fits_agree_with_the_reference(backend, table):
     size, loss = table
@@ -81,6 +84,7 @@ def test_fits_agree_with_the_reference(backend, table):
         assert_close_bounded("laws.dense.covariance", found.covariance, wanted.covariance, scale, what="covariance")
 
 
+@pytest.mark.asks("laws.dense.fit_dense", "laws.dense.predict_line")
 @given(table=tables())
 def test_no_line_is_better(backend, table):
     """The residuals of a least-squares line are orthogonal to 1 and to log10 N; rmsle is theirs."""
@@ -93,6 +97,7 @@ def test_no_line_is_better(backend, table):
     check("laws.rmsle", abs(found.rmsle - math.sqrt(found.objective)), scale=found.rmsle)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.dense.fit_dense")
 @given(law=LAWS, repeats=st.integers(1, 3))
 def test_exact_tables_give_their_law_back(backend, law, repeats):
     size = np.repeat(SIZES[:3], repeats)
@@ -103,6 +108,7 @@ def test_exact_tables_give_their_law_back(backend, law, repeats):
         check("laws.dense.exact", abs(math.log10(found.coefficients.N_c / law.N_c)), scale=10.0)
 
 
+@pytest.mark.asks("laws.dense.fit_dense")
 def test_fit_by_hand(backend):
     """x = 1, 2, 3 and y = .3, .2, .13: slope -.085, mean .21, residuals .005, -.01, .005."""
     for module in (backend.laws.dense, reference):
@@ -118,6 +124,7 @@ def test_fit_by_hand(backend):
         check("laws.dense.hand", abs(found.covariance[0, 1] / factor + 0.21 / 0.085**2 * 7.5e-5), scale=100.0)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.dense.fit_dense")
 def test_covariance_is_that_of_repeated_noise(backend):
     size, random = np.repeat(SIZES, 2), np.random.default_rng(3)
     exact = reference.predict_loss(size, reference.DenseCoefficients(0.08, 3e13))
@@ -127,6 +134,7 @@ def test_covariance_is_that_of_repeated_noise(backend):
     assert np.all((ratio > 0.8) & (ratio < 1.25)), ratio
 
 
+@pytest.mark.asks("laws.dense.fit_dense", "laws.dense.predict_line")
 @pytest.mark.parametrize("losses", [[2.0, 2.0, 2.1], [2.0, 2.0, 2.0]])
 def test_a_loss_that_does_not_fall_is_no_law(backend, losses):
     size = np.array([1e7, 1e8, 1e9])
@@ -138,6 +146,7 @@ def test_a_loss_that_does_not_fall_is_no_law(backend, losses):
         check("laws.dense.rmsle", abs(math.sqrt(np.mean(residual**2)) - found.rmsle))
 
 
+@pytest.mark.asks("laws.dense.fit_dense", "laws.dense.predict_line")
 @pytest.mark.parametrize(("level", "wanted"), [(2.0, math.inf), (0.5, 0.0)])
 def test_a_loss_that_hardly_falls(backend, level, wanted):
     """By 2e-7 a decade: N_c is then no number of float64, and the line still predicts."""
@@ -150,6 +159,7 @@ def test_a_loss_that_hardly_falls(backend, level, wanted):
         assert np.all(np.abs(module.predict_line(found.line, size) / loss - 1) < 1e-3)
 
 
+@pytest.mark.asks("laws.dense.fit_dense")
 @pytest.mark.released
 def test_released_dense_runs(backend):
     """All eight dense runs give 3.42e13; the mean of the three at 130M gives the paper's 3.568e13."""
@@ -175,6 +185,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.dense.fit_dense")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):
@@ -185,6 +196,7 @@ def test_what_cannot_be_fitted_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss")
 @pytest.mark.twin
 def test_bad_coefficients_are_named(backend):
     for module in (backend.laws.dense, reference):

@@ -72,6 +72,7 @@ def check_alike(found, wanted, columns: tuple) -> None:
     )
 
 
+@pytest.mark.asks("laws.downstream.normalise", "laws.downstream.predict_accuracy", "laws.downstream.fit_direct")
 @given(law=direct_laws(), guess_rate=GUESSES, noise=NOISES, seed=SEEDS)
 def test_the_direct_law(backend, law, guess_rate, noise, seed):
     accuracy = noisy(reference.predict_accuracy(law, FLOPS, guess_rate=guess_rate), guess_rate, noise, seed)
@@ -87,6 +88,7 @@ def test_the_direct_law(backend, law, guess_rate, noise, seed):
         check("laws.downstream.exact_line", float(np.abs(in_logs(fit.coefficients) - in_logs(law)).max()))
 
 
+@pytest.mark.asks("laws.downstream.normalise", "laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ratio")
 @settings(max_examples=6)
 @given(law=ratio_laws(), guess_rate=GUESSES, noise=NOISES, seed=SEEDS)
 def test_the_ratio_law(backend, law, guess_rate, noise, seed):
@@ -104,6 +106,7 @@ def test_the_ratio_law(backend, law, guess_rate, noise, seed):
         check("laws.downstream.exact_sum", float(np.abs(in_logs(fit.coefficients) - in_logs(law)).max()))
 
 
+@pytest.mark.asks("laws.downstream.normalise", "laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ceiling")
 @settings(max_examples=6)
 @given(law=direct_laws(), ceiling=st.floats(0.05, 0.3), guess_rate=GUESSES, noise=NOISES, seed=SEEDS)
 def test_the_law_with_a_ceiling(backend, law, ceiling, guess_rate, noise, seed):
@@ -118,6 +121,12 @@ def test_the_law_with_a_ceiling(backend, law, ceiling, guess_rate, noise, seed):
         check("laws.downstream.exact_sum", float(np.abs(in_logs(fit.coefficients) - in_logs(law)).max()))
 
 
+@pytest.mark.asks(
+    "laws.downstream.normalise",
+    "laws.downstream.predict_accuracy",
+    "laws.downstream.fit_direct",
+    "laws.downstream_sums.fit_ceiling",
+)
 @given(law=direct_laws(), guess_rate=GUESSES, noise=st.sampled_from([0.0, 0.02]), seed=SEEDS)
 @settings(max_examples=4)
 def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise, seed):
@@ -138,6 +147,7 @@ def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise
             assert fit.objective < direct.objective
 
 
+@pytest.mark.asks("laws.downstream.normalise", "laws.downstream.predict_accuracy", "laws.downstream.fit_repeated")
 @given(alpha=st.floats(-0.4, -0.1), beta=st.floats(-1.0, -0.3), delta=st.floats(-0.01, 0.02), noise=NOISES, seed=SEEDS)
 def test_the_law_of_repeated_sampling(backend, alpha, beta, delta, noise, seed):
     law = reference.RepeatedCoefficients(-19.5 * alpha * math.log(10), alpha, beta, delta)
@@ -154,6 +164,7 @@ def test_the_law_of_repeated_sampling(backend, alpha, beta, delta, noise, seed):
         check("laws.downstream.exact_repeated", float(np.abs(np.array(fit.coefficients) - law).max()))
 
 
+@pytest.mark.asks("laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ratio")
 def test_hubers_sum_is_not_pulled_by_one_row(backend):
     """One of 16 rows is wrong by 0.2; Huber's sum leaves the law alone, least squares does not."""
     law = reference.RatioCoefficients(200.0, 0.3, 1000.0, 0.35)
@@ -169,6 +180,7 @@ def test_hubers_sum_is_not_pulled_by_one_row(backend):
         assert misses[1] < misses[0] / 20, misses
 
 
+@pytest.mark.asks("laws.downstream.normalise", "laws.downstream.pass_at_k", "laws.downstream.predict_accuracy")
 def test_by_hand(backend):
     for module in (backend.laws.downstream, reference):
         assert np.asarray(module.normalise([0.25, 0.625, 1.0], 0.25)).tolist() == [0.0, 0.5, 1.0]
@@ -180,6 +192,7 @@ def test_by_hand(backend):
         assert module.pass_at_k(3, 2, 2) == 1.0 and module.pass_at_k(5, 0, 5) == 0.0
 
 
+@pytest.mark.asks("laws.downstream.pass_at_k")
 @given(samples=st.integers(1, 200), correct=st.integers(0, 200), attempts=st.integers(1, 200))
 def test_pass_at_k_is_the_share_of_draws(backend, samples, correct, attempts):
     correct, attempts = min(correct, samples), min(attempts, samples)
@@ -188,6 +201,7 @@ def test_pass_at_k_is_the_share_of_draws(backend, samples, correct, attempts):
         check("laws.downstream.pass_at_k", abs(module.pass_at_k(samples, correct, attempts) - float(1 - none)))
 
 
+@pytest.mark.asks("laws.downstream.fit_direct")
 def test_rows_at_the_guess_rate_are_left_out(backend):
     accuracy = np.array([0.24, 0.25, 0.29, 0.31, 0.4, 0.5, 0.6, 1.0])
     for module in (backend.laws.downstream, reference):
@@ -197,6 +211,14 @@ def test_rows_at_the_guess_rate_are_left_out(backend):
         assert falling.status == "accuracy does not rise"
 
 
+@pytest.mark.asks(
+    "*.predict_interval",
+    "laws.downstream.normalise",
+    "laws.downstream.predict_accuracy",
+    "laws.downstream.fit_direct",
+    "laws.downstream_sums.fit_ratio",
+    "laws.downstream_sums.fit_ceiling",
+)
 @settings(max_examples=4)
 @given(law=ratio_laws(), guess_rate=GUESSES, seed=SEEDS)
 def test_intervals_agree(backend, law, guess_rate, seed):
@@ -220,6 +242,14 @@ def test_intervals_agree(backend, law, guess_rate, seed):
         assert widths[0] < widths[1]
 
 
+@pytest.mark.asks(
+    "*.predict_interval",
+    "laws.downstream.normalise",
+    "laws.downstream.predict_accuracy",
+    "laws.downstream.fit_direct",
+    "laws.downstream_sums.fit_ratio",
+    "laws.downstream_sums.fit_ceiling",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["direct", "ratio", "ceiling"])
 def test_intervals_hold_what_they_say(backend, name):
@@ -256,6 +286,12 @@ BAD = {
 }
 
 
+@pytest.mark.asks(
+    "laws.downstream.pass_at_k",
+    "laws.downstream.predict_accuracy",
+    "laws.downstream.fit_direct",
+    "laws.downstream_sums.fit_ratio",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):

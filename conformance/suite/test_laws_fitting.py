@@ -13,6 +13,8 @@ from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, ex
 from routelaws.reference.laws import fitting as reference
 from routelaws.reference.laws import routed
 
+pytestmark = pytest.mark.asks("laws.fitting.fit_routed")
+
 RELEASED = {
     "S-Base": (58, 1.041688462e-05, 783e9),
     "RL-R": (59, 1.042800091e-05, 97.1e9),
@@ -38,6 +40,7 @@ def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
     return float(np.mean((target - design @ np.linalg.lstsq(design, target, rcond=None)[0]) ** 2))
 
 
+@pytest.mark.asks("laws.fitting.predict_curve")
 @given(runs=noisy_tables())
 def test_noisy_tables_agree_with_the_reference(backend, runs):
     found, wanted = backend.laws.fitting.fit_routed(*runs), reference.fit_routed(*runs)
@@ -48,6 +51,7 @@ def test_noisy_tables_agree_with_the_reference(backend, runs):
     check("laws.fitting.prediction", error, scale=wanted.rmsle / 1e-3)
 
 
+@pytest.mark.asks("laws.routed.effective_experts")
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_point_of_the_domain_is_better(backend, runs, seed):
     found = backend.laws.fitting.fit_routed(*runs)
@@ -80,6 +84,7 @@ def test_exact_tables_give_their_law_back(backend, case):
         check("laws.fitting.exact_coefficient", abs(found.coefficients.c - law.c), scale=0.01)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 @given(runs=noisy_tables())
 def test_curve_and_coefficients_are_one_law(backend, runs):
     found = backend.laws.fitting.fit_routed(*runs)
@@ -155,6 +160,7 @@ E_start, has two low points close together; a scan in steps of 1/32 finds only t
 """
 
 
+@pytest.mark.asks("laws.routed.effective_experts")
 def test_two_low_points_close_together(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[1:2] + SIZES[3:], EXPERTS[:6] + EXPERTS[7:], indexing="ij"))
     size, experts = (np.append(v, v[::3]) for v in (size, experts))
@@ -166,6 +172,7 @@ def test_two_low_points_close_together(backend):
         check("laws.fitting.released_objective", max(fit.objective / least - 1, 0.0))
 
 
+@pytest.mark.asks("laws.fitting.predict_curve")
 def test_linear_limit_is_a_status(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
     bulge = 1e-3 * ((experts - 1) / 511) ** 2  # bends the wrong way, so no finite E_max is better
@@ -197,6 +204,7 @@ def check_covariance(found, wanted):
     check("laws.fitting.covariance", float(np.abs((found.covariance - wanted.covariance) / unit / unit[:, None]).max()))
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.parametrize("law", [(2.0, 300.0), (1.0, 300.0), (2.0, math.inf), (1.0, math.inf)])
 def test_covariance_agrees_on_every_face(backend, law):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
@@ -209,6 +217,7 @@ def test_covariance_agrees_on_every_face(backend, law):
     check_covariance(found, wanted)
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.parametrize("huber", [None, 1e-3])
 def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
@@ -220,6 +229,7 @@ def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
         assert fit.status == "E_max unbounded" and fit.coefficients.E_max == math.inf
 
 
+@pytest.mark.asks("*.predict_loss")
 def test_covariance_is_that_of_repeated_noise(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
     law = routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, 300.0)
@@ -234,6 +244,7 @@ def test_covariance_is_that_of_repeated_noise(backend):
     assert np.all((spread / stated > 0.8) & (spread / stated < 1.25)), spread / stated
 
 
+@pytest.mark.asks("laws.fitting.predict_curve", "*.cutoff")
 @pytest.mark.released
 @pytest.mark.parametrize("router", RELEASED)
 def test_released_table(backend, router):

@@ -10,6 +10,8 @@ import pytest
 from routelaws.conformance.bounds import check
 from routelaws.conformance.suite.strategies_laws import Runs, released_runs
 
+pytestmark = pytest.mark.asks("laws.fitting.fit_routed")
+
 LOSSES = ("loss_validation", "loss_c4", "loss_curation_corpus", "loss_lambada", "loss_pile", "loss_wikitext103")
 ROUTERS = ("S-Base", "RL-R", "Hash")
 ZOOMS, ZOOM_POINTS = 26, 9

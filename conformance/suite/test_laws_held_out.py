@@ -44,6 +44,7 @@ def agree(found, wanted, bound: str, what: str) -> None:
     assert math.isnan(found.rmsle) == (found.predicted == 0)
 
 
+@pytest.mark.asks("laws.held_out.leave_one_group_out")
 @given(runs=noisy_tables(), by_size=st.booleans())
 @pytest.mark.parametrize("name", LINEAR)
 def test_closed_forms_are_refits(backend, name, runs, by_size):
@@ -61,6 +62,7 @@ def test_closed_forms_are_refits(backend, name, runs, by_size):
     agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out")
 @pytest.mark.parametrize("name", LINEAR)
 def test_folds_of_two_rows_are_refits(backend, name):
     runs = table()
@@ -72,6 +74,7 @@ def test_folds_of_two_rows_are_refits(backend, name):
     agree(found, wanted, "laws.held_out.closed", f"{name} in pairs")
 
 
+@pytest.mark.asks("laws.held_out.leave_one_group_out")
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
@@ -83,6 +86,7 @@ def test_bounded_laws_are_refits(backend, runs, name):
     agree(found, wanted, "laws.held_out.searched", name)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
 @pytest.mark.parametrize("name", FORMS)
 def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
     """The definition itself, with the backend's own fits, on three rows: the least B, the largest E, one inside."""
@@ -99,6 +103,7 @@ def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
     check("laws.held_out.closed", abs(found.rmsle - math.sqrt(np.mean(found.errors**2))))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
 @pytest.mark.parametrize("name", FORMS)
 def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
     runs = table(1e-4)
@@ -107,6 +112,7 @@ def test_an_outlier_stands_out_when_it_is_left_out(backend, name):
     assert np.argmax(np.abs(found.errors)) == 9 and found.errors[9] < -0.15
 
 
+@pytest.mark.asks("laws.held_out.leave_one_out")
 def test_a_law_of_the_users_own_is_refitted(backend):
     """The mean of log10 L: leaving row i out, it is off by n/(n - 1) times the row's distance from the mean."""
     law = backend.laws.catalogue.LAWS["dense"]._replace(
@@ -121,6 +127,7 @@ def test_a_law_of_the_users_own_is_refitted(backend):
             check("laws.held_out.closed", abs(error - by_hand))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
 def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
     """Same name, another fit: no short cut."""
     law = backend.laws.catalogue.LAWS["dense"]
@@ -131,6 +138,7 @@ def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
     assert found.rmsle > 1.05 * usual.rmsle
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
 def test_what_cannot_be_predicted_is_counted(backend):
     """Two rows at the largest size: without one of them its line is gone, and so is every line without its size."""
     runs = table(sizes=SIZES[:3])
@@ -145,6 +153,7 @@ def test_what_cannot_be_predicted_is_counted(backend):
         assert sizes.predicted == 0 and math.isnan(sizes.rmsle) and sizes.folds == 3
 
 
+@pytest.mark.asks("laws.held_out.leave_one_out")
 def test_lines_without_a_row_to_spare_predict_nothing(backend):
     """Five rows for two lines: without one of them, either a line is gone or no residual is left to judge by."""
     size, experts = np.array([1e7, 1e7, 1e7, 1e8, 1e8]), np.array([1.0, 8.0, 64.0, 1.0, 8.0])
@@ -155,6 +164,7 @@ def test_lines_without_a_row_to_spare_predict_nothing(backend):
         assert module.leave_one_out(laws["per-size"], columns, np.append(loss, 2.6)).predicted == 4
 
 
+@pytest.mark.asks("laws.held_out.leave_one_out")
 @pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])
 def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
     """Exact lines: what a row at 64 should be follows from three near 4, whose rounding is divided by the step."""
@@ -167,6 +177,7 @@ def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
         check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, E {step:g} apart")
 
 
+@pytest.mark.asks("laws.held_out.leave_one_out")
 @pytest.mark.parametrize("step", [1e-2, 1e-4])
 def test_a_plane_whose_other_rows_have_nearly_one_N(backend, step):
     """The same in N: the row at 1e8 follows from three near 1e7, and no short cut may lose its digits, or the row."""
@@ -178,6 +189,7 @@ def test_a_plane_whose_other_rows_have_nearly_one_N(backend, step):
         check("laws.held_out.closed", abs(float(error)), 1 / step, message=f"an exact line, N {step:g} apart")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out")
 def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
     """With one of two sizes left out, no law has a slope in N."""
     runs = table(sizes=SIZES[:2])
@@ -188,6 +200,13 @@ def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
             assert (found.predicted, found.folds) == (0, 2), name
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.held_out.leave_one_out",
+    "laws.held_out.leave_one_group_out",
+    "laws.held_out.compare_forms",
+    "laws.uncertainty.verdict",
+)
 def test_comparison_of_forms(backend):
     """The law that made the rows wins; the paired standard error is worked out again row by row."""
     runs = table(1e-3, SIZES)
@@ -224,6 +243,7 @@ def test_comparison_of_forms(backend):
     )
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out", "laws.held_out.compare_forms")
 def test_two_groups_are_enough_for_a_standard_error(backend):
     runs = table(1e-3, SIZES)
     columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
@@ -243,6 +263,7 @@ def standard_error_of_a_mean(found) -> float:
     return float(np.std(first**2 - best**2, ddof=1) / math.sqrt(first.size))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.compare_forms", "laws.uncertainty.verdict")
 @given(seed=st.integers(0, 2**32 - 1))
 def test_comparisons_agree(backend, seed):
     random = np.random.default_rng(seed)
@@ -261,6 +282,9 @@ def test_comparisons_agree(backend, seed):
                 check("laws.held_out.paired", abs(one - other))
 
 
+@pytest.mark.asks(
+    "*.predict_loss", "laws.held_out.leave_one_out", "laws.held_out.compare_forms", "laws.uncertainty.verdict"
+)
 def test_a_form_that_predicts_fewer_rows_is_never_best(backend):
     runs = table(1e-4, SIZES)
     keep = (runs.dense_parameters < SIZES[5]) | (runs.num_experts < 5)
@@ -276,6 +300,7 @@ def test_a_form_that_predicts_fewer_rows_is_never_best(backend):
 PAPER = {"S-Base": (0.0061, 0.0042), "RL-R": (0.0068, 0.0037), "Hash": (0.0068, 0.0040)}
 
 
+@pytest.mark.asks("laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
 @pytest.mark.released
 @pytest.mark.parametrize("router", PAPER)
 def test_released_errors(backend, router):
@@ -303,6 +328,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
@@ -313,6 +339,7 @@ def test_what_is_not_allowed_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out", "laws.held_out.compare_forms")
 @pytest.mark.twin
 def test_what_cannot_be_compared_is_named(backend):
     runs = table()

@@ -35,6 +35,7 @@ def points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return size, flops / (6 * size), loss
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 @pytest.mark.released
 def test_the_fit_of_the_released_points(backend):
     """All of our starts but those without a floor, three quarters of them, reach the least sum."""
@@ -47,6 +48,7 @@ def test_the_fit_of_the_released_points(backend):
         assert (fit.reached, fit.starts) == (36, 48)
 
 
+@pytest.mark.asks("laws.hoffmann.predict_hoffmann")
 @pytest.mark.released
 def test_the_printed_fits_are_worse(backend):
     size, tokens, loss = points()
@@ -55,6 +57,7 @@ def test_the_printed_fits_are_worse(backend):
         check("laws.hoffmann.printed", abs(huber_sum(residual, 1e-3) / wanted - 1))
 
 
+@pytest.mark.asks("laws.hoffmann.fit_hoffmann", "laws.hoffmann.published_starts")
 @pytest.mark.slow
 @pytest.mark.released
 def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
@@ -67,6 +70,7 @@ def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
     assert fit.starts == 300 and 60 <= fit.reached <= 150
 
 
+@pytest.mark.asks("laws.hoffmann.hoffmann_intervals")
 @pytest.mark.slow
 @pytest.mark.released
 def test_intervals_of_the_released_points(backend):

@@ -12,6 +12,8 @@ from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, ex
 from routelaws.reference.laws import fitting as reference
 from routelaws.reference.laws import routed
 
+pytestmark = pytest.mark.asks("laws.fitting.fit_routed")
+
 SHARES = st.sampled_from([0.1, 0.3, 1.0, 30.0])
 """delta over the rmsle of the least-squares fit: from nearly every row beyond delta to none."""
 
@@ -98,6 +100,7 @@ def check_same(found, wanted, runs: Runs, backend):
 
 
 # A quarter of the examples: the reference takes seconds for each.
+@pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), share=SHARES)
@@ -138,6 +141,7 @@ def test_a_wider_search_finds_nothing_lower(backend, runs, share):
     check("laws.huber.objective", max(found.objective / wider.objective - 1, 0.0))
 
 
+@pytest.mark.asks("laws.fitting.predict_curve")
 @given(runs=noisy_tables())
 def test_above_every_residual_it_is_least_squares(backend, runs):
     found, squares = backend.laws.fitting.fit_routed(*runs, 5.0), backend.laws.fitting.fit_routed(*runs)
@@ -150,6 +154,7 @@ def test_above_every_residual_it_is_least_squares(backend, runs):
     )
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 def test_above_every_residual_the_reference_is_least_squares_too(backend):
     runs = Runs(*(column[::2] for column in noisy_released_design(1e-3)))
     found, squares = reference.fit_routed(*runs, 5.0), reference.fit_routed(*runs)
@@ -184,6 +189,7 @@ def with_one_wrong(runs: Runs, by: float, row: int = 33) -> Runs:
     return runs._replace(loss=runs.loss * 10.0 ** (by * (np.arange(runs.loss.size) == row)))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
     clean, delta = noisy_released_design(1e-3), 1e-3
     module, moved = backend.laws.fitting, {None: [], delta: []}
@@ -201,6 +207,7 @@ def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
         assert np.abs(far).max() < 1e-3
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 @pytest.mark.slow
 def test_what_one_wrong_row_costs(backend):
     """All rows but one follow a law exactly, and that one is off by 0.05 with delta = 1e-4.
@@ -231,6 +238,7 @@ def test_exact_tables_give_their_law_back(backend, case, delta):
             check("laws.fitting.exact_coefficient", error, message=f"{name} of {law}")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 @pytest.mark.slow
 @pytest.mark.parametrize("law", [(1.0, 300.0), (2.0, math.inf)])
 def test_edges_agree_with_the_reference(backend, law):
@@ -240,6 +248,7 @@ def test_edges_agree_with_the_reference(backend, law):
     check_same(found, wanted, runs, backend)
 
 
+@pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.slow
 def test_linear_limit_is_a_status(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
@@ -251,6 +260,7 @@ def test_linear_limit_is_a_status(backend):
     check_same(found, wanted, runs, backend)
 
 
+@pytest.mark.asks("*.predict_loss")
 def test_covariance_is_that_of_repeated_noise(backend):
     """One error in ten is ten times as large; least squares states, and has, several times the deviation."""
     exact, random = noisy_released_design(0.0), np.random.default_rng(7)
@@ -266,6 +276,7 @@ def test_covariance_is_that_of_repeated_noise(backend):
     assert np.all(np.std([fit.coefficients for fit in squares], axis=0) > 1.5 * spread)
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.slow
 def test_no_error_is_stated_where_no_row_is_within_delta(backend):
     """Two values at each point and delta far below their distance: every law that passes between is as good."""
@@ -279,6 +290,7 @@ def test_no_error_is_stated_where_no_row_is_within_delta(backend):
         assert np.isnan(fit.covariance).any() and not np.any(fit.covariance > 0)
 
 
+@pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.released
 @pytest.mark.parametrize(
     "router", ["S-Base", pytest.param("RL-R", marks=pytest.mark.slow), pytest.param("Hash", marks=pytest.mark.slow)]
@@ -296,6 +308,7 @@ def test_released_table(backend, router):
 BAD = [0, 0.0, -1e-3, math.nan, math.inf, "0.1", [1e-3]]
 
 
+@pytest.mark.asks("*.predict_loss")
 @pytest.mark.twin
 @pytest.mark.parametrize("delta", BAD, ids=str)
 def test_a_bad_delta_is_named(backend, delta):

@@ -35,6 +35,7 @@ def solved(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> np.ndarra
     return np.linalg.lstsq(design, np.log10(loss), rcond=None)[0]
 
 
+@pytest.mark.asks("*.predict_interval", "laws.smooth_intervals.words")
 @given(table=noisy_tables(), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_the_jackknife_is_that_of_pseudo_values(backend, table, level):
     """Of the separable law, refitted here by NumPy without each size: coefficients, the law, and one more run."""
@@ -68,6 +69,7 @@ def near(found, wanted, what: str) -> None:
     check("laws.intervals.jackknife", error, (wanted[2] - wanted[1]) / 2, message=f"{what}: {found} {wanted}")
 
 
+@pytest.mark.asks("*.predict_interval")
 def test_the_jackknife_holds_the_truth_about_as_often_as_it_says(backend):
     """A nominal 80 % of 400 tables of six sizes: Student's t is near enough there, even if the runs of a size share
     an error, which the law's own intervals do not allow for."""
@@ -94,6 +96,7 @@ def test_the_jackknife_holds_the_truth_about_as_often_as_it_says(backend):
     assert own < 0.7 * tables  # which takes errors as independent
 
 
+@pytest.mark.asks("*.predict_interval")
 def test_a_law_that_cannot_be_fitted_without_a_size_has_no_ends(backend):
     size, experts = np.repeat([1e7, 1e8], 4), np.tile([1.0, 4.0, 16.0, 64.0], 2)
     loss = 10 ** (np.stack([np.log10(size), np.log10(experts), np.ones(8)], axis=1) @ PLANE)
@@ -106,6 +109,7 @@ def test_a_law_that_cannot_be_fitted_without_a_size_has_no_ends(backend):
         assert math.isfinite(found.value) and np.isnan([*found.law, *found.run]).all()
 
 
+@pytest.mark.asks("laws.intervals.jackknife_ends")
 def test_ends_by_hand(backend):
     """Three folds 1, 2 and 3 about 2: the standard error is the root of 2/3 times 2, and q is 4.3027 at 95 %."""
     for laws in (backend.laws, reference_laws):
@@ -116,6 +120,7 @@ def test_ends_by_hand(backend):
             assert np.isnan(laws.intervals.jackknife_ends(value, np.array(folds), 0.95)).all()
 
 
+@pytest.mark.asks("laws.intervals.jackknife_ends")
 @pytest.mark.twin
 def test_a_level_that_is_none_is_named(backend):
     for laws in (backend.laws, reference_laws):
@@ -130,6 +135,7 @@ class Own(NamedTuple):
     sizes: np.ndarray
 
 
+@pytest.mark.asks("laws.catalogue.fitted")
 def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
     """Folds are fitted with what the whole table gives (`Law.given`); coefficients that are lists are passed over."""
     tops = []

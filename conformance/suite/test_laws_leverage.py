@@ -11,6 +11,8 @@ from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference.laws import leverage as reference
 
+pytestmark = pytest.mark.asks("laws.leverage.leverage")
+
 VALUES = {
     (1 / 32, 2, 3e18): "2.321",
     (1 / 32, 2, 3e20): "3.690",
@@ -41,6 +43,7 @@ def test_the_papers_values(backend):
             assert f"{float(module.leverage(*place)):.{digits}f}" == printed, place
 
 
+@pytest.mark.asks("laws.leverage.activation_ratio")
 def test_what_the_claim_of_seven_rests_on(backend):
     """With one shared expert beside 8 of 256, only E_a/E gives over 7: the definition gives a twentieth less."""
     for module in (backend.laws.leverage, reference):
@@ -51,6 +54,7 @@ def test_what_the_claim_of_seven_rests_on(backend):
         }  # fmt: skip
 
 
+@pytest.mark.asks("laws.leverage.best_granularity")
 def test_the_best_granularity(backend):
     for module in (backend.laws.leverage, reference):
         best = module.best_granularity()
@@ -60,6 +64,7 @@ def test_the_best_granularity(backend):
         assert module.best_granularity(reference.PUBLISHED._replace(gamma=0.0)) == math.inf
 
 
+@pytest.mark.asks("laws.leverage.effective_activation")
 @given(law=LAWS, activation=st.floats(1e-3, 1.0), granularity=st.floats(1, 32), flops=st.floats(1e17, 1e24))
 def test_values_agree(backend, law, activation, granularity, flops):
     ours = backend.laws.leverage.LeverageCoefficients(*law)
@@ -72,6 +77,7 @@ def test_values_agree(backend, law, activation, granularity, flops):
     assert_close_bounded("laws.leverage.value", found, wanted, wanted, what="effective_activation")
 
 
+@pytest.mark.asks("laws.leverage.effective_activation", "laws.routed.effective_experts")
 def test_saturation_is_that_of_the_routed_law(backend):
     """Â with A is Ê with E - 1: the two functions share their formula, start and limit."""
     from routelaws.reference.laws.routed import effective_experts
@@ -83,6 +89,7 @@ def test_saturation_is_that_of_the_routed_law(backend):
         assert_close_bounded("laws.leverage.value", found, wanted, wanted, what="effective_activation")
 
 
+@pytest.mark.asks("laws.leverage.leverage_allocation")
 @given(flops=st.floats(1e18, 1e24), model=st.sampled_from(["dense", "moe"]))
 def test_allocations_split_the_budget(backend, flops, model):
     found, wanted = backend.laws.leverage.leverage_allocation(flops, model), reference.leverage_allocation(flops, model)
@@ -90,6 +97,7 @@ def test_allocations_split_the_budget(backend, flops, model):
     check("laws.leverage.budget", abs(float(found.flops_per_token * found.tokens) / flops - 1))
 
 
+@pytest.mark.asks("laws.leverage.fit_leverage")
 @given(law=LAWS, noise=st.sampled_from([0.0, 0.01]), seed=st.integers(0, 99))
 def test_fits_recover_the_law(backend, law, noise, seed):
     measured = reference.leverage(*GRID, law) * np.exp(noise * np.random.default_rng(seed).normal(size=GRID[0].size))
@@ -108,6 +116,7 @@ def test_fits_recover_the_law(backend, law, noise, seed):
             check("laws.leverage.exact", float(np.abs(np.array(fit.coefficients[:5]) / law[:5] - 1).max()))
 
 
+@pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
 @given(seed=st.integers(0, 99), observation=st.booleans())
 def test_intervals_agree(backend, seed, observation):
     measured = reference.leverage(*GRID) * np.exp(0.01 * np.random.default_rng(seed).normal(size=48))
@@ -122,6 +131,7 @@ def test_intervals_agree(backend, seed, observation):
     assert_close_bounded("laws.leverage.interval", ends[0], ends[1], ends[1], what="predict_interval")
 
 
+@pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
 @pytest.mark.slow
 def test_intervals_hold_what_they_say(backend):
     """300 tables with noise of 0.02: coefficients, and a leverage far beyond the table, are inside 91 to 98 %."""
@@ -147,6 +157,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.leverage.activation_ratio", "laws.leverage.fit_leverage")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):

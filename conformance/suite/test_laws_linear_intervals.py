@@ -61,6 +61,7 @@ def near(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
             check("laws.intervals.end", float(np.abs(ours[known] - theirs[known]).max()), scale, message=f"{what} {i}")
 
 
+@pytest.mark.asks("*.predict_interval", "laws.smooth_intervals.words")
 @pytest.mark.parametrize("name", NAMES)
 @given(table=tables(), level=LEVELS, place=st.integers(0, 100))
 def test_intervals_are_students_in_both_twins(backend, name, table, level, place):
@@ -87,6 +88,7 @@ def test_intervals_are_students_in_both_twins(backend, name, table, level, place
         near(np.log10([[found.value, *found.law], [found.value, *found.run]]), wanted, f"{name} at {at}")
 
 
+@pytest.mark.asks("*.cutoff")
 @pytest.mark.parametrize("name", CROSSINGS)
 @given(table=tables(), level=LEVELS)
 def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, level):
@@ -124,6 +126,7 @@ def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, 
     near(*(numbers([item]) for item in found), what)
 
 
+@pytest.mark.asks("*.predict_interval")
 @pytest.mark.parametrize("name", NAMES)
 def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(backend, name):
     """In 600 tables by the fast twin and 100 by the reference: each coefficient, N_c or N_cutoff, the law and a run."""
@@ -154,6 +157,7 @@ def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(backend, n
         held(counts, count, level, forgetful(level, rows, unknowns) if count == 600 else None)
 
 
+@pytest.mark.asks("*.predict_loss", "*.predict_interval")
 def test_lines_leave_out_sizes_without_one(backend):
     """A size with one E has no line: its rows widen nothing, and there is nothing to say there."""
     size, experts = np.repeat([1e7, 1e8, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 3)
@@ -173,6 +177,7 @@ def test_lines_leave_out_sizes_without_one(backend):
         near(*(np.log10([[p.value, *p.law], [p.value, *p.run]]) for _, p in found), "prediction")
 
 
+@pytest.mark.asks("*.predict_loss", "*.predict_interval")
 @pytest.mark.twin
 def test_a_size_without_a_line_is_named(backend):
     size, experts = np.repeat([1e7, 1e9], 4), np.tile([1.0, 4.0, 16.0, 64.0], 2)
@@ -184,6 +189,7 @@ def test_a_size_without_a_line_is_named(backend):
             law.predict_interval(fit, (size, experts), loss, [1e8, 8.0])
 
 
+@pytest.mark.asks("*.predict_interval")
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_of_the_law_itself_leave_no_doubt(backend, name):
     size, experts, truth = LINEAR[name]
@@ -199,6 +205,7 @@ def test_rows_of_the_law_itself_leave_no_doubt(backend, name):
         check("laws.intervals.exact", found.run[1] - found.run[0])
 
 
+@pytest.mark.asks("*.predict_loss")
 def test_designs_are_those_that_the_laws_are_linear_in(backend):
     """The prediction of a fit is a linear function of its columns, with the coefficients as weights."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0]))

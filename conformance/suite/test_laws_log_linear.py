@@ -42,6 +42,9 @@ def terms(size, experts) -> np.ndarray:
     return 2 + 0.2 * np.abs(np.log10(size)) * (1 + np.log10(experts))
 
 
+@pytest.mark.asks(
+    "*.predict_loss", "*.slope_in_experts", "*.slope_in_parameters", "*.effective_parameter_count", "*.cutoff"
+)
 @given(law=laws(), experts=COUNTS)
 def test_values_agree_with_the_reference(backend, law, experts):
     fast, ours, theirs = backend.laws.log_linear, law_in(backend.laws.log_linear, law), law_in(reference, law)
@@ -69,6 +72,7 @@ def test_values_agree_with_the_reference(backend, law, experts):
     check("laws.log_linear.cutoff", abs(found / wanted - 1) if math.isfinite(wanted) and wanted else 0.0)
 
 
+@pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.experts_for_loss")
 @given(law=laws(), experts=COUNTS)
 def test_the_experts_that_reach_a_loss(backend, law, experts):
     ours, theirs = law_in(backend.laws.log_linear, law), law_in(reference, law)
@@ -87,6 +91,7 @@ def test_the_experts_that_reach_a_loss(backend, law, experts):
     assert np.all(dense[loss * 2.0 >= reference.predict_loss(size, 1.0, theirs)] == 1.0)
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss", "*.slope_in_parameters")
 @given(law=laws(PLANES), experts=COUNTS, size=st.floats(1e6, 1e11))
 def test_the_size_that_reaches_a_loss(backend, law, experts, size):
     ours, theirs = law_in(backend.laws.log_linear, law), law_in(reference, law)
@@ -98,6 +103,7 @@ def test_the_size_that_reaches_a_loss(backend, law, experts, size):
     assert_close_bounded("laws.log_linear.size", found, reference.size_for_loss(experts, loss, theirs), size, what=what)
 
 
+@pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.slope_in_parameters")
 @given(law=laws(PLANES), size=st.floats(1e6, 1e12), experts=st.floats(1.0, 600.0))
 def test_slopes_are_derivatives(backend, law, size, experts):
     fast, ours = backend.laws.log_linear, law_in(backend.laws.log_linear, law)
@@ -108,6 +114,7 @@ def test_slopes_are_derivatives(backend, law, size, experts):
     check("laws.log_linear.derivative", abs(step - float(fast.slope_in_parameters(experts, ours))))
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss", "*.experts_for_loss", "*.cutoff")
 def test_what_no_number_of_experts_reaches(backend):
     """Beyond the cutoff, at 1e12, experts do not help: any loss below the dense one is out of reach."""
     for module in (backend.laws.log_linear, reference):
@@ -125,6 +132,7 @@ def test_what_no_number_of_experts_reaches(backend):
         assert math.isnan(module.cutoff(module.BilinearCoefficients(-0.08, math.nan, -0.01, 1.1)))
 
 
+@pytest.mark.asks("laws.log_linear.fit_per_size", "laws.log_linear.fit_separable", "laws.log_linear.fit_bilinear")
 @given(runs=noisy_tables(), kind=st.sampled_from(KINDS))
 def test_fits_agree_with_the_reference(backend, runs, kind):
     name = {"PerSize": "fit_per_size", "Separable": "fit_separable", "Bilinear": "fit_bilinear"}[kind]
@@ -146,6 +154,7 @@ def test_fits_agree_with_the_reference(backend, runs, kind):
         assert np.array_equal(found.coefficients.sizes, np.unique(runs.dense_parameters))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.log_linear.fit_per_size")
 @given(runs=noisy_tables())
 def test_no_coefficients_are_better(backend, runs):
     """Residuals of least squares are orthogonal to each term of the law, written here as the paper does."""
@@ -167,6 +176,9 @@ def test_no_coefficients_are_better(backend, runs):
         check("laws.log_linear.objective", abs(np.mean(residual**2) / found.objective - 1), scale=rounding)
 
 
+@pytest.mark.asks(
+    "*.predict_loss", "laws.log_linear.fit_per_size", "laws.log_linear.fit_separable", "laws.log_linear.fit_bilinear"
+)
 @given(law=laws(), repeats=st.integers(1, 2))
 def test_exact_tables_give_their_law_back(backend, law, repeats):
     sizes = law[1][0] if law[0] == "PerSize" else SIZES[::2]
@@ -181,6 +193,7 @@ def test_exact_tables_give_their_law_back(backend, law, repeats):
         check("laws.log_linear.exact", found.rmsle)
 
 
+@pytest.mark.asks("laws.log_linear.fit_per_size", "laws.log_linear.fit_separable", "laws.log_linear.fit_bilinear")
 def test_fits_by_hand(backend):
     """N = 10, 100 and E = 1, 10, 100. The line of 0, 1, 1 has slope 1/2 and starts at 1/6; that of 0, 0, 0 is flat."""
     size, count = np.repeat([10.0, 100.0], 3), np.tile([1.0, 10.0, 100.0], 2)
@@ -200,6 +213,7 @@ def test_fits_by_hand(backend):
         check("laws.log_linear.hand", abs(both.objective - lines.objective))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.log_linear.fit_per_size")
 def test_a_size_with_one_count_has_no_line(backend):
     size, count = np.append(np.repeat([1e7, 1e8], 4), 3e7), np.append(np.tile([1.0, 2.0, 4.0, 8.0], 2), 1.0)
     loss = 3.0 - 0.1 * np.log2(count) + 0.01 * np.arange(9)
@@ -216,6 +230,7 @@ def test_a_size_with_one_count_has_no_line(backend):
         assert np.isnan(predicted).tolist() == [False] * 8 + [True]
 
 
+@pytest.mark.asks("*.predict_loss", "laws.log_linear.fit_bilinear")
 @pytest.mark.parametrize("name", ["fit_separable", "fit_bilinear"])
 def test_covariance_is_that_of_repeated_noise(backend, name):
     size, count = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS[::2]))
@@ -252,6 +267,13 @@ def leave_one_out(module, fit, runs: Runs) -> float:
     return math.sqrt(np.mean(np.square(errors)))
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.held_out.leave_one_out",
+    "laws.log_linear.fit_per_size",
+    "laws.log_linear.fit_separable",
+    "laws.log_linear.fit_bilinear",
+)
 @pytest.mark.released
 @pytest.mark.parametrize("router", SLOPES)
 def test_released_runs(backend, router):
@@ -290,6 +312,7 @@ LEAST = {"fit_bilinear": 5, "fit_separable": 4, "fit_per_size": 5}
 """Rows that are enough: one more than there are coefficients; two sizes with two E each, and one of them twice."""
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", LEAST)
 def test_the_least_number_of_rows_is_enough(backend, name):
     rows = tuple(
@@ -303,6 +326,7 @@ def test_the_least_number_of_rows_is_enough(backend, name):
         assert_close_bounded("laws.log_linear.exact", ours, theirs, scale, what=f"{name} from {LEAST[name]} rows")
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize("name", ["fit_bilinear", "fit_separable", "fit_per_size"])
 def test_two_sizes_that_nearly_agree_are_two(backend, name):
     """The length of a column does not count: 3e-8 apart, and as independent as a decade apart."""
@@ -312,6 +336,7 @@ def test_two_sizes_that_nearly_agree_are_two(backend, name):
         assert found.status == "interior" and found.rows == 6, f"{name}: {found}"
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize(("name", "columns", "message"), BAD.values(), ids=BAD)
 def test_what_cannot_be_fitted_is_named(backend, name, columns, message):
@@ -321,6 +346,7 @@ def test_what_cannot_be_fitted_is_named(backend, name, columns, message):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.asks("*.predict_loss", "*.effective_parameter_count", "*.experts_for_loss")
 def test_what_per_size_lines_cannot_say_is_named(backend):
     for module in (backend.laws.log_linear, reference):
         lines = module.PerSizeCoefficients(np.array([1e7]), np.array([-0.03]), np.array([0.5]))

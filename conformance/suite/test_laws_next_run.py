@@ -11,6 +11,8 @@ from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference
 from routelaws.reference.laws.next_run import Asked
 
+pytestmark = pytest.mark.asks("laws.next_run.next_runs")
+
 SIZE, EXPERTS = (v.ravel() for v in np.meshgrid([3e7, 1e8, 4e8], [1.0, 4.0, 16.0, 64.0]))
 CANDIDATES = [(n, e) for n in (1e7, 1e8, 2e9) for e in (1.0, 8.0, 256.0)]
 

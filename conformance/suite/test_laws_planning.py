@@ -59,6 +59,7 @@ BEST_EXPERTS = {
 }
 
 
+@pytest.mark.asks("laws.planning.fine_grained_for_active")
 @pytest.mark.parametrize("row", COMPUTE_OPTIMAL, ids=[f"{row[0]:.0e}" for row in COMPUTE_OPTIMAL])
 def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
     """G is that of the table; D, FLOPs and loss are off by what the rounding of the printed coefficients explains."""
@@ -73,6 +74,7 @@ def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
         assert [f"{best.tokens:.2e}", f"{best.flops:.2e}", f"{best.loss:.3f}"] == ours
 
 
+@pytest.mark.asks("laws.planning.joint_optimum")
 def test_all_optima_of_the_joint_table(backend):
     for module in (backend.laws.planning, planning):
         for flops, (sizes, tokens) in OPTIMA.items():
@@ -84,6 +86,7 @@ def test_all_optima_of_the_joint_table(backend):
             assert [round(best.loss, 4) for best in found] == LOSSES[flops]
 
 
+@pytest.mark.asks("laws.joint.at_experts", "laws.joint.predict_joint")
 @pytest.mark.parametrize("experts", PER_EXPERTS)
 def test_the_joint_law_at_one_number_of_experts(backend, experts):
     m, mu, n, nu = PER_EXPERTS[experts]
@@ -96,6 +99,7 @@ def test_the_joint_law_at_one_number_of_experts(backend, experts):
         check("laws.additive.value", abs(module.predict_joint(1e9, 2e10, experts, JOINT) / one - 1))
 
 
+@pytest.mark.asks("laws.planning.joint_optima")
 def test_the_best_number_of_experts(backend):
     """Within one doubling of the table; and where it is another one, the loss is nearly that of the table's."""
     same = 0
@@ -113,6 +117,12 @@ def test_the_best_number_of_experts(backend):
     assert same == 2 * 9
 
 
+@pytest.mark.asks(
+    "laws.joint.at_experts",
+    "laws.joint.predict_joint",
+    "laws.planning.joint_optimum",
+    "laws.planning.printed_joint_optimum",
+)
 def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
     """ERRATUM: the printed G spends the same FLOPs on a model of another size, whose loss is far higher."""
     for module in (backend.laws.planning, planning):
@@ -129,6 +139,7 @@ def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
                 check("laws.planning.inverse", abs(printed_size * best.active_parameters / middle**2 - 1))
 
 
+@pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.planning.hoffmann_optimum")
 @given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
 def test_hoffmann_s_optimum(backend, law, flops):
     """Both twins agree, all FLOPs are spent, and a tenth more or fewer parameters are worse."""
@@ -142,6 +153,7 @@ def test_hoffmann_s_optimum(backend, law, flops):
             assert other > best.loss
 
 
+@pytest.mark.asks("laws.planning.hoffmann_optimum")
 def test_hoffmann_s_optimum_by_hand(backend):
     """alpha = 2 beta and a = b = 1: 2 N⁻² = D⁻¹, so that D = N²/2 and N³ = 2 FLOPs/6."""
     for module in (backend.laws.planning, planning):
@@ -150,6 +162,12 @@ def test_hoffmann_s_optimum_by_hand(backend):
         check("laws.planning.location", abs(math.log(best.tokens / 200.0)))
 
 
+@pytest.mark.asks(
+    "laws.fine_grained.predict_fine_grained",
+    "laws.fine_grained.fine_grained_parameters",
+    "laws.fine_grained.fine_grained_flops",
+    "laws.planning.fine_grained_optimum",
+)
 @given(data=st.data())
 def test_fine_grained_optima_agree(backend, data):
     law, flops = data.draw(CASES["fine-grained"].laws), 10.0 ** data.draw(st.floats(17, 26))
@@ -178,6 +196,7 @@ BUDGETS = st.builds(
 )
 
 
+@pytest.mark.asks("laws.joint.predict_joint", "laws.planning.joint_optimum")
 @given(law=CASES["joint"].laws, budget=BUDGETS, experts=st.sampled_from([1, 4, 32]))
 def test_joint_optima_agree_and_nothing_on_a_grid_is_better(backend, law, budget, experts):
     """Alone and together: FLOPs, memory, memory with a cache, inference tokens."""
@@ -202,6 +221,7 @@ def test_joint_optima_agree_and_nothing_on_a_grid_is_better(backend, law, budget
         )
 
 
+@pytest.mark.asks("laws.fine_grained.fine_grained_active", "laws.joint.joint_total", "laws.joint.joint_active")
 def test_counts_of_models_agree(backend):
     d, G = np.array([64.0, 512.0, 1000.0]), np.array([1.0, 8.0, 64.0])
     for name, arguments in {
@@ -241,6 +261,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_no_budget_buys_is_named(backend, case):

@@ -64,6 +64,7 @@ def spread_of(interval) -> float:
     return float(high - low + share) if math.isfinite(low) and math.isfinite(high) else max(share, 1.0)
 
 
+@pytest.mark.asks("laws.resampling.bootstrap_weights")
 @given(data=st.data(), rows=st.integers(1, 9), lines=st.integers(1, 4))
 def test_bootstrap_weights(backend, data, rows, lines):
     drawn = np.array(
@@ -77,6 +78,7 @@ def test_bootstrap_weights(backend, data, rows, lines):
         assert_same(module.bootstrap_weights((drawn + share) / rows), counts, what="bootstrap_weights")
 
 
+@pytest.mark.asks("laws.resampling.group_bootstrap_weights")
 @given(data=st.data(), groups=st.lists(st.sampled_from(SIZES), min_size=1, max_size=9))
 def test_group_bootstrap_weights(backend, data, groups):
     groups = np.array(groups)
@@ -88,6 +90,7 @@ def test_group_bootstrap_weights(backend, data, groups):
         assert_same(found, counts, what="group_bootstrap_weights")
 
 
+@pytest.mark.asks("laws.resampling.bootstrap_weights")
 def test_the_largest_number_below_1_draws_the_last_row(backend):
     for module in (backend.laws.resampling, reference):
         for rows in (3, 7, 49):
@@ -95,6 +98,9 @@ def test_the_largest_number_below_1_draws_the_last_row(backend):
             assert found[0, -1] == rows == found.sum()
 
 
+@pytest.mark.asks(
+    "laws.resampling.bootstrap_weights", "laws.resampling.group_bootstrap_weights", "laws.resampling.bootstrap"
+)
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
@@ -112,6 +118,7 @@ def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
         agree(one, other, spread_of(other))
 
 
+@pytest.mark.asks("laws.resampling.jackknife")
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
@@ -124,6 +131,13 @@ def test_jackknife_agrees_with_the_reference(backend, runs, level):
         agree(one, other, spread_of(other))
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.fitting.fit_routed",
+    "laws.fitting.predict_curve",
+    "laws.resampling.bootstrap_weights",
+    "laws.resampling.bootstrap",
+)
 def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
     """The definition, with the backend's own fit of each resample: 41 resamples, the second from either end."""
     runs, module = table(), backend.laws.resampling
@@ -140,6 +154,7 @@ def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
         check("laws.resampling.value", abs(end - wanted), predictions[-1] - predictions[0])
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "*.slope_in_experts", "laws.resampling.jackknife")
 def test_jackknife_is_that_of_pseudo_values(backend):
     """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand."""
     runs, module = table(), backend.laws.resampling
@@ -158,6 +173,7 @@ def test_jackknife_is_that_of_pseudo_values(backend):
         check("laws.resampling.value", abs(end - wanted), 2 * reach)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
 def test_values_are_those_of_the_profile(backend):
     """The last table's optimum is at an edge that a search of the inside comes near to, and a quick one leaves out."""
     ours, _ = asked(backend)
@@ -177,6 +193,7 @@ def near_linear(noise: float) -> Runs:
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
+@pytest.mark.asks("laws.resampling.bootstrap", "laws.resampling.jackknife")
 @pytest.mark.slow
 def test_what_has_no_value_is_counted(backend):
     """In the linear limit: E_start and E_max undefined, slopes infinite, predictions as ever."""
@@ -198,6 +215,9 @@ def test_what_has_no_value_is_counted(backend):
         assert np.isnan([item for interval in folds.intervals[:3] for item in interval[2:4]]).all()
 
 
+@pytest.mark.asks(
+    "*.predict_loss", "laws.resampling.bootstrap_weights", "laws.resampling.bootstrap", "laws.uncertainty.verdict"
+)
 def test_infinite_values_are_ranked(backend):
     """With E_max unbounded in the law, many resamples say inf: the upper end is inf, the lower end is not."""
     runs = table(3e-3, SIZES[:4], EXPERTS, LAW._replace(E_max=math.inf))
@@ -212,6 +232,7 @@ def test_infinite_values_are_ranked(backend):
     assert math.isfinite(start.high)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife")
 def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
     """Without the first size there is one size left."""
     runs = table(sizes=SIZES[:2], experts=EXPERTS)
@@ -222,6 +243,9 @@ def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
         assert math.isfinite(found.intervals[0].value)
 
 
+@pytest.mark.asks(
+    "*.predict_loss", "laws.resampling.bootstrap_weights", "laws.resampling.bootstrap", "laws.resampling.jackknife"
+)
 def test_a_higher_level_is_a_wider_interval(backend):
     runs, (ours, _) = table(), asked(backend)
     weights = backend.laws.resampling.bootstrap_weights(np.random.default_rng(2).random((99, runs.loss.size)))
@@ -234,6 +258,13 @@ def test_a_higher_level_is_a_wider_interval(backend):
             assert other.low <= one.low <= one.high <= other.high and other.low < other.high
 
 
+@pytest.mark.asks(
+    "laws.resampling.bootstrap_weights",
+    "laws.resampling.group_bootstrap_weights",
+    "laws.resampling.bootstrap",
+    "laws.resampling.jackknife",
+    "laws.uncertainty.profile_intervals",
+)
 @pytest.mark.released
 @pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
 def test_released_intervals(backend, router):
@@ -265,6 +296,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("*.predict_loss", "laws.resampling.bootstrap", "laws.resampling.jackknife")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):
@@ -281,6 +313,7 @@ def test_what_is_not_allowed_is_named(backend, case):
                 module.jackknife(*runs, changed.get("groups", runs.dense_parameters), quantities, level)
 
 
+@pytest.mark.asks("laws.resampling.bootstrap_weights", "laws.resampling.group_bootstrap_weights")
 @pytest.mark.twin
 def test_bad_uniforms_are_named(backend):
     for module in (backend.laws.resampling, reference):

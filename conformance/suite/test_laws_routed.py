@@ -24,6 +24,7 @@ def relative(found, wanted) -> float:
     return float(np.max(np.abs(np.asarray(found) - wanted) / np.abs(wanted)))
 
 
+@pytest.mark.asks()
 @given(law=laws(), sizes=SIZES, experts=EXPERTS)
 def test_values_agree_with_the_reference(backend, law, sizes, experts):
     other = backend.laws.routed.RoutedCoefficients(*law)
@@ -41,6 +42,7 @@ def test_values_agree_with_the_reference(backend, law, sizes, experts):
         check("laws.routed.value", float(np.max(np.abs(found - wanted) / scale)), message=name)
 
 
+@pytest.mark.asks("*.predict_loss", "*.effective_parameter_count")
 @given(law=laws(), sizes=SIZES, experts=EXPERTS)
 def test_effective_parameter_count_is_the_dense_size_of_equal_loss(backend, law, sizes, experts):
     law = backend.laws.routed.RoutedCoefficients(*law)
@@ -53,6 +55,7 @@ def test_effective_parameter_count_is_the_dense_size_of_equal_loss(backend, law,
         check("laws.routed.parameter_count", relative(dense, reference.predict_loss(sizes, experts, law)))
 
 
+@pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.slope_in_parameters", "laws.routed.effective_experts")
 @given(law=laws(), size=st.floats(1e6, 1e12), experts=st.floats(1.5, 600.0))
 def test_slopes_are_derivatives(backend, law, size, experts):
     law = backend.laws.routed.RoutedCoefficients(*law)
@@ -69,6 +72,7 @@ def test_slopes_are_derivatives(backend, law, size, experts):
     check("laws.routed.derivative", abs(change - slope * math.log10(far / near)))
 
 
+@pytest.mark.asks("laws.routed.effective_experts")
 @given(law=laws())
 def test_effective_experts_start_at_E_start_and_stay_below_E_max(backend, law):
     experts = np.array([1.0, 2.0, 64.0, 1e6, 1e12])
@@ -79,18 +83,21 @@ def test_effective_experts_start_at_E_start_and_stay_below_E_max(backend, law):
         check("laws.routed.value", relative(effective, experts - 1 + law.E_start))
 
 
+@pytest.mark.asks("*.effective_parameter_count")
 def test_effective_parameter_counts_of_the_paper(backend):
     law = backend.laws.routed.RoutedCoefficients(*TABLE_3["S-Base"])
     found = backend.laws.routed.effective_parameter_count(np.array([1.3e9, 370e6]), np.array([512.0, 64.0]), law)
     check("laws.routed.paper", relative(found, np.array([5.95e9, 1.37e9])))
 
 
+@pytest.mark.asks("*.cutoff")
 def test_cutoffs_of_the_rounded_table_are_not_those_of_the_paper(backend):
     found = [backend.laws.routed.cutoff(backend.laws.routed.RoutedCoefficients(*law)) for law in TABLE_3.values()]
     check("laws.routed.paper", relative(found, np.array([1e12, 3.162e10, 2.154e11])))
     assert relative(found, np.array([937e9, 85e9, 83e9])) > 0.5
 
 
+@pytest.mark.asks("*.cutoff")
 @pytest.mark.parametrize(
     ("b", "c", "wanted"),
     [(-0.12, 0.0, math.inf), (-0.12, -0.01, math.inf), (0.0, 0.01, 1.0), (-1.0, 1e-3, math.inf), (math.nan, 1, None),
@@ -108,6 +115,7 @@ def test_cutoff_where_there_is_none(backend, b, c, wanted):
             check("laws.routed.value", abs(found / wanted - 1))
 
 
+@pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.experts_for_loss", "laws.routed.effective_experts")
 @given(law=laws(), sizes=SIZES, experts=EXPERTS)
 def test_the_experts_that_reach_a_loss(backend, law, sizes, experts):
     """Back to E, and the same loss again: where E is ill-determined, near E_max, the loss still has to agree."""
@@ -129,6 +137,7 @@ def test_the_experts_that_reach_a_loss(backend, law, sizes, experts):
     check("laws.routed.inverse", relative(again, loss) if sizes.size else 0.0, message=what)
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss", "*.slope_in_parameters")
 @given(law=laws(), sizes=SIZES, experts=EXPERTS)
 def test_the_size_that_reaches_a_loss(backend, law, sizes, experts):
     ours = backend.laws.routed.RoutedCoefficients(*law)
@@ -143,6 +152,7 @@ def test_the_size_that_reaches_a_loss(backend, law, sizes, experts):
     assert np.array_equal(np.isnan(found), np.isnan(wanted)) and np.isnan(found).any() == (slope >= 0)
 
 
+@pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.experts_for_loss")
 @given(law=laws(), size=st.floats(1e6, 1e9), share=st.floats(-0.5, 1.5))
 def test_which_losses_experts_reach(backend, law, size, share):
     """1 above the dense loss, infinite below the loss of E_max, between them a number that grows as the loss falls."""
@@ -160,6 +170,7 @@ def test_which_losses_experts_reach(backend, law, size, share):
         assert lower > found or lower == found in (1.0, math.inf)
 
 
+@pytest.mark.asks("*.predict_loss", "*.size_for_loss", "*.experts_for_loss")
 def test_inverses_by_hand(backend):
     for module in (backend.laws.routed, reference):
         law = module.RoutedCoefficients(0.0, -1.0, 0.0, 0.0, 2.0, 4.0)  # L = 1/Ê; Ê = 2 at E = 1, 3 at 9, below 4
@@ -191,6 +202,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):

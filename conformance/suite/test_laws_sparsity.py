@@ -27,6 +27,7 @@ LAWS = st.builds(
 GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95])]
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active", "laws.sparsity.sparsity_optimum")
 def test_the_published_optima(backend):
     for sparsity, (billions, loss) in OPTIMA.items():
         for module in (backend.laws.sparsity, reference):
@@ -41,6 +42,7 @@ def test_the_published_optima(backend):
         assert found == ["2.5657", "2.1498", "1.8511"]
 
 
+@pytest.mark.asks("laws.sparsity.sparsity_optimum")
 def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
     """With N_a = N (1 - S) the loss still falls at 0.98; with 5 per cent always active the best S is 0.94."""
     for module in (backend.laws.sparsity, reference):
@@ -52,6 +54,7 @@ def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
         assert sparsities[np.argmin(held)] == 0.94
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active", "laws.sparsity.sparsity_optimum")
 @given(law=LAWS, flops=st.floats(1e18, 1e23), sparsity=st.floats(0.0, 0.97), always_active=st.sampled_from([0.0, 0.05]))
 def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active):
     """The reference scans, the twin finds a root; both beat their neighbours."""
@@ -66,6 +69,7 @@ def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active
         assert float(backend.laws.sparsity.predict_loss(size, tokens, sparsity, ours)) > found.loss
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active")
 @given(law=LAWS)
 def test_values_agree(backend, law):
     ours = backend.laws.sparsity.SparsityCoefficients(*law)
@@ -75,6 +79,7 @@ def test_values_agree(backend, law):
     assert_close_bounded("laws.sparsity.value", *active, active[1], what="sparsity_active")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(law=LAWS, huber=st.sampled_from([None, 1e-3]))
@@ -89,6 +94,7 @@ def test_exact_tables_give_their_law_back(backend, law, huber):
         check("laws.sparsity.exact_far", abs(float(far) / float(reference.predict_loss(1e11, 1e12, 0.98, law)) - 1))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
 def test_fits_agree_on_a_noisy_table(backend):
     noise = np.random.default_rng(3).normal(0, 2e-3, GRID[0].size)
     loss = reference.predict_loss(*GRID) * np.exp(noise)
@@ -113,6 +119,12 @@ def test_fits_agree_on_a_noisy_table(backend):
             assert np.isnan(found.covariance).all() and np.isnan(wanted.covariance).all()
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.sparsity.fit_sparsity",
+    "laws.sparsity.sparsity_intervals",
+    "laws.sparsity.sparsity_prediction",
+)
 @pytest.mark.slow
 def test_intervals_hold_what_they_say(backend):
     """150 tables with noise of 0.002: exponents, and losses within the table and beyond it, are inside 90 to 99 %.
@@ -138,6 +150,7 @@ def test_intervals_hold_what_they_say(backend):
     assert all(0.90 < share < 0.99 for share in shares.values()), shares
 
 
+@pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
 def test_a_table_that_does_not_determine_the_law_says_so(backend):
     """Two sizes and two numbers of tokens: a term of two coefficients and the floor have but two numbers to go by."""
     size, tokens, idle = (v.ravel() for v in np.meshgrid([1e9, 1e10], [1e10, 1e11], [0.0, 0.5, 0.75, 0.9]))
@@ -161,6 +174,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.sparsity.sparsity_active", "laws.sparsity.fit_sparsity")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):

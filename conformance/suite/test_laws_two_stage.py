@@ -32,6 +32,7 @@ def mirrored(module, record):
     return getattr(module, type(record).__name__)(*record)
 
 
+@pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.predict_second", "laws.two_stage.predict_two_stage")
 @pytest.mark.parametrize("link", ["linear", "logistic"])
 @settings(max_examples=4)
 @given(second=LOGISTICS, slope=st.floats(0.03, 0.06), noise=NOISES, seed=SEEDS)
@@ -56,6 +57,12 @@ def test_two_stages_from_compute(backend, second, slope, link, noise, seed):
         assert_close_bounded("laws.two_stage.exact", values, truth, what="predict_two_stage")
 
 
+@pytest.mark.asks(
+    "laws.two_stage.fit_two_stage_ratio",
+    "laws.two_stage.predict_first",
+    "laws.two_stage.predict_second",
+    "laws.two_stage.predict_two_stage",
+)
 @pytest.mark.slow
 @settings(max_examples=4)
 @given(second=LOGISTICS, alpha=st.floats(0.25, 0.45), beta=st.floats(0.2, 0.4), floor=st.floats(1.5, 2.2), seed=SEEDS)
@@ -72,6 +79,7 @@ def test_two_stages_from_parameters_and_tokens(backend, second, alpha, beta, flo
         assert_close_bounded("laws.two_stage.exact", module.predict_two_stage(fit, 1e10, 1e12), truth, what="far")
 
 
+@pytest.mark.asks("laws.broken.predict_broken")
 @given(law=BREAKS)
 def test_values_of_the_broken_law(backend, law):
     ours = mirrored(backend.laws.broken, law)
@@ -84,6 +92,7 @@ def test_values_of_the_broken_law(backend, law):
     check("laws.broken.limit", abs(float(above) / wanted - 1))
 
 
+@pytest.mark.asks("laws.broken.predict_broken", "laws.broken.fit_broken")
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(law=BREAKS, huber=st.sampled_from([None, 1e-3]))
@@ -105,6 +114,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks("laws.broken.fit_broken", "laws.two_stage.fit_two_stage", "laws.two_stage.fit_two_stage_ratio")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_fitted_is_named(backend, case):

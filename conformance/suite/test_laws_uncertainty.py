@@ -51,12 +51,14 @@ def near_linear(noise: float) -> Runs:
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
+@pytest.mark.asks()
 @given(level=st.floats(0.01, 0.999), degrees=st.integers(1, 400))
 def test_student_quantile(backend, level, degrees):
     found, wanted = (m.student_quantile(level, degrees) for m in (backend.laws.uncertainty, reference))
     check("laws.uncertainty.quantile", abs(found / wanted - 1), message=f"{level} {degrees}")
 
 
+@pytest.mark.asks()
 @pytest.mark.parametrize(("degrees", "wanted"), [(1, 12.7062047362), (10, 2.2281388520), (52, 2.0066468051)])
 def test_student_quantile_against_printed_tables(backend, degrees, wanted):
     for module in (backend.laws.uncertainty, reference):
@@ -144,6 +146,7 @@ class Allowed:
 
 
 # A quarter of the examples: the reference takes seconds for each.
+@pytest.mark.asks("laws.uncertainty.profile_intervals", "laws.uncertainty.verdict")
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), names=st.permutations(COEFFICIENTS + PLACED), level=st.sampled_from([0.5, 0.95]))
 def test_intervals_agree_with_the_reference(backend, runs, names, level):
@@ -159,6 +162,7 @@ def test_intervals_agree_with_the_reference(backend, runs, names, level):
         assert backend.laws.uncertainty.verdict(one) == reference.verdict(other)
 
 
+@pytest.mark.asks("laws.uncertainty.slope_interval")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_intervals_of_slope_and_gain_agree(backend, kind):
@@ -170,6 +174,7 @@ def test_the_intervals_of_slope_and_gain_agree(backend, kind):
     assert found.extrapolated.tolist() == [False, True]
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @settings(phases=NO_SHRINKING)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_allowed_law_lies_outside(backend, runs, seed):
@@ -217,6 +222,7 @@ def attained_table(noise: float) -> Runs:
     return Runs(size, experts, routed.predict_loss(size, experts, law) * 10**scatter)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])
 def test_ends_are_attained(backend, noise):
     """At an end, the least residual sum among all laws that have that value is the limit itself: brute force.
@@ -321,6 +327,7 @@ def test_the_reference_s_ends_at_one_shape_by_constrained_least_squares(shape, s
     assert seen >= 15
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("noise", [2e-4, 2e-3])
 def test_ends_of_the_shape_are_attained(backend, noise):
     """E_start and E_max: the least residual sum over the other one is the limit."""
@@ -350,6 +357,7 @@ def test_ends_of_the_shape_are_attained(backend, noise):
         assert least([(E_start, math.inf) for E_start in starts]) > allowed.limit
 
 
+@pytest.mark.asks("laws.uncertainty.slope_interval", "laws.uncertainty.gain_interval")
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-4, 3e-3])
 def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
@@ -360,6 +368,7 @@ def test_slope_is_unbounded_where_the_linear_limit_is_allowed(backend, noise):
         assert -0.06 < gain.low[0] < gain.gain[0] < gain.high[0] < -0.04
 
 
+@pytest.mark.asks("laws.uncertainty.slope_interval", "laws.uncertainty.gain_interval")
 @pytest.mark.slow
 def test_both_ends_are_infinite_where_nothing_is_gained(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
@@ -370,6 +379,7 @@ def test_both_ends_are_infinite_where_nothing_is_gained(backend):
         assert np.isfinite(module.gain_interval(*runs, SIZES[1])[3:5]).all()
 
 
+@pytest.mark.asks("laws.uncertainty.gain_interval")
 def test_a_higher_level_is_a_wider_interval(backend):
     runs = near_linear(1e-3)
     ends = [backend.laws.uncertainty.gain_interval(*runs, 1e8, level=level) for level in (0.5, 0.9, 0.99)]
@@ -384,6 +394,7 @@ def linear_in_experts(tilt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return size, experts, 0.4 - 0.08 * offset - (0.05 + tilt * offset) * share + noise
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("effective", [0.2, 5.0])
 def test_ends_of_a_and_d_elsewhere_in_the_linear_limit(backend, effective):
@@ -399,6 +410,7 @@ def test_ends_of_a_and_d_elsewhere_in_the_linear_limit(backend, effective):
         assert open_ends == (2 if effective > 1 else 1), found
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 @pytest.mark.parametrize("tilt", [-0.004, 0.004])
 def test_ends_of_a_and_d_in_the_linear_limit(backend, tilt):
@@ -458,6 +470,7 @@ def open_table(kind: str) -> Runs:
     return Runs(size, experts, routed.predict_loss(size, experts, law) * 10 ** (2e-5 * noise))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals", "laws.uncertainty.verdict")
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("flat", "linear"))) for kind in OPEN]
 )
@@ -484,6 +497,7 @@ def test_what_cannot_be_known_is_said(backend, kind):
             compare_intervals(found[item.quantity.name], item)
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.slow
 def test_where_only_the_linear_limit_fits(backend):
     """Rows without noise: no other shape is allowed, and the search finds none."""
@@ -512,6 +526,7 @@ VERDICTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.asks("laws.uncertainty.verdict")
 @pytest.mark.parametrize(("numbers", "words"), VERDICTS)
 @pytest.mark.parametrize("extrapolated", [False, True])
 def test_verdict(backend, numbers, words, extrapolated):
@@ -530,6 +545,7 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals", "laws.uncertainty.verdict")
 @pytest.mark.parametrize(("wanted", "outside"), OUTSIDE)
 def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
     module, runs = backend.laws.uncertainty, open_table("unbounded")
@@ -537,6 +553,7 @@ def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
     assert found.extrapolated == outside and module.verdict(found).endswith("extrapolated") == outside
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize(("E_max", "outside"), [(EXPERTS[-1] - 0.5, False), (EXPERTS[-1] + 0.5, True)])
 def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
     module, (size, experts) = backend.laws.uncertainty, (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
@@ -547,6 +564,7 @@ def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
     assert found.extrapolated == outside, f"E_max is {found.value}; the largest E of the table is {EXPERTS[-1]}"
 
 
+@pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
 def test_without_dense_rows_a_gain_is_extrapolated(backend):
     module, runs = backend.laws.uncertainty, open_table("unbounded")
     routed_only = Runs(*(column[runs.num_experts > 1] for column in runs))
@@ -556,6 +574,7 @@ def test_without_dense_rows_a_gain_is_extrapolated(backend):
     assert [item.extrapolated for item in found] == [True, True, True, False]
 
 
+@pytest.mark.asks("laws.uncertainty.slope_interval")
 @pytest.mark.released
 @pytest.mark.parametrize(("router", "low", "high"), [("S-Base", -0.0366, -0.0225), ("Hash", -0.0339, -0.0181)])
 def test_released_slopes(backend, router, low, high):
@@ -574,6 +593,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", BAD)
@@ -596,6 +616,7 @@ BAD_QUANTITIES = {
 }
 
 
+@pytest.mark.asks("laws.uncertainty.profile_intervals")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD_QUANTITIES)
 def test_a_quantity_that_is_none_is_named(backend, case):
@@ -606,6 +627,7 @@ def test_a_quantity_that_is_none_is_named(backend, case):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.asks("laws.uncertainty.gain_interval")
 @pytest.mark.twin
 def test_bad_expert_counts_and_degrees_are_named(backend):
     for module in (backend.laws.uncertainty, reference):

@@ -48,6 +48,14 @@ def tables(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return F, B, 10.0**log_loss
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.utilisation.effective_utilisation",
+    "laws.utilisation.slope_in_utilisation",
+    "laws.utilisation.slope_in_teraflops",
+    "laws.utilisation.effective_teraflops",
+    "laws.utilisation.teraflops_for_loss",
+)
 @given(law=laws(), flops=SOME_FLOPS, used=st.floats(0.2, 100.0))
 def test_values_agree_with_the_reference(backend, law, flops, used):
     fast, ours = backend.laws.utilisation, backend.laws.utilisation.UtilisationCoefficients(*law)
@@ -69,6 +77,12 @@ def test_values_agree_with_the_reference(backend, law, flops, used):
     assert_close_bounded("laws.utilisation.size", reference.predict_loss(worth, law.B_min, law), loss, loss, what="F̄")
 
 
+@pytest.mark.asks(
+    "*.predict_loss",
+    "laws.utilisation.effective_utilisation",
+    "laws.utilisation.slope_in_utilisation",
+    "laws.utilisation.slope_in_teraflops",
+)
 @given(law=laws(), flops=st.floats(1e-2, 1e3), used=st.floats(0.21, 100.0))
 def test_slopes_are_derivatives(backend, law, flops, used):
     fast, ours = backend.laws.utilisation, backend.laws.utilisation.UtilisationCoefficients(*law)
@@ -78,6 +92,7 @@ def test_slopes_are_derivatives(backend, law, flops, used):
     check("laws.utilisation.derivative", abs(loss[0] - loss[2] - float(fast.slope_in_utilisation(flops, ours)) * ratio))
 
 
+@pytest.mark.asks("*.predict_loss")
 @given(law=laws(), flops=SOME_FLOPS, used=st.floats(0.2, 100.0))
 def test_it_is_the_law_of_experts_in_other_units(backend, law, flops, used):
     """With u = 0.02: E' = 1 + (B - B_min)/u, and the coefficients after the change of unit, the other way round."""
@@ -91,6 +106,7 @@ def test_it_is_the_law_of_experts_in_other_units(backend, law, flops, used):
     assert_close_bounded("laws.utilisation.value", found, wanted, wanted, what=f"predict_loss {law}")
 
 
+@pytest.mark.asks("*.predict_loss", "laws.utilisation.effective_utilisation", "laws.utilisation.teraflops_for_loss")
 def test_values_by_hand(backend):
     for module in (backend.laws.utilisation, reference):
         found = module.effective_utilisation(np.array([0.25, 1.05]), 0.2, 0.4, 0.25)
@@ -102,6 +118,7 @@ def test_values_by_hand(backend):
         assert module.teraflops_for_loss(0.25, 1e-300, law) == math.inf
 
 
+@pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
 @given(table=tables())
 def test_fits_agree_with_the_reference(backend, table):
     F, B, _ = table
@@ -119,6 +136,7 @@ def test_fits_agree_with_the_reference(backend, table):
         check("laws.utilisation.same_law", float(np.abs(np.log10(direct / curve)).max()))
 
 
+@pytest.mark.asks("laws.utilisation.effective_utilisation", "laws.utilisation.fit_utilisation")
 @given(table=tables(), seed=st.integers(0, 2**32 - 1))
 def test_no_point_of_the_domain_is_better(backend, table, seed):
     """Straight from the law and the equation of B̂, over B_min/10 <= B_start < B_max <= inf."""
@@ -135,6 +153,7 @@ def test_no_point_of_the_domain_is_better(backend, table, seed):
     check("laws.utilisation.objective", max(found.objective / least - 1, 0.0), message=str(found.coefficients))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation")
 @pytest.mark.slow
 @given(law=laws())
 def test_exact_tables_give_their_law_back(backend, law):
@@ -158,6 +177,7 @@ def test_exact_tables_give_their_law_back(backend, law):
         assert (found.coefficients.B_max == math.inf) == math.isinf(law.B_max)
 
 
+@pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation")
 def test_covariance_is_that_of_the_law_in_its_own_units(backend):
     """Residual variance times (JᵀJ)⁻¹, with J by differences of the law."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
@@ -181,6 +201,7 @@ def test_covariance_is_that_of_the_law_in_its_own_units(backend):
         assert_close_bounded("laws.utilisation.covariance", found, wanted, error * error[:, None], what="covariance")
 
 
+@pytest.mark.asks("laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
 def test_linear_limit_is_a_status(backend):
     F, B = (v.ravel() for v in np.meshgrid(FLOPS[:4], USES))
     bulge = 1e-3 * (B / 30) ** 2  # bends the wrong way, so no finite B_max is better
@@ -193,6 +214,7 @@ def test_linear_limit_is_a_status(backend):
         check("laws.utilisation.same_law", abs(steps[0] - steps[1]))
 
 
+@pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
 def test_B_min_below_every_row(backend):
     """The law is found again whatever B_min made it, if it is said; the default would be the least B, 0.3."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
@@ -205,6 +227,7 @@ def test_B_min_below_every_row(backend):
         assert module.predict_utilisation(found.curve, 1.0, 0.25) > 0
 
 
+@pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
 @pytest.mark.parametrize("by_reference", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
     """One loss written down 12 % too high: least squares follows it, the sum of Huber terms does not."""
@@ -220,6 +243,7 @@ def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
     assert abs(module.fit_utilisation(F, B, loss).coefficients.B_max / law.B_max - 1) > 0.05
 
 
+@pytest.mark.asks("accounting.count", "laws.utilisation.compute_columns")
 def test_columns_are_those_of_the_accounting(backend):
     """F and B from the columns of a results table, against the parameters and FLOPs that the accounting counts."""
     for label, router, experts, k in (("15M", "Dense", 1, 1), ("370M", "S-Base", 64, 2)):
@@ -242,6 +266,7 @@ MISLABELLED = ("54", "55", "56", "57", "66", "67")
 ONE_DENSE_130M = "9"  # hyper_id; of its three seeds, none of which is 42, the first
 
 
+@pytest.mark.asks("laws.utilisation.compute_columns", "laws.utilisation.fit_utilisation")
 @pytest.mark.released
 @pytest.mark.parametrize("router", RELEASED)
 def test_released_runs_of_every_k_and_routing_frequency(backend, router):
@@ -263,6 +288,7 @@ def test_released_runs_of_every_k_and_routing_frequency(backend, router):
         assert (ours, round(found.rmsle, 4)) == (printed, rmsle)
 
 
+@pytest.mark.asks("laws.fitting.fit_routed", "laws.utilisation.compute_columns")
 @pytest.mark.released
 def test_released_optima_are_far_from_the_floor(backend):
     """What the reference says of its floor: B_start is 6 to 38 times as large, and another one changes nothing."""
@@ -309,6 +335,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):

@@ -81,11 +81,13 @@ def check_weights(backend, drawn: Logits, temperature: float, precision: str, ma
     assert_close_bounded("mixture.weights", found, wanted, scale, what=what)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 @given(drawn=logits(shapes=(SHAPE,)), temperature=temperatures, precision=precisions, masked=st.booleans())
 def test_weights(backend, drawn, temperature, precision, masked):
     check_weights(backend, drawn, temperature, precision, masked)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
 def test_weights_of_other_shapes(backend, num_tokens, num_experts):
     z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
@@ -105,6 +107,7 @@ def check_one_hot(backend, z: np.ndarray, precision: str, masked: bool) -> None:
     assert_same(found, wanted, what=f"mixing_weights, one_hot, masked {masked}, {precision}")
 
 
+@pytest.mark.asks("notation.one_hot", "routers.mixture_of_tokens.mixing_weights")
 @given(drawn=logits(shapes=(SHAPE,)), precision=precisions, masked=st.booleans())
 def test_one_hot(backend, drawn, precision, masked):
     check_one_hot(backend, drawn.values, precision, masked)
@@ -122,6 +125,7 @@ def check_ties(backend) -> None:
         assert_same(alone, np.ones((1, z.shape[1])), what="one_hot of one token")
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 def test_ties_go_to_the_lower_token(backend):
     check_ties(backend)
 
@@ -138,6 +142,7 @@ def check_extreme(backend) -> None:
         assert_same(found, wanted, what=f"mixing_weights of logits of size {size}, temperature {temperature}")
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 def test_extreme_logits(backend):
     check_extreme(backend)
 
@@ -155,6 +160,7 @@ def check_infinite_temperature(backend) -> None:
     assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 def test_giving_back_over_experts_by_hand(backend):
     """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1, so the tokens 4 and 8
     mix to 5 and 6. The experts multiply that by 1 and by 10: 5 and 60. Given back over experts: 3/4 and 1/4 of these to
@@ -172,6 +178,9 @@ def test_giving_back_over_experts_by_hand(backend):
             assert_close_bounded("mixture.output", ours, expected, UNIT["float64"] * 100, what="giving back by hand")
 
 
+@pytest.mark.asks(
+    "notation.one_hot", "routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.emit_weights"
+)
 @given(seed=seeds, precision=precisions, temperature=temperatures, masked=st.booleans())
 def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
     """Rows of real tokens add up to 1 over the experts, padding gets nothing; as weights of mixing they are those."""
@@ -190,6 +199,9 @@ def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
         assert_same(np.asarray(same), np.asarray(mixing), what=f"{what}, {options}")
 
 
+@pytest.mark.asks(
+    "experts.expert_ffn", "routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens"
+)
 def test_infinite_temperature_mixes_uniformly(backend):
     check_infinite_temperature(backend)
 
@@ -247,6 +259,7 @@ def check_layer(
         assert_close_bounded("mixture.logits", found.weights, ours.weights, unit, what=f"{what}: weights")
 
 
+@pytest.mark.asks("experts.gelu", "routers.mixture_of_tokens.mixture_of_tokens")
 @given(seed=seeds, precision=precisions, temperature=temperatures, form=st.sampled_from(FORMS), masked=st.booleans())
 def test_layer(backend, seed, precision, temperature, form, masked):
     check_layer(backend, seed, precision, temperature, *form, masked)
@@ -284,17 +297,20 @@ def check_gradient(backend, seed: int, activation: str, one_hot: bool, precision
     assert_close_bounded(name, inner(found, direction), wanted, scale / unit, what=what)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.parametrize("activation, one_hot", [FORMS[0], pytest.param(*FORMS[1], marks=pytest.mark.slow), FORMS[2]])
 def test_gradient(backend, activation, one_hot):
     for seed in range(3):
         check_gradient(backend, seed, activation, one_hot)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 def test_gradient_in_32_bits(backend):
     for seed in range(3):
         check_gradient(backend, seed, "gelu", False, "float32")
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.twin
 def test_a_group_without_a_real_token(backend):
     """Nothing to mix: an error where one can be raised, 0 with a gradient of 0 where it cannot."""
@@ -317,6 +333,7 @@ def weighted_weights(point, outward, mask, function):
     return (function(point["logits"], point["temperature"], mask=mask) * outward).sum()
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_padding_has_no_gradient(backend):
     """What stands in the padding is not looked at by the derivative either: here it would be NaN."""
     z, outward = np.random.default_rng(2).standard_normal((2, *SHAPE))
@@ -349,6 +366,7 @@ def check_group_of_one(backend, num_experts: int) -> None:
         assert_close_bounded("mixture.output", found.output, wanted, scale, what=f"group of one, {num_experts} experts")
 
 
+@pytest.mark.asks("experts.expert_ffn", "routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.parametrize("num_experts", [1, 4])
 def test_a_group_of_one(backend, num_experts):
     check_group_of_one(backend, num_experts)
@@ -370,6 +388,11 @@ def check_expert_choice(backend) -> None:
         assert_close_bounded("mixture.output", found.output, wanted, scale, what="one_hot and expert choice")
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.expert_choice_router",
+    "routers.expert_choice.expert_choice_ffn",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+)
 def test_one_hot_is_expert_choice_of_one_token(backend):
     check_expert_choice(backend)
 
@@ -387,6 +410,7 @@ def check_permutation(backend, one_hot: bool) -> None:
         )
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_the_order_of_tokens_does_not_matter(backend, one_hot):
     check_permutation(backend, one_hot)
@@ -444,16 +468,37 @@ def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) 
         assert_close_bounded("mixture.output", found, ours, scale, what=what)
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
 def test_groups_of_one_position_are_causal(backend):
     """Position 2 of the two sequences that share the group moves, and no other position of any sequence."""
     check_who_sees_whom(backend, "position", 2, 2)
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
 def test_groups_within_a_sequence_leak_the_future(backend):
     """What the docstring warns of: position 3 changes, and position 2 moves."""
     check_who_sees_whom(backend, "sequence", 2, 3)
 
 
+@pytest.mark.asks(
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
 def test_groups_of_one_do_not_depend_on_the_batch(backend):
     check_who_sees_whom(backend, "position", 1, 2)
 
@@ -467,6 +512,11 @@ def check_groups(backend) -> None:
         assert_same(module.ungroup_within_sequence(groups, 6), x, what="ungroup_within_sequence")
 
 
+@pytest.mark.asks(
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
 def test_groups(backend):
     check_groups(backend)
 
@@ -492,6 +542,12 @@ def check_transition(backend) -> None:
     assert_close_bounded("top_k.gate", found.gate, gate, unit, what="gates after transition tuning")
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "notation.softmax",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.top_k.switch_router",
+)
 def test_transition_needs_no_conversion(backend):
     check_transition(backend)
 
@@ -505,6 +561,7 @@ def check_no_copies(backend) -> None:
     assert max(sizes) == 16 * 4 * F, f"mixture_of_tokens under vmap: {max(sizes)} numbers, {16 * 4 * F} are needed"
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
 def test_vmap_makes_no_copies_of_the_experts(backend):
     if jitted(backend):
         check_no_copies(backend)
@@ -531,11 +588,13 @@ def check_low_precision(backend) -> None:
     assert found.output.dtype == jnp.bfloat16 and found.weights.dtype == jnp.float32, f"parameters of 32 bits: {found}"
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_low_precision(backend):
     if jitted(backend):
         check_low_precision(backend)
 
 
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
 @pytest.mark.twin
 def test_what_is_not_a_number_is_not_lost(backend):
     z = np.zeros(SHAPE)
@@ -552,6 +611,12 @@ def test_what_is_not_a_number_is_not_lost(backend):
             assert np.isnan(run(backend, WEIGHTS, "float32", np.zeros(SHAPE), temperature)).all()
 
 
+@pytest.mark.asks(
+    "routers.mixture_of_tokens.mixing_weights",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     params, x = layer(0)

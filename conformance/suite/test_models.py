@@ -191,11 +191,27 @@ def only_baseline(direction: dict) -> dict:
     return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @each_of(QUICK)
 def test_model(backend, name):
     check_model(backend, name, 1)
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", [2, 3])
@@ -234,6 +250,13 @@ def type_of(backend, routing):
     return getattr(backend.notation, type(routing).__name__)(*routing)
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
@@ -241,6 +264,13 @@ def test_float32(backend, name, training):
     check_float32(backend, name, training)
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @pytest.mark.twin
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
@@ -307,6 +337,13 @@ def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) 
     )
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 @each_of(SEEING)
 def test_evaluation_is_causal(backend, name):
     check_future(backend, name, training=False, leaks=False)
@@ -326,6 +363,13 @@ LEAKS = {
 """Whether a training step shows a token what comes later, apart from who finds a slot: nothing is dropped here."""
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 @pytest.mark.parametrize(
     "name", [n if n == "base, k = 2, G = 2" else pytest.param(n, marks=pytest.mark.slow) for n in LEAKS]
 )
@@ -353,11 +397,25 @@ def check_batch(backend, name: str, independent: bool, **changes) -> None:
         assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 @each_of(SEEING)
 def test_what_depends_on_the_batch(backend, name):
     check_batch(backend, name, independent=build(reference, name).group_size == 1)
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 def test_a_mixture_alone_and_after_the_transition_does_not(backend):
     """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
     check_batch(backend, "mixture", True, group_size=1)
@@ -398,6 +456,14 @@ def check_one_expert(backend, name: str) -> None:
     assert_close_bounded("transformer.logits", routed, plain, scale, what=f"{name} with one expert against dense")
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 @pytest.mark.parametrize(
     "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
 )
@@ -420,11 +486,22 @@ def check_bias(backend, name: str) -> None:
     assert_same(still, params["routed_ffn"]["bias"], what=f"bias of {name} in evaluation")
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+    "transformer.carry_bias",
+    "transformer.loss",
+)
 @pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
 def test_bias(backend, name):
     check_bias(backend, name)
 
 
+@pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
     """Shapes and deviations, to the last bit, of every model of the menu; of wider ones too, so that no size is 1."""
@@ -461,6 +538,7 @@ def check_slots_of_gshard(backend) -> None:
             assert_close_bounded("experts.dropped", share, wanted, UNIT["float64"] * wanted, what=what)
 
 
+@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
 def test_second_experts_that_are_left_out_take_no_slot(backend):
     check_slots_of_gshard(backend)
 
@@ -484,6 +562,7 @@ DEVIATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", DEVIATIONS)
 def test_deviations_by_hand(backend, name):
     fields, wanted = DEVIATIONS[name]
@@ -521,10 +600,12 @@ def check_added_losses(backend) -> None:
         assert_same(decided.bias, [0.5 if count < 3.5 else -0.5 for count in counts], what="bias after a step")
 
 
+@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
 def test_added_losses(backend):
     check_added_losses(backend)
 
 
+@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
 @pytest.mark.parametrize("router", ["hash", "reinforce"])
 def test_parts_are_added_and_experts_averaged(backend, router):
     """Two experts of three parts each: the gate of every part is 1/2."""
@@ -537,6 +618,7 @@ def test_parts_are_added_and_experts_averaged(backend, router):
         assert_same(decided.routing.gate, np.full((5, 6), 0.5), what=f"gates of {router}")
 
 
+@pytest.mark.asks("transformer.draw_noise")
 @pytest.mark.twin
 def test_noise(backend):
     """Shapes and distributions: the mean of Gumbel noise is Euler's constant, that of uniforms a half. Each of two
@@ -559,6 +641,13 @@ def test_noise(backend):
     )
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @pytest.mark.twin
 def test_a_draw_without_noise_is_an_error(backend):
     for name in ("reinforce", "GShard"):
@@ -575,6 +664,7 @@ TABLES = {
 }  # fmt: skip
 
 
+@pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables(backend, kind):
@@ -690,6 +780,7 @@ TAKEN = {
 normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("router", TAKEN)
@@ -710,6 +801,7 @@ def test_an_option_that_a_router_does_not_have_is_named(backend, router):
                 module.ModelConfig(**fields)
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):
@@ -719,6 +811,7 @@ def test_what_is_not_allowed_is_named(backend, bad):
             module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
 
 
+@pytest.mark.asks()
 def test_what_a_default_stands_for(backend):
     """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
     for module in (backend.configuration, configuration):
@@ -732,6 +825,14 @@ def test_what_a_default_stands_for(backend):
         assert dataclasses.replace(upper, experts=2).num_routed == 3
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 @pytest.mark.slow
 def test_the_baseline_does_not_change_the_model(backend):
     """In the default configuration: the gradient of all other weights is the same with and without its error."""
@@ -750,12 +851,20 @@ def test_the_baseline_does_not_change_the_model(backend):
     assert_close_bounded("transformer.gradient", error, 0.0, scale, what="gradient with and without the baseline")
 
 
+@pytest.mark.asks()
 def test_groups_within_sequences_warn(backend):
     for module in (backend.configuration, configuration):
         with pytest.warns(UserWarning, match="within sequences is not causal"):
             module.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.apply",
+)
 @pytest.mark.twin
 def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
     params, tokens, _, _ = draw(build(reference, "mixture"), 0)
@@ -764,6 +873,7 @@ def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
             module.apply(params, tokens[:, :-1], build(module, "mixture", group_size=2))
 
 
+@pytest.mark.asks()
 def test_fields_agree(backend):
     ours, theirs = (dataclasses.fields(module.ModelConfig) for module in (backend.configuration, configuration))
     assert [(field.name, field.default) for field in ours] == [(field.name, field.default) for field in theirs]

@@ -21,11 +21,13 @@ def check_top_k_indices(backend, drawn: Logits, precision: str, jit: bool = True
         assert_same(found, wanted, what=f"top_k_indices, {drawn.family} rows, k {k}, {precision}, jit {jit}")
 
 
+@pytest.mark.asks("notation.top_k_indices")
 @given(drawn=logits(), precision=st.sampled_from(PRECISIONS), jit=st.booleans())
 def test_top_k_indices(backend, drawn, precision, jit):
     check_top_k_indices(backend, drawn, precision, jit)
 
 
+@pytest.mark.asks("notation.top_k_indices")
 @given(drawn=logits(families=("tied",)))
 def test_ties_go_to_the_lower_index(backend, drawn):
     """Said without the reference: a stable order of Python's tuples, in which -0.0 equals 0.0."""
@@ -36,6 +38,7 @@ def test_ties_go_to_the_lower_index(backend, drawn):
         assert_same(np.asarray(found)[0], wanted, what=f"top_k_indices of the row {row.tolist()}")
 
 
+@pytest.mark.asks("notation.canonical_zero")
 @given(drawn=logits(), precision=st.sampled_from(PRECISIONS), jit=st.booleans())
 def test_canonical_zero(backend, drawn, precision, jit):
     found = np.asarray(run(backend, "notation.canonical_zero", precision, drawn.values, jit=jit))
@@ -47,6 +50,7 @@ ROWS_APART = Logits(np.array([[1000.0 - 300 * row, 999.0 - 300 * row] for row in
 """No number is in reach of exp for all rows: each needs its own largest entry taken off."""
 
 
+@pytest.mark.asks("notation.softmax", "notation.log_sum_exp")
 @given(drawn=logits(), precision=st.sampled_from(PRECISIONS))
 @example(drawn=ROWS_APART, precision="float64")
 @example(drawn=ROWS_APART, precision="float32")
@@ -65,6 +69,7 @@ def test_softmax_and_log_sum_exp(backend, drawn, precision):
         assert_close_bounded("notation.log_sum_exp", found, wanted, scale, what=f"log_sum_exp axis {axis} {precision}")
 
 
+@pytest.mark.asks("notation.one_hot")
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_one_hot(backend, size):
     indices = np.arange(6).reshape(3, 2) % size
@@ -75,6 +80,7 @@ def test_one_hot(backend, size):
             assert isinstance(found, jax.Array) and found.dtype == jnp.dtype(precision)
 
 
+@pytest.mark.asks("notation.check_finite")
 @pytest.mark.twin
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_check_finite_names_the_entry(backend, bad):

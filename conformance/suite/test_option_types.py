@@ -35,6 +35,15 @@ def calls(backend):
     return found
 
 
+@pytest.mark.asks(
+    "routers.base.balanced_assignment",
+    "routers.base.base_router",
+    "routers.expert_choice.expert_choice_router",
+    "routers.quantile.quantile_router",
+    "routers.sinkhorn.sinkhorn_router",
+    "routers.top_k.top_k_router",
+    "routers.top_k.gshard_router",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("masked", [True, False])

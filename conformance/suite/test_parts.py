@@ -40,6 +40,7 @@ def check_routed_blocks(backend) -> None:
         assert found == wanted, f"routed_blocks({num_blocks}, {frequency}): expected {wanted}, found {found}"
 
 
+@pytest.mark.asks("accounting.routed_blocks")
 def test_routed_blocks(backend):
     check_routed_blocks(backend)
 
@@ -55,6 +56,7 @@ def check_good_quantities(backend) -> None:
         assert np.array_equal(numbers, [N, E], equal_nan=True), f"check_quantity of {name}: N, E {numbers}"
 
 
+@pytest.mark.asks("laws.uncertainty.check_quantity")
 def test_check_quantity(backend):
     check_good_quantities(backend)
 
@@ -69,6 +71,7 @@ def check_finite_values(backend) -> None:
         assert_same(found, values, what=f"check_finite of shape {values.shape}")
 
 
+@pytest.mark.asks("notation.check_finite")
 def test_check_finite(backend):
     check_finite_values(backend)
 
@@ -89,6 +92,7 @@ def check_gate_values(backend, drawn: Logits, precision: str) -> None:
         assert_close_bounded("sinkhorn.gate", found, wanted, scale, what=what)
 
 
+@pytest.mark.asks("routers.sinkhorn.gate_values")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_gate_values(backend, drawn, precision):
     check_gate_values(backend, drawn, precision)
@@ -103,6 +107,7 @@ def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, norma
     assert_close_bounded("top_k.gate", found, wanted, scale, what=what)
 
 
+@pytest.mark.asks("routers.top_k.chosen_gates")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, form=st.sampled_from(FORMS))
 def test_chosen_gates(backend, drawn, precision, form):
     check_chosen_gates(backend, drawn, precision, *form)
@@ -118,6 +123,7 @@ def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
     assert_close_bounded("expert_choice.score", found, wanted, unit_of(z, precision), what=f"{what}, softmax")
 
 
+@pytest.mark.asks("routers.expert_choice.selection_scores")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_selection_scores(backend, drawn, precision):
     check_selection_scores(backend, drawn, precision)
@@ -164,6 +170,14 @@ def check_block(backend, name: str, training: bool) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.decide",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_block(backend, training):
     check_block(backend, "top_k with a bias, token order", training)
@@ -204,6 +218,13 @@ def check_padded_block(backend, name: str) -> None:
         assert_close_bounded("transformer.block", ours, theirs, scale, what=f"routed_block of {name}, padded: {field}")
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOWLY else n for n in BLOCKS])
 def test_padded_block(backend, name):
     check_padded_block(backend, name)
@@ -247,6 +268,14 @@ def check_held(backend, name: str) -> None:
         )
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.decide",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
 @pytest.mark.parametrize("name", HOLDING)
 def test_a_selection_is_held(backend, name):
     check_held(backend, name)
@@ -266,6 +295,14 @@ def check_evaluation(backend, name: str) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
 
 
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.decide",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
 @pytest.mark.parametrize("name", HOLDING)
 def test_decisions_in_evaluation(backend, name):
     check_evaluation(backend, name)
@@ -294,6 +331,13 @@ def check_held_credit(backend) -> None:
     assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")
 
 
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
 def test_the_credit_of_a_policy_is_held(backend):
     check_held_credit(backend)
 
@@ -313,6 +357,7 @@ def check_filled_in(backend, fields: dict) -> None:
         assert ours == theirs, f"ModelConfig({fields}): {field.name}: expected {theirs!r}, found {ours!r}"
 
 
+@pytest.mark.asks()
 def test_what_a_configuration_fills_in(backend):
     """The width of a head, capacity, gate, normalisation, the weight of balancing and the size of a group."""
     for fields in FILLED:

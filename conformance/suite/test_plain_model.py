@@ -200,17 +200,20 @@ QUICKLY = [(name, True) for name in IN_TRAINING] + [(name, False) for name in IN
 SLOWLY = [(name, training) for name in MODELS for training in (True, False) if (name, training) not in QUICKLY]
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.parametrize(("name", "training"), QUICKLY)
 def test_loss_and_logits_in_float32(backend, name, training):
     check_model(backend, name, training, "float32")
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "training"), SLOWLY)
 def test_loss_and_logits_of_the_others_in_float32(backend, name, training):
     check_model(backend, name, training, "float32")
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODELS)
@@ -218,6 +221,7 @@ def test_loss_and_logits_in_float64(backend, name, training):
     check_model(backend, name, training, "float64")
 
 
+@pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_have_the_shapes_and_deviations(backend, name):
     """And the same names in the same nesting."""

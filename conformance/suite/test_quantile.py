@@ -63,6 +63,7 @@ def check_descent(backend, drawn: Scores, k: int) -> None:
         bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias")
 @given(
     drawn=scores(shapes=SHAPES),
     k=st.sampled_from(KS),
@@ -74,12 +75,14 @@ def test_bias(backend, drawn, k, seed, precision, num_steps):
     check_bias(backend, drawn, k, seed, precision, num_steps)
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias")
 def test_two_steps_of_every_family(backend):
     for seed, family in enumerate(FAMILIES):
         for shape in ((13, 3), (14, 4)):
             check_bias(backend, draw_scores(family, shape, 1.0, seed), 1 + seed % 2, seed, "float32", 2)
 
 
+@pytest.mark.asks("routers.base.balanced_assignment", "routers.base.dual_bound", "routers.quantile.quantile_bias")
 @given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS))
 def test_descent(backend, drawn, k):
     check_descent(backend, drawn, k)
@@ -102,18 +105,25 @@ def check_convergence(backend, seed: int, shape: tuple[int, int], k: int = 1) ->
         assert_same(expert[:, 0], np.reshape(wanted.expert, (shape[0], -1))[:, 0], what=f"{what}: the choice of BASE")
 
 
+@pytest.mark.asks(
+    "routers.base.balanced_assignment", "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
+)
 @pytest.mark.parametrize("seed", range(6))
 def test_convergence(backend, seed):
     check_convergence(backend, seed, (64, 8))
     check_convergence(backend, seed, (61, 8))
 
 
+@pytest.mark.asks(
+    "routers.base.balanced_assignment", "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
+)
 def test_convergence_with_two_experts_each(backend):
     """At k = 2 the bound is reached as well, so it is the optimum."""
     for seed in range(3):
         check_convergence(backend, seed, (64, 8), k=2)
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias")
 def test_the_bound_holds_at_two_experts_each(backend):
     """Against all balanced choices of two of three experts for four tokens, and for five."""
     for num_tokens, seed in ((4, 0), (5, 1)):
@@ -163,6 +173,7 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
         assert_close_bounded("quantile.gate", routing.gate, gates, scale, what=f"{what}: gate")
 
 
+@pytest.mark.asks("routers.quantile.quantile_router")
 @given(
     drawn=scores(shapes=SHAPES),
     k=st.sampled_from(KS),
@@ -174,6 +185,7 @@ def test_router(backend, drawn, k, seed, precision, gate):
     check_router(backend, drawn, k, seed, precision, gate)
 
 
+@pytest.mark.asks("routers.quantile.quantile_router")
 @given(drawn=scores(("lattice", "integer", "tied"), SHAPES[2:], (1.0,)), k=st.sampled_from(KS), seed=seeds)
 def test_a_constant_in_the_bias_changes_nothing(backend, drawn, k, seed):
     k = min(k, drawn.values.shape[1])
@@ -184,12 +196,14 @@ def test_a_constant_in_the_bias_changes_nothing(backend, drawn, k, seed):
             assert_same(getattr(other, name), getattr(found[0], name), what=f"bias shifted: {name}")
 
 
+@pytest.mark.asks("routers.quantile.quantile_router")
 def test_equal_scores_go_to_the_lowest_experts(backend):
     for bias in (np.zeros(4), -np.zeros(4)):
         found = run(backend, ROUTER, "float32", -np.zeros((16, 4)), bias, k=2)
         assert_same(found.expert, np.tile([0, 1], (16, 1)), what="quantile_router of zeros")
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias")
 def test_nothing_to_choose_leaves_the_bias(backend):
     bias = np.array([0.5, -0.25, 0.0])
     values = draw_scores("random", (13, 3), 1.0, 0).values
@@ -224,6 +238,7 @@ def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
     assert_close_bounded("quantile.gradient", found, wanted, np.abs(weights).sum(), what=what)
 
 
+@pytest.mark.asks("routers.quantile.quantile_router")
 @given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.sampled_from(KS))
 def test_gate_gradient(backend, seed, gate, k):
     check_gate_gradient(backend, gate, k, seed)
@@ -242,6 +257,7 @@ def check_no_gradient_through_the_step(backend) -> None:
         assert_same(leaf, np.zeros(point[name].shape), what=f"gradient through quantile_bias to {name}")
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias")
 def test_no_gradient_through_the_step(backend):
     check_no_gradient_through_the_step(backend)
 
@@ -284,6 +300,7 @@ def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
     assert_same(gates, held.gate, what=f"{what}: gate of the reference, held")
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 @given(drawn=scores(shapes=SHAPES[2:3]), k=st.sampled_from(KS), seed=seeds)
 def test_mask(backend, drawn, k, seed):
     check_mask(backend, drawn, k, seed, "float32", 2)
@@ -317,12 +334,14 @@ def check_shards(backend) -> None:
     assert_same(np.asarray(routing.plan).reshape(16, 4), whole.plan, what="quantile_router over 4 shards: plan")
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 def test_shards(backend):
     if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
         pytest.skip("axis_name is of JAX")
     check_shards(backend)
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 @pytest.mark.twin
 def test_types(backend):
     found = run(backend, ROUTER, "float32", np.zeros((5, 3)), np.zeros(3), k=2)
@@ -332,6 +351,7 @@ def test_types(backend):
     assert bias.dtype == jnp.float32 and bias.shape == (3,)
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 @pytest.mark.twin
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_a_number_that_is_none_is_not_lost(backend, wrong):
@@ -348,6 +368,7 @@ def test_a_number_that_is_none_is_not_lost(backend, wrong):
             call(np.ones((13, 3)), np.full(3, wrong))
 
 
+@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.quantile, jnp.asarray), (reference, np.asarray)):

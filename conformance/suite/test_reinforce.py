@@ -98,6 +98,7 @@ def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None
     assert_close_bounded("reinforce.entropy", found, reference.policy_entropy(z, k, nucleus), scale, what=what)
 
 
+@pytest.mark.asks("routers.reinforce.log_policy", "routers.reinforce.policy_entropy")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei)
 def test_policy(backend, drawn, precision, nucleus):
     check_policy(backend, drawn, precision, nucleus)
@@ -120,6 +121,7 @@ def check_nucleus_of_ties(backend) -> None:
         assert_same(reference.log_policy(z, k, nucleus) > -np.inf, wanted, what="reference, nucleus of ties")
 
 
+@pytest.mark.asks("routers.reinforce.log_policy")
 def test_nucleus_of_ties(backend):
     check_nucleus_of_ties(backend)
 
@@ -159,17 +161,25 @@ def check_plan(found, wanted, z, precision, what):
     assert_close_bounded("reinforce.load", found.residual, wanted.residual, scale, what=f"{what}: residual")
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.log_policy")
 @given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds, greedy=st.booleans())
 def test_router(backend, drawn, nucleus, seed, greedy):
     check_router(backend, drawn, "float32", nucleus, seed, greedy=greedy)
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.log_policy")
 @pytest.mark.slow
 @given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds, greedy=st.booleans())
 def test_router_in_float64(backend, drawn, nucleus, seed, greedy):
     check_router(backend, drawn, "float64", nucleus, seed, greedy=greedy)
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @pytest.mark.parametrize("shape", OTHERS)
 def test_other_shapes(backend, shape):
     """All experts chosen: any order of them is a draw."""
@@ -193,6 +203,9 @@ def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float
     assert_same(np.asarray(found) == -np.inf, outside, what=f"{what}: outside")
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
+)
 @given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds)
 def test_log_probability(backend, drawn, precision, nucleus, seed):
     check_log_probability(backend, drawn, precision, nucleus, seed)
@@ -208,6 +221,7 @@ def check_one_expert(backend) -> None:
     assert_same(found["logits"], np.zeros((3, 1)), what="gradient with one expert")
 
 
+@pytest.mark.asks("routers.reinforce.log_probability", "routers.reinforce.policy_terms", "transformer.loss")
 def test_one_expert(backend):
     check_one_expert(backend)
 
@@ -244,6 +258,9 @@ def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
     check("reinforce.sampling", max(0.0, squares - freedom), (2 * freedom) ** 0.5, message="sum of squares")
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
+)
 @pytest.mark.parametrize("k, nucleus", [(1, 1.0), (2, 0.8), slow(2, 1.0), slow(1, 0.8)])
 def test_sampling(backend, k, nucleus):
     check_sampling(backend, k, nucleus, seed=k)
@@ -291,6 +308,12 @@ def compare_terms(found, wanted, z, k, precision, what):
     assert_close_bounded("reinforce.terms", found.loss, wanted.loss, total, what=f"{what}: loss")
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds, held=st.booleans())
 def test_terms(backend, drawn, precision, nucleus, seed, held):
     traced = {"held_advantage": np.arange(len(drawn.values)) / 4} if held else {}
@@ -313,6 +336,7 @@ def check_hand_made_terms(backend) -> None:
         assert_same(terms.advantage, [1, 0, -2, 0], what=f"{what}: advantage")
 
 
+@pytest.mark.asks("routers.reinforce.policy_terms")
 def test_hand_made_terms(backend):
     check_hand_made_terms(backend)
 
@@ -370,11 +394,23 @@ def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: 
     compare_terms(found, short, z[mask], k, precision, what)
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds)
 def test_padding(backend, drawn, nucleus, seed):
     check_padding(backend, drawn, "float32", nucleus, seed)
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @pytest.mark.slow
 @given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds)
 def test_padding_in_float64(backend, drawn, nucleus, seed):
@@ -420,6 +456,12 @@ def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
         assert_close_bounded("reinforce.gradient_float32", single[name], found[name], scale, what=f"{what}: {name}")
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @pytest.mark.parametrize("k, nucleus", [slow(1, 1.0), (2, 0.7)])
 def test_gradient(backend, k, nucleus):
     for seed in range(2):
@@ -454,6 +496,7 @@ def check_no_gradient(backend) -> None:
         assert_same(found[name], np.zeros((7, 4)), what=f"gradient of a routing with respect to the {name}")
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms", "transformer.loss")
 def test_what_has_no_gradient(backend):
     check_no_gradient(backend)
 
@@ -490,6 +533,7 @@ def check_state_value(backend, seed: int) -> None:
     assert_close_bounded("reinforce.gradient", inner(found["params"], direction), difference, scale, what="state_value")
 
 
+@pytest.mark.asks("routers.reinforce.state_value")
 def test_state_value(backend):
     for seed in range(3):
         check_state_value(backend, seed)
@@ -509,6 +553,7 @@ def check_reward_to_go(backend) -> None:
     assert_same(reference.reward_to_go(reward), wanted, what="reference, reward_to_go")
 
 
+@pytest.mark.asks("routers.reinforce.reward_to_go")
 def test_reward_to_go(backend):
     check_reward_to_go(backend)
 
@@ -605,6 +650,13 @@ def check_unbiased(backend, case: str) -> None:
         check("reinforce.estimator", error, norm, message=case)
 
 
+@pytest.mark.asks(
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_entropy",
+    "routers.reinforce.reward_to_go",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 @pytest.mark.parametrize("case", [*list(UNBIASED)[:4], *map(slow, list(UNBIASED)[4:])])
 def test_unbiased(backend, case):
     check_unbiased(backend, case)
@@ -617,6 +669,13 @@ def check_bias_of_one_tokens_reward(backend) -> None:
     assert worst >= BOUNDS["reinforce.credit"].limit, f"the bias is {worst:.3f} of the gradient at most"
 
 
+@pytest.mark.asks(
+    "routers.reinforce.log_policy",
+    "routers.reinforce.policy_entropy",
+    "routers.reinforce.reward_to_go",
+    "routers.reinforce.policy_terms",
+    "transformer.loss",
+)
 def test_bias_of_one_tokens_reward(backend):
     check_bias_of_one_tokens_reward(backend)
 
@@ -635,6 +694,7 @@ def check_independence(backend, drawn: Logits, seed: int) -> None:
             assert_same(after.plan[t], np.asarray(before.plan)[t], what=f"token {t} among others: plan")
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router")
 @given(drawn=logits(shapes=SHAPES), seed=seeds)
 def test_independence(backend, drawn, seed):
     check_independence(backend, drawn, seed)
@@ -646,6 +706,7 @@ def both(z, gumbel, expert, value, reward, module):
     return routing, module.policy_terms(z, expert, value, reward, nucleus=0.9)
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms", "transformer.loss")
 @pytest.mark.slow
 def test_under_jit_vmap_and_scan(backend):
     """Groups under vmap inside a scan under jit get what they get alone."""
@@ -666,6 +727,7 @@ def test_under_jit_vmap_and_scan(backend):
         compare_terms(found, alone[1], z[i], 2, "float32", f"group {i}")
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms")
 @pytest.mark.twin
 def test_types(backend):
     z, more = np.zeros((7, 4)), draw_terms(np.zeros((7, 4)), 0)
@@ -683,6 +745,7 @@ def test_types(backend):
     assert {field.dtype for field in raised} == {jnp.dtype("float32")}
 
 
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms", "transformer.loss")
 @pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     for bad, nucleus in itertools.product((np.nan, np.inf, -np.inf), (1.0, 0.5)):
@@ -702,6 +765,12 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             reference.policy_terms(np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
 
 
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router",
+    "routers.reinforce.log_policy",
+    "routers.reinforce.log_probability",
+    "routers.reinforce.policy_terms",
+)
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.reinforce, jnp.asarray), (reference, np.asarray)):

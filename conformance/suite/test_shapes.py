@@ -44,6 +44,7 @@ LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_batch_is_no_group(backend, name):
@@ -59,6 +60,7 @@ MASKED = [
 ]
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_of_floats_is_refused(backend, name):
@@ -69,6 +71,7 @@ def test_a_mask_of_floats_is_refused(backend, name):
             operator.attrgetter(name)(library.routers)(GROUP, *GROUPS[name], mask=added)
 
 
+@pytest.mark.asks("balance.expert_counts", "experts.routed_ffn")
 @pytest.mark.twin
 def test_a_layer_and_a_load_refuse_a_mask_of_floats(backend):
     for library in (backend, reference):
@@ -78,6 +81,7 @@ def test_a_layer_and_a_load_refuse_a_mask_of_floats(backend):
                 call(*given, mask=np.ones(6, np.float32))
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.twin
 @pytest.mark.parametrize("name", ["quantile_bias", "quantile_router", "top_k_router"])
 def test_a_bias_is_one_number_for_each_expert(backend, name):
@@ -87,6 +91,7 @@ def test_a_bias_is_one_number_for_each_expert(backend, name):
             getattr(file, name)(GROUP, bias=np.zeros(3, np.float32))
 
 
+@pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.twin
 @pytest.mark.parametrize("case", LAYERS)
 def test_what_does_not_fit_into_a_layer_is_named(backend, case):

@@ -134,11 +134,13 @@ def check_selection(found, wanted, drawn, precision, training, what):
         assert undecided <= BOUNDS["sinkhorn.undecided"].limit, f"{what}: {undecided:.2f} of the rows are undecided"
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @given(drawn=logits(), precision=precisions, num_sweeps=st.sampled_from(SWEEPS))
 def test_plan(backend, drawn, precision, num_sweeps):
     check_plan(backend, drawn, precision, num_sweeps)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_sweep_where_a_mass_underflows(backend, precision):
     """An expert far below the others, whose mass is 0 in floats and not in logarithms; rows that add up unlike."""
@@ -146,11 +148,13 @@ def test_a_sweep_where_a_mass_underflows(backend, precision):
     check_plan(backend, Logits(values.astype(np.float32).astype(np.float64), "extreme", 1), precision, 1)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @given(drawn=logits(shapes=((5, 1), (13, 3), (14, 4))), precision=precisions)
 def test_stopping(backend, drawn, precision):
     check_stopping(backend, drawn, precision)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.slow
 @given(
     drawn=logits(("skewed", "extreme"), ((6, 8),)), options=st.sampled_from([{"tolerance": 0.05}, {"max_sweeps": 3}])
@@ -159,6 +163,7 @@ def test_stopping_options(backend, drawn, options):
     check_stopping(backend, drawn, "float64", **options)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_a_hard_plan_says_that_it_did_not_converge(backend):
     drawn = Logits(np.random.default_rng(0).standard_normal((16, 4)) * 100, "extreme", 1)
     for module in (backend.routers.sinkhorn, reference):
@@ -174,6 +179,7 @@ def test_a_hard_plan_says_that_it_did_not_converge(backend):
         assert_close_bounded("sinkhorn.marginals", float(given_up.residual), actual, scale, what="given up: residual")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_a_residual_that_is_the_tolerance_is_converged(backend):
     """Asked again with the residual that was left."""
     values = draw_scores("random", (16, 4), 1.0, 5).values
@@ -214,12 +220,14 @@ def check_hard(backend, family: str, shape, scale: float, seed: int, precision: 
         assert_close_bounded("sinkhorn.tight", shape[0] * plan, shape[0] * wanted.plan, scale, what=f"{what}: T * plan")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @given(family=st.sampled_from(HARD_FAMILIES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1))
 def test_every_scale_is_balanced(backend, family, scale, seed):
     check_hard(backend, family, (13, 3), scale, seed, "float32")
     check_hard(backend, family, (13, 3), scale, seed, "float64", tolerance=TIGHT)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(64, 8), (1024, 32)])
 def test_every_scale_and_family(backend, shape):
@@ -241,6 +249,7 @@ SMALL_REGRESSION = [((4096, 8), scale) for scale in (2.0, 3.0, 5.0, 100.0)]
 LARGE_REGRESSION = [((4096, 64), 2.0), ((4096, 64), 1e4), ((8192, 256), 1.5), ((8192, 256), 2.0), ((8192, 256), 1e3)]
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.parametrize(
     "shape, scale", SMALL_REGRESSION + [pytest.param(*case, marks=pytest.mark.slow) for case in LARGE_REGRESSION]
 )
@@ -255,6 +264,7 @@ def test_what_the_exponential_form_cannot_do(backend, shape, scale):
             assert int(found.newton_steps) == 0 and int(found.sweeps) < 40, f"{what}: {int(found.sweeps)} sweeps"
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.slow
 def test_groups_side_by_side(backend):
     """Under vmap each group gets what it gets alone, and the easy one no step of Newton's method."""
@@ -318,11 +328,13 @@ def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool
     assert_close_bounded("sinkhorn.gate", held.gate, gates, scale, what=f"{what}: gate")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @given(drawn=logits(shapes=((13, 3),)), seed=st.integers(0, 2**32 - 1), training=st.booleans())
 def test_mask(backend, drawn, seed, training):
     check_mask(backend, drawn, seed, "float32", training)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_mask_of_a_hard_plan(backend):
     """Newton's method counts real tokens too: the plan is that of the real rows, the rest of it 0."""
     drawn = Logits(draw_scores("random", (13, 3), 1e3, 5).values, "random", 1)
@@ -339,6 +351,7 @@ def test_mask_of_a_hard_plan(backend):
     assert bool(found.converged)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_mask_where_a_mass_underflows(backend):
     """As without padding, whatever the padded rows hold: the mass of an expert is 0 in floats and not in logarithms."""
     values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
@@ -379,6 +392,7 @@ def check_no_gradient_into_padding(backend) -> None:
     assert np.abs(found[mask]).min() > 0
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 def test_no_gradient_into_padding(backend):
     check_no_gradient_into_padding(backend)
 
@@ -414,6 +428,7 @@ def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision
         assert_close_bounded("sinkhorn.shards", same[0], getattr(whole, name), unit, what=f"{what}: {name}")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
 def test_shards(backend, scale, masked):
     """By sweeps, and by Newton's method where masses underflow and a shard is all padding."""
@@ -476,11 +491,13 @@ def test_gates_of_extreme_logits_without_a_warning():
     assert_same(found, np.array([[0.0, 0.0, 0.5, 1.0]]), what="gate_values")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @given(drawn=logits(), precision=precisions, gate=st.sampled_from(reference.GATES), training=st.booleans())
 def test_router(backend, drawn, precision, gate, training):
     check_router(backend, drawn, precision, gate, training)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.slow
 @given(drawn=logits(families=("tied", "lattice"), shapes=((13, 3),)), k=st.integers(1, 2))
 def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
@@ -492,6 +509,7 @@ def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
         assert_same(found.expert, np.tile(np.arange(k), (shape[0], 1)), what=f"sinkhorn_router of {value}, k {k}")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @given(drawn=logits(families=("lattice", "free", "skewed")), seed=st.integers(0, 2**32 - 1), precision=precisions)
 def test_symmetries(backend, drawn, seed, precision):
     """Shifted rows change nothing; permuted tokens and experts permute the plan."""
@@ -541,6 +559,7 @@ def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed:
     assert_close_bounded("sinkhorn.gradient", found, wanted, scale, what=f"gradient of gates, {z.shape}, {gate}")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @given(
     # Few shapes, and logits far apart: no plan entry of a row is near another, so both twins select the same.
     drawn=logits(families=("skewed",), shapes=((13, 3), (6, 8))),
@@ -565,10 +584,12 @@ def check_no_gradient_through_the_plan(backend) -> None:
         assert_same(found["logits"], np.zeros((3, 3)), what="gradient through sinkhorn_plan")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_no_gradient_through_the_plan(backend):
     check_no_gradient_through_the_plan(backend)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.slow
 def test_jit_changes_nothing(backend):
     drawn = Logits(np.random.default_rng(3).standard_normal((12, 3)), "free", 2)
@@ -583,6 +604,7 @@ def test_jit_changes_nothing(backend):
             assert_close_bounded("sinkhorn.plan", *pair, unit * np.abs(pair[1]), what=f"jit and no jit: {name}")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 @pytest.mark.twin
 def test_what_a_row_has_in_common_costs_no_digits(backend):
     """Rows far apart from each other: taken off row by row, exactly for these logits, so the same to the last bit."""
@@ -593,6 +615,7 @@ def test_what_a_row_has_in_common_costs_no_digits(backend):
         assert_same(getattr(far, field), getattr(near, field), what=f"sinkhorn_plan, shifted rows: {field}")
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan", "routers.sinkhorn.sinkhorn_router")
 @pytest.mark.twin
 def test_types(backend):
     z = np.zeros((5, 3))
@@ -606,6 +629,7 @@ def test_types(backend):
     assert raised.plan.dtype == jnp.float32
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.twin
 @pytest.mark.parametrize("training", [True, False])
 def test_a_logit_that_is_not_a_number_is_not_lost(backend, training):
@@ -617,6 +641,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend, training):
         reference.sinkhorn_router(z, training=training)
 
 
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.sinkhorn, jnp.asarray), (reference, np.asarray)):

@@ -26,8 +26,15 @@ eager = functools.partial(run, jit=False)
 """Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 precisions = st.sampled_from(PRECISIONS)
-forms = st.sampled_from(FORMS)
+forms = st.just(FORMS[0]) | st.sampled_from(FORMS)
+"""Half of them the reference's defaults: a router that has no other options is asked often enough."""
 seeds = st.integers(0, 2**32 - 1)
+
+
+def options_of(k: int, score: str, normalisation: str) -> dict:
+    """Return the options of a call; `allow_constant_gate` is among them only where the gates are constant."""
+    options = dict(k=k, score=score, normalisation=normalisation)
+    return options | ({"allow_constant_gate": True} if k == 1 and normalisation != "none" else {})
 
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
@@ -68,7 +75,7 @@ def check_top_k(
 ) -> None:
     """Without a bias both twins order the same floats: ties, -0.0 and scores that saturate included."""
     z = drawn.values
-    options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=True)
+    options = options_of(k, score, normalisation)
     what = f"top_k_router, {drawn.family} {z.shape}, {options}, {precision}"
     found, wanted = run(backend, TOP_K, precision, z, jit=jit, **options), reference.top_k_router(z, **options)
     assert_same(found.expert, wanted.expert, what=f"{what}: expert")
@@ -77,11 +84,13 @@ def check_top_k(
     check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, form=forms)
 def test_top_k(backend, drawn, precision, form):
     check_top_k(backend, drawn, precision, drawn.k, *form)
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1), (2, 8)])
 def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
     """One token, one expert, more experts than tokens; all experts chosen."""
@@ -92,7 +101,7 @@ def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
 def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normalisation: str) -> None:
     """Choose by score + bias, as far as rounding leaves it open; gates without the bias."""
     z, k = drawn.values, drawn.k
-    options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=True)
+    options = options_of(k, score, normalisation)
     what = f"top_k_router with a bias, {drawn.family} {z.shape}, {options}, {precision}"
     found = eager(backend, TOP_K, precision, z, traced={"bias": bias}, **options)
     plain = reference.top_k_router(z, z.shape[1], score=score)  # gates of all experts are the scores
@@ -104,6 +113,7 @@ def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normali
     check_held(backend, TOP_K, drawn, wanted, precision, options, what, bias=bias)
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, form=forms, seed=seeds)
 def test_bias(backend, drawn, precision, form, seed):
     bias = np.random.default_rng(seed).standard_normal(drawn.values.shape[1])
@@ -127,11 +137,12 @@ def check_bias_ties(backend) -> None:
         assert reference.top_k_router(z, 2, score="sigmoid", bias=np.array(bias, float)).expert.tolist() == [wanted] * 7
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 def test_bias_ties(backend):
     check_bias_ties(backend)
 
 
-def check_switch(backend, drawn: Logits, precision: str) -> None:
+def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) -> None:
     """Switch, and top-k with its defaults, by one definition: the most probable expert and that probability.
 
     Each is judged by itself, so that the one that is off is blamed; how it comes by a softmax is its own business.
@@ -143,21 +154,31 @@ def check_switch(backend, drawn: Logits, precision: str) -> None:
     probability = np.exp(z - z.max(axis=1, keepdims=True))
     probability = probability.max(axis=1) / probability.sum(axis=1)
     scale = unit_of(z, precision) * probability[:, None]
-    for path in (SWITCH, TOP_K):
+    for path in paths:
         found, what = eager(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
         dtype = np.asarray(found.gate).dtype
         assert dtype.itemsize >= np.dtype(precision).itemsize, f"{what}: gates are {dtype}"
         assert_same(found.expert, wanted.expert, what=f"{what}: expert")
         assert_close_bounded("top_k.gate", found.gate, probability[:, None], scale, what=f"{what}: gate")
         check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
-    check_held(backend, SWITCH, drawn, wanted, precision, {}, "switch_router")
+    if SWITCH in paths:
+        check_held(backend, SWITCH, drawn, wanted, precision, {}, "switch_router")
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_switch(backend, drawn, precision):
-    check_switch(backend, drawn, precision)
+    check_switch(backend, drawn, precision, (SWITCH,))
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_top_k_with_its_defaults(backend, drawn, precision):
+    """Apart from the Switch router, so that either alone is asked."""
+    check_switch(backend, drawn, precision, (TOP_K,))
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES))
 def test_normalisations_agree(backend, drawn):
     """Softmax, then top-k, then division by the sum = top-k, then softmax; with k = E also plain softmax."""
@@ -201,12 +222,14 @@ def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
     check_held(backend, GSHARD, drawn, wanted, precision, {}, what)
 
 
+@pytest.mark.asks("routers.top_k.gshard_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, seed=seeds, evaluation=st.booleans())
 def test_gshard(backend, drawn, precision, seed, evaluation):
     uniforms = np.random.default_rng(seed).random(len(drawn.values)).astype(np.float32).astype(float)
     check_gshard(backend, drawn, None if evaluation else uniforms, precision)
 
 
+@pytest.mark.asks("routers.top_k.gshard_router")
 def test_how_often_gshard_keeps_the_second(backend):
     """Gates 4/5 and 1/5 over seven evenly spread uniforms: three are below 2/5; equal gates are always kept."""
     uniforms = (np.arange(7) + 0.5) / 7
@@ -216,6 +239,7 @@ def test_how_often_gshard_keeps_the_second(backend):
         assert (gate[:, 1] > 0).sum() == wanted, f"gshard_router keeps {(gate[:, 1] > 0).sum()} of 7, gate {weight}"
 
 
+@pytest.mark.asks("routers.top_k.gshard_router")
 def test_gshard_drops_a_second_whose_gate_is_0(backend):
     """A uniform of 0 is not below 0."""
     z, uniforms = np.tile([[0.0, -1000.0, -2000.0]], (12, 1)), np.zeros(12)
@@ -249,6 +273,7 @@ def check_gate_gradient(backend, drawn: Logits, score: str, normalisation: str, 
     assert_close_bounded("top_k.gradient", inner, wanted, np.abs(weights).sum(), what=what)
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.parametrize("score, normalisation", [form for form in FORMS if form[1] != "softmax"])
 def test_gate_gradient(backend, score, normalisation):
     for seed in range(3):
@@ -260,6 +285,7 @@ def gshard_sum(point, weights, uniforms, router):
     return (router(point["logits"], uniforms).gate * weights).sum()
 
 
+@pytest.mark.asks("routers.top_k.gshard_router")
 def test_gshard_gradient(backend):
     random = np.random.default_rng(1)
     z, weights, direction = (random.standard_normal(shape) for shape in ((7, 4), (7, 2), (7, 4)))
@@ -293,6 +319,7 @@ def check_constant_gate_is_refused(backend) -> None:
                 raise AssertionError(f"k = 1 with {normalisation!r} was accepted")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.twin
 def test_constant_gate_is_refused(backend):
     check_constant_gate_is_refused(backend)
@@ -312,6 +339,7 @@ def check_constant_gate(backend) -> None:
         assert_same(lively, np.full(7, not allow), what=f"gradient at k = 1, normalisation {normalisation}")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 def test_constant_gate(backend):
     check_constant_gate(backend)
 
@@ -329,6 +357,7 @@ def check_independence(backend, drawn: Logits, seed: int) -> None:
             assert_same(after.gate[t], np.asarray(before.gate)[t], what=f"token {t} among others: gate")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), seed=seeds)
 def test_independence(backend, drawn, seed):
     check_independence(backend, drawn, seed)
@@ -341,6 +370,7 @@ def check_saturated_scores(backend) -> None:
     assert_same(found.expert, [[1, 2]] * 7, what="top_k_router of saturated scores")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
 def test_saturated_scores_are_still_told_apart(backend):
     check_saturated_scores(backend)
 
@@ -398,6 +428,7 @@ def check_padding(backend, drawn: Logits, precision: str, seed: int) -> None:
         check_padded(again, alone, mask, 0, "float64", f"reference, {what}, held")
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router", "routers.top_k.gshard_router")
 @given(drawn=logits(families=("lattice", "tied", "extreme"), shapes=SHAPES), precision=precisions, seed=seeds)
 def test_padding(backend, drawn, precision, seed):
     """Without the coins that rounding could turn: GShard's uniforms are 0 and nearly 1."""
@@ -422,10 +453,12 @@ def check_padding_gradient(backend) -> None:
         assert_same(lively, mask > 0, what=f"gradient of {router.__name__}: rows")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router", "routers.top_k.gshard_router")
 def test_padding_gradient(backend):
     check_padding_gradient(backend)
 
 
+@pytest.mark.asks("routers.top_k.top_k_router", "routers.top_k.gshard_router")
 def test_jit_changes_nothing(backend):
     random = np.random.default_rng(3)
     z, bias, uniforms = random.standard_normal((7, 4)), random.standard_normal(4), random.random(7)
@@ -441,6 +474,7 @@ def test_jit_changes_nothing(backend):
             assert_close_bounded("top_k.gate", *pair, scale, what=f"{path}, jit and no jit: {name}")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router", "routers.top_k.gshard_router")
 @pytest.mark.twin
 def test_types(backend):
     z = np.zeros((7, 4))
@@ -452,6 +486,7 @@ def test_types(backend):
     assert raised.gate.dtype == raised.plan.dtype == jnp.float32
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router", "routers.top_k.gshard_router")
 @pytest.mark.twin
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((7, 4))
@@ -463,6 +498,7 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
             router(z)
 
 
+@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router", "routers.top_k.gshard_router")
 @pytest.mark.twin
 def test_what_is_not_allowed_is_named(backend):
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):

@@ -127,11 +127,13 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
         assert_same(found.output.routing.expert, output.routing.expert, what=f"{what}: held experts")
 
 
+@pytest.mark.asks("transformer.loss")
 @given(drawn=cases(QUICK))
 def test_forward_in_float32(backend, drawn):
     check_forward(backend, drawn, "float32", training=True)
 
 
+@pytest.mark.asks("transformer.loss")
 @each_of(())
 @given(seed=seeds, precision=precisions, training=st.booleans())
 def test_forward_of_each_model(backend, name, seed, precision, training):
@@ -161,6 +163,7 @@ def check_own_routing(backend, drawn: Case, training: bool) -> None:
             assert_close_bounded("transformer.routing", *pair, UNIT["float64"], what=f"{what}: {field}")
 
 
+@pytest.mark.asks("transformer.apply")
 @names
 @pytest.mark.parametrize("training", [True, False])
 @given(seed=seeds)
@@ -168,6 +171,7 @@ def test_own_routing(backend, name, training, seed):
     check_own_routing(backend, case(name, seed), training)
 
 
+@pytest.mark.asks("transformer.apply")
 def test_the_menu_drops_and_keeps(backend):
     """What the other tests rely on: some models drop assignments, the others none; evaluation drops nothing."""
     for name in ROUTED:
@@ -227,11 +231,13 @@ def check_loss_gradient(backend, drawn: Case) -> None:
 GRADIENT_MODELS = ("dense", "sinkhorn, k = 3, sigmoid, drops")
 
 
+@pytest.mark.asks("transformer.loss")
 @given(drawn=cases(GRADIENT_MODELS))
 def test_loss_gradient(backend, drawn):
     check_loss_gradient(backend, drawn)
 
 
+@pytest.mark.asks("transformer.loss")
 @each_of(())
 @given(seed=seeds)
 def test_loss_gradient_of_each_model(backend, name, seed):
@@ -273,6 +279,7 @@ def check_held(backend, drawn: Case) -> None:
 HELD_MODELS = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops")
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.parametrize(
     "name", [name if name in HELD_MODELS else pytest.param(name, marks=pytest.mark.slow) for name in ROUTED]
 )
@@ -294,6 +301,7 @@ def check_gradient_ignores_moving_selections(backend, drawn: Case) -> None:
     assert math.sqrt(inner(difference, difference)) > 1e-3 * scale, "another selection has to give another gradient"
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 def test_gradient_ignores_moving_selections(backend):
     check_gradient_ignores_moving_selections(backend, case("sinkhorn", 5))
@@ -317,6 +325,7 @@ def check_causality(backend, drawn: Case, t: int) -> None:
     assert np.abs(after[:, t + 1 :] - before[:, t + 1 :]).max() > 1e-3 * np.abs(before).max(), "nothing was changed"
 
 
+@pytest.mark.asks("transformer.apply")
 @names
 @given(seed=seeds, t=st.integers(0, LENGTH - 2))
 def test_evaluation_is_causal(backend, name, seed, t):
@@ -337,6 +346,7 @@ def check_batch_independence(backend, drawn: Case) -> None:
     assert np.abs(changed[1:] - whole[1:]).max() > 1e-3 * np.abs(whole).max(), "nothing was changed"
 
 
+@pytest.mark.asks("transformer.apply")
 @names
 @given(seed=seeds)
 def test_evaluation_does_not_depend_on_the_batch(backend, name, seed):
@@ -365,6 +375,7 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
             assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
 
 
+@pytest.mark.asks("experts.routed_ffn", "transformer.apply")
 @pytest.mark.parametrize(
     "name",
     ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops", pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)],
@@ -384,6 +395,7 @@ def check_parameter_shapes(backend, drawn: Case) -> None:
     assert sum(map(config.is_routed, range(config.blocks))) == config.num_routed
 
 
+@pytest.mark.asks("transformer.parameter_shapes")
 @each_of(tuple(MODELS))
 def test_parameter_shapes(backend, name):
     check_parameter_shapes(backend, case(name, 0))
@@ -396,6 +408,7 @@ def flat(tree: dict, path=()) -> dict:
     return {key: leaf for name, node in tree.items() for key, leaf in flat(node, (*path, name)).items()}
 
 
+@pytest.mark.asks("transformer.parameter_shapes", "transformer.init")
 def test_initial_weights(backend):
     """A normal distribution cut at two deviations, whose own deviation is 0.8796 of the uncut one."""
     fields = MODELS["sinkhorn"] | dict(vocab_size=400, d_model=32)
@@ -429,6 +442,7 @@ def test_initial_weights(backend):
     assert np.any(np.asarray(again["embedding",]) != np.asarray(flat(trees[0])["embedding",]))
 
 
+@pytest.mark.asks("transformer.init", "transformer.apply", "transformer.loss")
 def test_weights_of_the_backend_run_in_the_reference(backend):
     """And its configuration, which is the same dataclass."""
     drawn = case("sinkhorn", 1)
@@ -460,6 +474,7 @@ def check_norm_of_far_mean(backend, precision: str) -> None:
     assert np.abs(wanted).max() > 1, "there is something to lose"
 
 
+@pytest.mark.asks("transformer.layer_norm")
 @pytest.mark.parametrize("precision", [*PRECISIONS, "bfloat16"])
 def test_norm_of_far_mean(backend, precision):
     precisions_of(backend, (precision,))
@@ -486,11 +501,13 @@ def check_parts(backend, drawn: Case, precision: str) -> None:
     assert_close_bounded(name, found, wanted, scale, what=f"attention {precision}")
 
 
+@pytest.mark.asks("transformer.layer_norm", "transformer.attention")
 @given(drawn=cases(QUICK), precision=precisions)
 def test_parts(backend, drawn, precision):
     check_parts(backend, drawn, precision)
 
 
+@pytest.mark.asks("transformer.sinusoids")
 @pytest.mark.parametrize(("length", "d_model"), [(1, 2), (5, 8), (64, 6)])
 def test_sinusoids(backend, length, d_model):
     found, wanted = (module.sinusoids(length, d_model) for module in (backend.transformer, reference))
@@ -501,6 +518,7 @@ def test_sinusoids(backend, length, d_model):
     assert_same(wide[length - 1 :], wanted, what="the side of the past")
 
 
+@pytest.mark.asks("transformer.attention")
 def test_attention_knows_distances_only(backend):
     """The same tokens further along give the same attention: relative positions; and their order matters."""
     drawn = case("dense", 4)
@@ -522,6 +540,7 @@ def test_attention_knows_distances_only(backend):
     assert np.abs(last - swapped).max() > 1e-3, "order has to matter to the last token"
 
 
+@pytest.mark.asks("transformer.rotary")
 @given(seed=seeds, precision=precisions)
 def test_rotary_products_know_distances_only(backend, seed, precision):
     """A query and a key, 3 positions apart: their product is the same wherever they stand, and no length changes."""
@@ -536,6 +555,7 @@ def test_rotary_products_know_distances_only(backend, seed, precision):
     assert_close_bounded("transformer.rotary", lengths**2, wanted, scale, what=f"rotary lengths, {precision}")
 
 
+@pytest.mark.asks("transformer.apply")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "sinkhorn, k = 3, sigmoid, drops"])
 def test_jit_changes_nothing(backend, name):
@@ -545,6 +565,7 @@ def test_jit_changes_nothing(backend, name):
     assert_close_bounded("transformer.logits", ours.logits, theirs.logits, scale, what=f"jit and no jit, {name}")
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.twin
 @each_of(tuple(MODELS))
 def test_types(backend, name):
@@ -566,6 +587,7 @@ def test_types(backend, name):
     assert found.output.routing.expert.dtype == jnp.int32
 
 
+@pytest.mark.asks("experts.routed_ffn", "notation.log_sum_exp", "transformer.loss")
 @pytest.mark.twin
 @pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
 @given(seed=seeds)
@@ -630,6 +652,7 @@ def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict
     assert_close_bounded("transformer.router_step", twice, 2 * once, moved, what=f"{what}: gates, router moved")
 
 
+@pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 def test_gradient_in_float32(backend):
     """The gradient that training uses, against the same in float64 at the same weights."""
@@ -661,6 +684,7 @@ BAD = {
 }
 
 
+@pytest.mark.asks()
 @pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):

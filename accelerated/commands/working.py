@@ -1,0 +1,50 @@
+"""What a person sees on a terminal while a command computes for longer than a second: what it does, and for how long.
+
+Nothing is shown elsewhere than on a terminal, and the line is gone when the work is done, so that results stand alone.
+"""
+
+import threading
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+PATIENCE = 1.0
+"""Seconds before anything is shown: most fits take less."""
+
+
+class Working:
+    """A line on standard error while the block below `with` runs; call it with words to say what is done now.
+
+    Args:
+        what: is done first.
+        console: where to show it; standard error if None.
+        patience: seconds before it is shown.
+    """
+
+    def __init__(self, what: str, console: Console | None = None, patience: float = PATIENCE):
+        console = console or Console(stderr=True)
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        self.line = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.task = self.line.add_task(what)
+        self.timer = threading.Timer(patience, self._show)
+        self.lock, self.over = threading.Lock(), False
+
+    def __enter__(self):
+        self.timer.daemon = True
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        with self.lock:  # it may be about to be shown
+            self.over = True
+            self.line.stop()
+
+    def __call__(self, what: str) -> None:
+        """Say what is done now."""
+        self.line.update(self.task, description=what)
+
+    def _show(self) -> None:
+        with self.lock:
+            if not self.over:
+                self.line.start()
