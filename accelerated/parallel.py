@@ -130,7 +130,7 @@ def part(rows: jax.Array, i: int, n: int) -> jax.Array:
 
     Args:
         rows: [n m, ...].
-        i: from 0; it may be traced.
+        i: from 0.
         n: how many parts there are.
 
     Returns:
@@ -158,18 +158,24 @@ def ragged_all_to_all(
 ) -> jax.Array:
     """Send any number of neighbouring rows from each device to each.
 
+    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
+    begin at row `output_offsets[i, j]`. So the sender says where its rows are put.
+
     Args:
         x: [n, rows, ...], what is sent.
         output: [n, rows', ...], what is on the devices where nothing arrives.
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
-        output_offsets: [n, n] integers, where the rows begin on the device that receives them.
-        recv_sizes: [n, n] integers, `send_sizes` transposed.
+        output_offsets: [n, n] integers.
+        recv_sizes: [n, n] integers, [j, i] how many rows device j gets from device i: `send_sizes` transposed. A device
+            needs it to know how much to wait for.
         axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
     Returns:
         [n, rows', ...].
+
+    Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
 
     Differs from the reference: sizes and offsets that do not fit each other cannot raise.
     """
@@ -254,7 +260,7 @@ def routed_ffn_on_devices(
         group: one of `GROUPS`.
         order: who goes first where there are too few slots, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
-        mask: [n, T, k] bool, the assignments that ask for a slot; None for all.
+        mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
         group_axes: the axes that the group "global" is spread over, `axis_name` if None.
@@ -279,7 +285,7 @@ def routed_ffn_on_devices(
         )
 
         def run(params, x, expert, gate, priority, mask):
-            return on_one(params, x, expert, gate, priority=priority, mask=mask)
+            return on_one(params, x, expert, gate, priority=priority, mask=mask, **options)
 
         return jax.vmap(run, axis_name=_DEVICES)(params, x, expert, gate, priority, mask)
     n = jax.lax.axis_size(axis_name)

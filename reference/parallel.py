@@ -10,19 +10,19 @@ which all of them take part, and each ends up with something of its own:
     all_to_all           part i of x[0], part i of x[1], …, one below the other      n m ->  n m
     ragged_all_to_all    the same with parts of any length, put where the sender says
 
-A part is one n-th of the rows: part i are the rows i m … (i + 1) m − 1. Two facts are worth a pencil: `all_gather` after
-`reduce_scatter` is `psum`; and `all_to_all` twice is nothing at all.
+A part is one n-th of the rows: part i are the rows i m … (i + 1) m − 1. Two facts are worth a pencil: `all_gather`
+after `reduce_scatter` is `psum`; and `all_to_all` twice is nothing at all.
 
 The routed layer (`routed_ffn_on_devices`). The tokens are spread over the devices, and so are the experts: device i
 holds experts i E/n … (i + 1) E/n − 1. No token is where its expert is, and neither is moved for good:
 
-    PLACE    every device fills a buffer [E, C, d] with its own tokens, C slots for each of all E experts
+    PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts
     SEND     all_to_all: the parts of the buffer are the experts of one device, so each part goes to its experts
-    RUN      each device runs its E/n experts on the n C slots that it received for each
-    RETURN   all_to_all again, which sends each slot back to where it came from
+    RUN      each device runs its E/n experts on the n C places that it received for each
+    RETURN   all_to_all again, which sends each place back to where it came from
     COMBINE  as on one device
 
-What a device sends has the same size whatever the router decides; that is what a fixed capacity is for. Empty slots
+What a device sends has the same size whatever the router decides; that is what a fixed capacity is for. Empty places
 travel too. `ragged_all_to_all` sends the tokens alone.
 
 Which tokens find a slot depends on the group (`GROUPS`). With "shard" a device has C = ceil(c k T / E) slots of its own
@@ -172,7 +172,8 @@ def ragged_all_to_all(
 
         >>> x, output = np.array([[1, 2, 2], [3, 4, 0]]), np.zeros((2, 4), int)
         >>> sizes = np.array([[1, 2], [1, 1]])
-        >>> ragged_all_to_all(x, output, np.array([[0, 1], [0, 1]]), sizes, np.array([[0, 0], [1, 2]]), sizes.T).tolist()
+        >>> begin, into = np.array([[0, 1], [0, 1]]), np.array([[0, 0], [1, 2]])
+        >>> ragged_all_to_all(x, output, begin, sizes, into, sizes.T).tolist()
         [[1, 3, 0, 0], [2, 2, 4, 0]]
     """
     if not np.array_equal(recv_sizes, send_sizes.T):
@@ -263,21 +264,18 @@ def routed_ffn_on_devices(
         priority = gate
     # PLACE
     kept = _kept(expert, num_experts, capacity_factor, group, order, priority, asked).reshape(expert.shape)
-    placements = [
-        dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) if kept[i].any() else None for i in range(n)
-    ]
-    padded = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T is the empty slot
+    busy = [i for i in range(n) if kept[i].any()]  # `dispatch` wants at least one assignment
+    placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
+    padded = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T is the empty place
     buffers = np.zeros((n, num_experts, num_tokens, x.shape[2]))
-    for i in range(n):
-        if placements[i] is not None:
-            buffers[i] = padded[i][placements[i].token]
+    for i in busy:
+        buffers[i] = padded[i][placements[i].token]
     # SEND, RUN, RETURN
     outputs = run_experts(params, buffers, activation=activation)
     # COMBINE
     output = np.zeros(x.shape)
-    for i in range(n):
-        if placements[i] is not None:
-            output[i] = combine(outputs[i], expert[i], placements[i], gate[i])
+    for i in busy:
+        output[i] = combine(outputs[i], expert[i], placements[i], gate[i])
     dropped = asked & ~kept
     if group == "global":
         return RoutedOutput(output, np.full(n, dropped.sum() / asked.sum()))

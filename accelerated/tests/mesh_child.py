@@ -6,8 +6,10 @@ each shard is the mean of the losses of the shards.
 """
 
 import dataclasses
+import functools
 import json
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ from routelaws.accelerated.training.step import (
     open_layout,
     optimizer,
 )
-from routelaws.accelerated.transformer import carry_bias, draw_noise, loss
+from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
 
 SMALL = {
     "vocab_size": 32, "d_model": 16, "blocks": 2, "heads": 2, "experts": 8, "sequence_length": 8, "batch_size": 8,
@@ -46,10 +48,14 @@ def config_of(case: dict):
     return config
 
 
-def on_one_device(config):
-    """Return (params, tokens, noise) -> (loss, bias) with the balancing groups that the mesh has."""
+def shards_of(config) -> int:
+    """Return how many balancing groups a batch has."""
+    return 1 if config.balancing_group == "global" else parse_mesh(config.mesh).shards()
+
+
+def on_one_device(config, shards: int):
+    """Return (params, tokens, noise) -> (loss, bias) where the batch is so many balancing groups."""
     model, table = config.model, table_of(config)
-    shards = 1 if config.balancing_group == "global" else parse_mesh(config.mesh).shards()
 
     def of_shard(params, tokens, noise):
         result = loss(params, tokens, model, training=True, noise=noise, table=table)
@@ -82,38 +88,68 @@ def furthest(found, wanted) -> tuple[float, str]:
 
     def error(a, b):
         a, b = np.asarray(a), np.asarray(b)
-        return float(abs(a - b).max() / max(abs(b).max(), np.finfo(b.dtype).tiny)) if abs(b).max() > 0 else float(abs(a).max())
+        return (
+            float(abs(a - b).max() / max(abs(b).max(), np.finfo(b.dtype).tiny))
+            if abs(b).max() > 0
+            else float(abs(a).max())
+        )
 
     errors = jax.tree.map(error, found, wanted)
     path, worst = max(jax.tree_util.tree_leaves_with_path(errors), key=lambda item: item[1])
     return worst, jax.tree_util.keystr(path)
 
 
+def away_from_start(config) -> dict:
+    """Return weights whose norms are not trivial and whose biases are not 0."""
+    random = np.random.default_rng(3)
+
+    def drawn(path, node):
+        shape, deviation = node
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return centre + (deviation or 0.1) * random.standard_normal(shape)
+
+    shapes = parameter_shapes(config.model)
+    return jax.tree_util.tree_map_with_path(drawn, shapes, is_leaf=lambda node: isinstance(node, tuple))
+
+
+@functools.cache
+def _on_one_device(config, shards: int):
+    """Return loss, bias and gradient of one batch; the mesh of the configuration is not looked at."""
+    params, tokens, noise = given(config)
+    (value, bias), gradient = jax.jit(jax.value_and_grad(on_one_device(config, shards), has_aux=True))(
+        params, tokens, noise
+    )
+    return value, bias, gradient
+
+
+def given(config):
+    """Return weights, a batch and what routers draw for it."""
+    noise = draw_noise(jax.random.key(4), config.model, config.batch_size, config.sequence_length)
+    return away_from_start(config), windows(config, 1)[0], noise
+
+
 def compare_gradients(case: dict) -> dict:
-    """Return how far loss, gradients and bias of one batch are from those of one device, in float64."""
+    """Return how far loss, gradients and bias of one batch are from those of one device, in float64.
+
+    With "wrong" the one device has other fields, so that a gradient which is off by a factor has something to be seen.
+    """
     with jax.enable_x64(True):
         config = config_of(case)
-        layout = open_layout(config)
-        start = initial_state(config).params
-        # Away from the start, where norms are trivial and biases 0.
-        keys = jax.random.split(jax.random.key(3), len(jax.tree.leaves(start)))
-        keys = jax.tree.unflatten(jax.tree.structure(start), list(keys))
-        params = jax.tree.map(lambda leaf, key: leaf + 0.1 * jax.random.normal(key, leaf.shape), start, keys)
-        tokens = windows(config, 1)[0]
-        noise = draw_noise(jax.random.key(4), config.model, config.batch_size, config.sequence_length)
-        wanted_of = on_one_device(dataclasses.replace(config, **case.get("wrong", {})))
-        (value, bias), gradient = jax.jit(jax.value_and_grad(wanted_of, has_aux=True))(params, tokens, noise)
-        table = table_of(config)
+        layout, table = open_layout(config), table_of(config)
+        other = dataclasses.replace(config.model, **case.get("wrong", {}))
+        wanted = dataclasses.replace(config, mesh=None, model=other)
+        value, bias, gradient = _on_one_device(wanted, shards_of(config))
 
         def objective(params, tokens, noise, hidden, table, spread):
             result = loss(params, tokens, config.model, training=True, noise=noise, table=table, spread=spread)
             return result.total, (result.total, result.output.bias)
 
+        params, tokens, noise = given(config)
         placed = jax.device_put(params, layout.sharding(layout.params))
         (total, new), found = jax.jit(layout.differentiate(objective))(placed, tokens, noise, None, table)
         worst, where = furthest(found, gradient)
-        moved = 0.0 if bias is None else float(abs(new - bias).max())
-        return {"loss": float(abs(total - value)), "gradient": worst, "where": where, "bias": moved}
+        moved = 0.0 if bias is None else float(np.abs(np.asarray(new) - np.asarray(bias)).max())
+        return {"loss": abs(float(total) - float(value)), "gradient": worst, "where": where, "bias": moved}
 
 
 def compare_steps(case: dict) -> dict:
@@ -122,11 +158,13 @@ def compare_steps(case: dict) -> dict:
     layout, table, steps = open_layout(config), table_of(config), config.steps
     batches = windows(config, steps)
     noise_key = jax.random.fold_in(jax.random.key(config.seed), NOISE_STREAM)
-    objective = on_one_device(config)
+    objective = on_one_device(config, shards_of(config))
 
     def step(state, now):
         tokens, number = now
-        noise = draw_noise(jax.random.fold_in(noise_key, number), config.model, config.batch_size, config.sequence_length)
+        noise = draw_noise(
+            jax.random.fold_in(noise_key, number), config.model, config.batch_size, config.sequence_length
+        )
         (value, bias), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens, noise)
         updates, inner = optimizer(config).update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -134,11 +172,16 @@ def compare_steps(case: dict) -> dict:
             params = params | {"routed_ffn": params["routed_ffn"] | {"bias": bias}}
         return TrainState(params, inner), value
 
-    wanted, totals = jax.jit(lambda state: jax.lax.scan(step, state, (batches, jnp.arange(steps))))(initial_state(config))
+    wanted, totals = jax.jit(lambda state: jax.lax.scan(step, state, (batches, jnp.arange(steps))))(
+        initial_state(config)
+    )
     found, metrics = make_train_steps(config, table, layout)(initial_state(config, layout), batches, 0)
     evaluation = make_evaluate(config, table, layout=layout)(found.params, batches[:2])
     alone = make_evaluate(config, table)(jax.tree.map(np.asarray, found.params), batches[:2])
-    moved = [float(abs(np.asarray(a) - np.asarray(b)).max()) for a, b in zip(*map(jax.tree.leaves, (found.params, wanted.params)), strict=True)]
+    moved = [
+        float(abs(np.asarray(a) - np.asarray(b)).max())
+        for a, b in zip(*map(jax.tree.leaves, (found.params, wanted.params)), strict=True)
+    ]
     return {
         "weights": max(moved),
         "loss": float(abs((metrics.loss + metrics.auxiliary) - totals).max()),
@@ -150,8 +193,6 @@ def compare_steps(case: dict) -> dict:
 WHAT = {"gradients": compare_gradients, "steps": compare_steps}
 
 if __name__ == "__main__":
-    import time
-
     results = []
     for case in json.load(sys.stdin):
         begun = time.perf_counter()

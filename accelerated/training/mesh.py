@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
@@ -177,17 +176,6 @@ class Layout:
     def sharding(self, specs):
         """Return a tree of shardings from a tree of PartitionSpecs."""
         return jax.tree.map(lambda spec: jax.NamedSharding(self.mesh, spec), specs)
-
-    def of_optimizer(self, transformation: optax.GradientTransformation, state):
-        """Return the shardings of an optimizer's state: moments in parts, counters everywhere."""
-        everywhere = jax.NamedSharding(self.mesh, P())
-        return optax.tree.map_params(
-            transformation,
-            lambda _, sharding: sharding,
-            state,
-            self.sharding(self.moments),
-            transform_non_params=lambda _: everywhere,
-        )
 
     def sum_gradients(self, gradients: dict) -> dict:
         """Return this device's part of the sum of the gradients over all devices; for inside `jax.shard_map`."""

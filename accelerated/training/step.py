@@ -148,9 +148,14 @@ def open_layout(config: TrainConfig) -> Layout | None:
 
 
 def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
-    """Return the sharding of each array of a run's state: weights where they are used, moments in parts."""
-    state = jax.eval_shape(lambda: initial_state(config))
-    return TrainState(layout.sharding(layout.params), layout.of_optimizer(optimizer(config), state.optimizer))
+    """Return the sharding of each array of a run's state: weights where they are used, moments in parts, and what is
+    neither everywhere."""
+    state = jax.eval_shape(lambda: initial_state(config)).optimizer
+    moments, everywhere = layout.sharding(layout.moments), jax.NamedSharding(layout.mesh, jax.P())
+    state = optax.tree.map_params(
+        optimizer(config), lambda _, sharding: sharding, state, moments, transform_non_params=lambda _: everywhere
+    )
+    return TrainState(layout.sharding(layout.params), state)
 
 
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
