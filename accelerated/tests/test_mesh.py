@@ -155,7 +155,7 @@ def test_a_mesh_is_read(text, shape):
         ({"mesh": "expert=4", "experts": 6}, "expert 4 does not divide the 6 experts"),
         ({"mesh": "model=4"}, "model 4 does not divide the 2 attention heads"),
         ({"mesh": "model=2", "d_model": 24, "granularity": 32}, "model 2 does not divide the 3 hidden units"),
-        ({"mesh": "data=4", "router": "expert_choice", "group_size": 4}, "group_size is 4; mesh data=4 leaves 2"),
+        ({"mesh": "data=4", "router": "expert_choice", "experts": 4}, "group_size is 4; mesh data=4 leaves 2"),
         ({"mesh": "data=2", "balancing_group": "all"}, "balancing_group is 'all'; allowed: shard, global"),
         ({"balancing_group": "global"}, "balancing_group is 'global'; it goes with a mesh"),
     ],
