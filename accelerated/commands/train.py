@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
+from ..training.mesh import open_mesh, parse_mesh
 from ..training.tokens import prepare_tokens
 from ..training.workers import keep_freed_memory
 from . import flags
@@ -72,6 +73,8 @@ def main(arguments: list[str]) -> None:
 
 def run_of(config: TrainConfig, out: Path) -> None:
     """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
+    if config.mesh is not None:  # said before the text is read
+        open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as watch:
         watch("say", line=corpus.summary())

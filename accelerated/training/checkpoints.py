@@ -60,7 +60,8 @@ class Checkpoints:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
         Args:
-            like: a tree of arrays with the shapes and dtypes that are expected.
+            like: a tree of arrays with the shapes and dtypes that are expected, and where they are wanted: arrays of a
+                mesh are restored onto it, whatever mesh they were saved from, all others onto one device.
 
         Raises:
             InputError: there are checkpoints, and every one is damaged.
@@ -80,7 +81,7 @@ class Checkpoints:
 
     def _read(self, step: int, like: dict) -> Restored:
         metadata = self._checkpointer.metadata(step).custom_metadata
-        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+        abstract = jax.tree.map(_wanted, like)
         state = self._checkpointer.load_checkpointables(step, {"state": abstract})["state"]
         if _digest(state) != metadata["digest"]:
             raise ValueError("its arrays do not match their digest")
@@ -89,6 +90,12 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for writes that are under way."""
         self._checkpointer.close()
+
+
+def _wanted(leaf) -> jax.ShapeDtypeStruct:
+    """Return what to read into; without a sharding Orbax wants the devices that the array was saved from."""
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _first_cause(error: BaseException) -> str:
