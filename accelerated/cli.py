@@ -13,11 +13,12 @@ from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
     "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "bench": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train"}
+NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "bench": "bench"}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
@@ -35,6 +36,7 @@ COMMANDS = {
     "downstream": "Hold laws of downstream accuracy against each other, fitted below a budget and scored above it.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
+    "bench": "Measure how fast this is, as ratios to other libraries.",
 }
 
 
