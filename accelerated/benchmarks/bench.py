@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 
+from ..training.workers import available_cores
 from .figure import Outcome, Side
 from .measure import Load, interleave, process_seconds
 from .worker import NotHereError, Worker
@@ -80,7 +80,7 @@ class Bench:
 
     def threads(self, wanted: int = 2) -> int:
         """Return the number of threads for a figure that wants so many, which is no more than there are cores."""
-        return max(1, min(wanted, os.cpu_count() or 1))
+        return max(1, min(wanted, available_cores()))
 
     def ceilings(self, threads: int | None = None) -> dict:
         """Return what the machine can do with so many threads: GFLOP/s and GB/s; measured once."""

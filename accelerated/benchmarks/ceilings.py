@@ -4,6 +4,7 @@ A floor is counted with these: FLOPs over the one, bytes over the other. Both ar
 own rate is a figure beside, since a library that multiplies half as fast starts with half the machine.
 """
 
+import functools
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,9 @@ SIDE = 2048
 
 BYTES = 256 << 20
 """Of the array that is read and written; far more than any cache holds."""
+
+BACKENDS = {1: ("cpu",), 2: ("cpu", "gpu", "tpu")}
+"""Where figures with one thread and with two make sense: the threads of a GPU are not counted."""
 
 
 def describe() -> Job:
@@ -100,7 +104,8 @@ def product_over_torch(bench, threads: int):
 
 def _figure(threads: int) -> Figure:
     what = f"a matrix product of {SIDE} x {SIDE} x {SIDE}: torch's time over that of JAX, threads: {threads}"
-    return Figure(f"product-t{threads}", what, None, lambda bench: product_over_torch(bench, threads), threads=threads)
+    measure = functools.partial(product_over_torch, threads=threads)
+    return Figure(f"product-t{threads}", what, None, measure, backends=BACKENDS[threads], threads=threads)
 
 
 FIGURES = (_figure(1), _figure(2))

@@ -70,8 +70,8 @@ def entry(figure: Figure, found: Outcome | None, status: str = "measured", quick
 
     Returns:
         {"name", "what", "unit", "goal": {"at_most" or "at_least": limit} or None, "status", "value", "holds", "spread":
-        [first quartile, third quartile], ...}. Without a value, without a goal, at small sizes and where most rounds were
-        disturbed "holds" is None.
+        [first quartile, third quartile], ...}. Without a value, without a goal, at small sizes and where most rounds
+        were disturbed "holds" is None.
     """
     goal = None if figure.goal is None else {"at_least" if figure.goal.least else "at_most": figure.goal.limit}
     named = {"name": figure.name, "what": figure.what, "unit": figure.unit, "goal": goal, "status": status}

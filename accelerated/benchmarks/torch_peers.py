@@ -1,6 +1,7 @@
 """What people would run instead, in torch: a GPT, its FFN, and routed layers. Every function returns a `worker.Job`.
 
-All in float32 and eager, with as many threads as the process may use, on a GPU where torch has one and JAX too.
+All in float32 and eager, with as many threads as the process may use, on a GPU where torch has one and JAX too. There
+both libraries may round the factors of a product to TF32, which JAX does unless it is told otherwise.
 """
 
 import math
@@ -17,6 +18,8 @@ def _device(gpu: bool):
     torch.manual_seed(0)
     if gpu and not torch.cuda.is_available():
         raise NotHereError("not on this backend (gpu): the torch that is installed has no GPU")
+    if gpu:
+        torch.set_float32_matmul_precision("high")
     return torch, torch.device("cuda" if gpu else "cpu")
 
 

@@ -5,8 +5,11 @@ runs, with its defaults (eight steps in a call). Tokens are drawn by Zipf's law.
 AdamW and tie the embedding with the output; torch's has learned positions, ours relative ones.
 """
 
+import functools
+
 import numpy as np
 
+from .ceilings import BACKENDS
 from .figure import Figure, Goal, Side
 from .worker import Job
 
@@ -129,13 +132,15 @@ def routed_on_gpu(bench):
 def _dense_figure(d_model: int, threads: int) -> Figure:
     what = f"our dense training step over that of torch's GPT, d = {d_model}, threads: {threads}"
     name = f"dense-step-d{d_model}-t{threads}"
-    return Figure(name, what, Goal(1.15), lambda b: over_torch(b, d_model, threads, False), threads=threads)
+    measure = functools.partial(over_torch, d_model=d_model, threads=threads, relative=False)
+    return Figure(name, what, Goal(1.15), measure, backends=BACKENDS[threads], threads=threads)
 
 
 def _relative_figure(d_model: int, threads: int) -> Figure:
     what = f"our dense training step over torch with the same relative positions, d = {d_model}, threads: {threads}"
     name = f"relative-step-d{d_model}-t{threads}"
-    return Figure(name, what, Goal(0.8), lambda b: over_torch(b, d_model, threads, True), threads=threads)
+    measure = functools.partial(over_torch, d_model=d_model, threads=threads, relative=True)
+    return Figure(name, what, Goal(0.8), measure, backends=BACKENDS[threads], threads=threads)
 
 
 def _routed_figure(d_model: int, experts: int) -> Figure:

@@ -102,7 +102,7 @@ def print_record(record: dict, console: Console | None = None) -> None:
         record: what bench.json holds.
         console: a rich Console; a new one on standard output if None.
     """
-    console = console or Console(width=None if sys.stdout.isatty() else 160)
+    console = console or Console(width=None if sys.stdout.isatty() else 200)
     heads = ("figure", "value", "quartiles", "goal", "holds", "over its floor", "remarks")
     table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for entry in record["figures"]:

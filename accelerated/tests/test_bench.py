@@ -240,6 +240,24 @@ def test_the_plain_attention_of_torch_is_ours():
     np.testing.assert_allclose(mixed, ours, atol=2e-5)
 
 
+@pytest.mark.library("torch")
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_gpt_of_torch_learns(relative):
+    sizes = {"d_model": 16, "heads": 2, "blocks": 2, "vocab_size": 32, "length": 8, "batch": 2}
+    job = torch_peers.gpt_step(**sizes, relative=relative)
+    job.run()
+    first = job.facts()["loss"]
+    for _ in range(30):
+        job.run()
+    assert job.facts()["loss"] < first - 0.3
+
+
+@pytest.mark.library("transformers")
+@pytest.mark.parametrize("kind", ["dense", "switch", "loop"])
+def test_the_layers_of_torch_run(kind):
+    torch_peers.layer(kind, 64, 4, 8, 32, sequence=16).run()
+
+
 @pytest.mark.parametrize("kind", ["POT", "ott-jax", "ott-jax lse"])
 def test_a_peer_reaches_the_load_error_that_it_is_asked_for(kind):
     pytest.importorskip("ot" if kind == "POT" else "ott")
