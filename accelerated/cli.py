@@ -76,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("routelaws: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        goes_on = "; the same command goes on from the last checkpoint" if command in ("train", "sweep") else ""
+        print(f"routelaws: interrupted{goes_on}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left

@@ -14,6 +14,8 @@ its parameters to its peak in three steps (on a GPU: the peak of the device's ow
 import gc
 from pathlib import Path
 
+import numpy as np
+
 from .figure import Figure, Goal, Outcome
 from .train_step import STEPS, draw_tokens, run_config, sizes_of
 from .worker import Job
@@ -43,8 +45,8 @@ def step_memory(**sizes) -> Job:
     def run():
         steps = jax.jit(make_train_steps(config), donate_argnums=0).lower(shapes, windows, 0).compile()
         facts["reserved"] = _reserved(steps.memory_analysis())
-        initial_state(config)
-        facts["resident"] = _resident(jax, config, steps, windows)
+        state = jax.tree.map(np.asarray, initial_state(config))  # compiled and drawn before anything is counted
+        facts["resident"] = _resident(jax, state, steps, windows)
 
     return Job(run, lambda: facts)
 
@@ -55,15 +57,21 @@ def _reserved(analysis) -> float:
     return float(analysis.argument_size_in_bytes + own + analysis.temp_size_in_bytes)
 
 
-def _resident(jax, config, steps, windows) -> float | None:
-    """Return the bytes by which a process grows for its state and three calls; None where the system does not say."""
-    from ..training.step import initial_state
+def _resident(jax, state, steps, windows) -> float | None:
+    """Return the bytes by which a process grows for its state and three calls; None where the system does not say.
 
+    A call goes before, since the first one also reads the code that it runs from disk into memory.
+    """
+
+    def take(calls):
+        given = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
+        for _ in range(calls):
+            given, _ = jax.block_until_ready(steps(given, windows, 0))
+
+    take(1)
     gc.collect()
     before = _status("VmRSS") if _forget_peak() else None
-    state = initial_state(config)
-    for _ in range(3):
-        state, _ = jax.block_until_ready(steps(state, windows, 0))
+    take(3)
     if jax.default_backend() != "cpu":
         return float(jax.devices()[0].memory_stats()["peak_bytes_in_use"])
     return None if before is None else float(_status("VmHWM") - before)

@@ -16,26 +16,36 @@ from .worker import MissingError, NotHereError
 NOT_INSTALLED = "peer not installed: pip install 'routelaws[bench]'"
 
 
-def run_figures(figures: Sequence[Figure], bench: Bench, tell: Callable[[int, dict], None]) -> dict:
+def run_figures(figures: Sequence[Figure], bench: Bench, tell: Callable[[dict], None]) -> dict:
     """Measure figures one after the other.
 
     Args:
         figures: what to measure.
         bench: what to measure with.
-        tell: called with the number of each figure and its entry, when it is there.
+        tell: called after each figure with the record so far.
 
     Returns:
-        What bench.json holds: "figures", a list of `entry`; "ceilings", a list of {"threads", "gflops", "gbytes",
-        "disturbed"}, for each number of threads that a floor was counted with; "machine"; "settings".
+        The record: what bench.json holds, see `record_of`.
     """
-    entries = []
-    for number, figure in enumerate(figures):
+    entries, record = [], {}
+    for figure in figures:
         entries.append(measured(figure, bench))
-        tell(number, entries[-1])
+        record = record_of(entries, bench)
+        tell(record)
+    return record
+
+
+def record_of(entries: list[dict], bench: Bench) -> dict:
+    """Return what bench.json holds.
+
+    Returns:
+        "figures", a list of `entry`; "ceilings", a list of {"threads", "gflops", "gbytes", "disturbed"}, for each
+        number of threads that a floor was counted with; "machine"; "settings"; "measured_at".
+    """
     settings = bench.settings
     return {
-        "figures": entries,
-        "ceilings": bench.measured_ceilings(),
+        "figures": list(entries),
+        "ceilings": plain(bench.measured_ceilings()),
         "machine": bench.machine(),
         "settings": {
             "quick": settings.quick,

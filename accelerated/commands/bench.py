@@ -48,17 +48,7 @@ def bench(
     _check_file("--out", out)
     if markdown_to is not None:
         _check_file("--markdown", markdown_to)
-    console = Console(stderr=True)
-    with Bench(QUICK if quick else Settings(rounds=rounds, more=rounds)) as measuring, _bars(console) as bars:
-        task = bars.add_task("measuring", total=len(figures), note=figures[0].name)
-
-        def tell(number, entry):
-            coming = figures[number + 1].name if number + 1 < len(figures) else ""
-            bars.update(task, completed=number + 1, note=coming)
-            _say(console, entry)
-
-        record = run_figures(figures, measuring, tell)
-    write_record(record, out)
+    record = _measure(figures, QUICK if quick else Settings(rounds=rounds, more=rounds), out)
     if markdown_to is not None:
         write_atomically(markdown_to, markdown(record))
     print_record(record)
@@ -67,6 +57,21 @@ def bench(
     if failed:
         print(f"routelaws: figures that failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
+
+
+def _measure(figures, settings: Settings, out: Path) -> dict:
+    """Measure with progress on standard error, and return the record; what there is is written after each figure."""
+    console = Console(stderr=True)
+    with Bench(settings) as measuring, _bars(console) as bars:
+        task = bars.add_task("measuring", total=len(figures), note=figures[0].name)
+
+        def tell(record):
+            done = len(record["figures"])
+            bars.update(task, completed=done, note=figures[done].name if done < len(figures) else "")
+            _say(console, record["figures"][-1])
+            write_record(record, out)  # what was measured is kept if the rest is interrupted
+
+        return run_figures(figures, measuring, tell)
 
 
 def _check_file(flag: str, path: Path) -> None:

@@ -94,6 +94,17 @@ def test_what_is_wrong_is_one_line(arguments, said, tmp_path, monkeypatch, capsy
     assert said in error and len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(("name", "goes_on"), [("bench", False), ("train", True)])
+def test_only_training_goes_on_where_it_was_interrupted(name, goes_on, monkeypatch, capsys):
+    def interrupted(command, arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    monkeypatch.setattr(cli, "keep_programs", lambda: None)
+    assert cli.main([name]) == 130
+    assert ("checkpoint" in capsys.readouterr().err) == goes_on
+
+
 def test_a_name_stands_for_all_that_begin_so():
     assert [figure.name for figure in chosen(["memory", "compile-depth"])] == [
         "memory-d64",
