@@ -13,12 +13,11 @@ from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
     "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
-    "bench": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "bench": "bench"}
+NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "bench": "train"}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
