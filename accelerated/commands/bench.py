@@ -1,5 +1,6 @@
 """What `routelaws bench` does: measure figures in turns with other libraries, show them, and write bench.json."""
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,10 @@ from ..benchmarks.catalogue import FIGURES, chosen
 from ..benchmarks.record import goal_words, holds_words, markdown, number, run_figures, write_record
 from ..errors import InputError
 from ..files import write_atomically
+
+for _package in ("filelock", "grain", "optax", "orbax", "sentencepiece"):  # said before half an hour of work
+    if importlib.util.find_spec(_package) is None:
+        raise ModuleNotFoundError(f"No module named {_package!r}", name=_package)
 
 
 def bench(
