@@ -44,12 +44,15 @@ $(VENV)/.site: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
 	@touch $@
 
+bench: $(VENV)/.bench  ## how fast it is beside other libraries, into bench.json; BENCH="--only dense-step" for some figures
+	$(BIN)/routelaws bench $(BENCH)
+
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
-bench: $(VENV)/.installed  ## times beside other solvers, in short; BENCH="assignment --full" for one, in full
-	@$(BIN)/python -c 'import ortools' 2>/dev/null || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'ortools>=9.12' || \
-	  echo "OR-tools could not be installed; it is left out."
-	$(BIN)/python -m routelaws.accelerated.benchmarks $(BENCH)
+$(VENV)/.bench: $(VENV)/.installed
+	@for peer in 'torch>=2.6' 'transformers>=5' 'POT>=0.9.6' 'ott-jax>=0.5' '--no-deps ortools>=9.12'; do \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$peer || \
+	  echo "$$peer could not be installed; its figures are left out."; done
+	@touch $@
 
 lint: $(VENV)/.installed  ## the rules and the layout of the code, which `ruff format` decides
 	$(BIN)/ruff check .

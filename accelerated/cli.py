@@ -17,7 +17,7 @@ EXTRAS = {
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train"}
+NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "bench": "train"}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
@@ -35,6 +35,7 @@ COMMANDS = {
     "downstream": "Hold laws of downstream accuracy against each other, fitted below a budget and scored above it.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
+    "bench": "Measure how fast this is, as ratios to other libraries.",
 }
 
 
@@ -74,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("routelaws: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        goes_on = "; the same command goes on from the last checkpoint" if command in ("train", "sweep") else ""
+        print(f"routelaws: interrupted{goes_on}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left

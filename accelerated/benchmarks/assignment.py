@@ -1,49 +1,24 @@
-"""How fast tokens are assigned to experts exactly, beside general solvers of the same problem.
+"""Figures of the exact balanced assignment, beside general solvers of the same problem.
 
-    python -m routelaws.accelerated.benchmarks.assignment [--sizes 1024x16 4096x64 16384x64] [--k 1] [--repeats 5]
-                                                          [--seed 0]
-
-Measured in turns, so that a machine that slows down slows all of them; times and ratios are medians over the repeats:
-
-1. `kernels.assignment.assign`, the compiled loops behind `routers.base` (one thread).
-2. The same through jit and the callback to the host.
-3. The auction on the device (`method="auction"`), which is exact up to its increment; only up to `--auction` tokens,
-   since on CPU its many sorts take seconds.
-4. SciPy's `linear_sum_assignment`, with one column for each of the T places; at k = 1 and up to `--scipy` tokens.
-5. OR-tools' minimum-cost flow, where it is installed, on costs rounded to 1e-6 of the largest score.
-
-What is left out is named below the table.
+Ours is `kernels.assignment.assign`, the compiled loops behind `routers.base`, on one thread. OR-tools' minimum-cost
+flow has costs rounded to 1e-6 of the largest score; SciPy's `linear_sum_assignment` has one column for each of the T
+places.
 
 Scores: "skew" is normal with a trend over the experts, "aniso" has a direction that all tokens share, so that they
 prefer the same experts. `missing` is the largest shortfall from our optimum, as a share of its objective.
 """
 
-import argparse
-import importlib.util
-import re
-import statistics
-import time
-from typing import NamedTuple
+import functools
 
 import numpy as np
 
-from ..kernels.assignment import assign
+from .figure import Figure, Goal, Side
+from .worker import Job
 
 INPUTS = ("skew", "aniso")
 
 
-class Result(NamedTuple):
-    """One line of the table."""
-
-    size: str
-    inputs: str
-    method: str
-    milliseconds: float  # median
-    ratio: float  # median over the repeats of its time over that of the first method
-    missing: float  # share of the optimum
-
-
-def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
+def draw(kind: str, num_tokens: int, num_experts: int, seed: int = 0) -> np.ndarray:
     """Return scores [T, E] in float32."""
     random = np.random.default_rng(seed)
     if kind == "skew":
@@ -54,131 +29,111 @@ def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def through_jit(**options):
-    """Return a function that assigns scores under jit and waits for the experts."""
-    import jax
+def solve(method: str, kind: str, num_tokens: int, num_experts: int) -> Job:
+    """Return a job that assigns drawn scores; its facts are the objective, and whether the loads are equal."""
+    solver = {"ours": _by_kernel, "OR-tools": _by_ortools, "scipy": _by_scipy}[method]()
+    scores, held = draw(kind, num_tokens, num_experts), {}
 
-    from ..routers.base import balanced_assignment
+    def run():
+        held["expert"] = solver(scores)
 
-    compiled = jax.jit(lambda scores: balanced_assignment(scores, **options).expert)
-    return lambda scores: np.asarray(compiled(scores))
+    def facts():
+        expert = np.asarray(held["expert"]).reshape(-1)
+        load = np.bincount(expert, minlength=num_experts)
+        objective = scores[np.arange(num_tokens), expert].sum(dtype=np.float64)
+        return {"objective": float(objective), "balanced": bool(load.max() - load.min() <= 1)}
+
+    return Job(run, facts)
 
 
-def by_scipy(scores: np.ndarray) -> np.ndarray:
-    """Return experts by SciPy's solver; E has to divide T."""
+def _by_kernel():
+    from ..kernels.assignment import assign
+
+    return lambda scores: assign(scores, 1).expert
+
+
+def _by_scipy():
     from scipy.optimize import linear_sum_assignment
 
-    places = np.repeat(np.arange(scores.shape[1]), len(scores) // scores.shape[1])
-    return places[linear_sum_assignment(scores[:, places], maximize=True)[1]]
+    def solver(scores):
+        places = np.repeat(np.arange(scores.shape[1]), len(scores) // scores.shape[1])
+        return places[linear_sum_assignment(scores[:, places], maximize=True)[1]]
+
+    return solver
 
 
-def by_ortools(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return experts [T, k] by OR-tools' minimum-cost flow; E has to divide T."""
+def _by_ortools():
     from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
-    num_tokens, num_experts = scores.shape
-    token, expert = (index.ravel() for index in np.indices(scores.shape))
-    cost = np.rint(-scores.ravel().astype(float) * (1e6 / np.abs(scores).max())).astype(np.int64)
-    flow = SimpleMinCostFlow()
-    arcs = flow.add_arcs_with_capacity_and_unit_cost(token, num_tokens + expert, np.ones_like(cost), cost)
-    supply = np.append(np.full(num_tokens, k), np.full(num_experts, -num_tokens * k // num_experts))
-    flow.set_nodes_supplies(np.arange(num_tokens + num_experts), supply)
-    if flow.solve() != flow.OPTIMAL:
-        raise RuntimeError("OR-tools found no optimum")
-    return expert[flow.flows(arcs).astype(bool)].reshape(num_tokens, k)  # arcs are in the order of the tokens
+    def solver(scores):
+        num_tokens, num_experts = scores.shape
+        token, expert = (index.ravel() for index in np.indices(scores.shape))
+        cost = np.rint(-scores.ravel().astype(float) * (1e6 / np.abs(scores).max())).astype(np.int64)
+        flow = SimpleMinCostFlow()
+        arcs = flow.add_arcs_with_capacity_and_unit_cost(token, num_tokens + expert, np.ones_like(cost), cost)
+        supply = np.append(np.ones(num_tokens, int), np.full(num_experts, -num_tokens // num_experts))
+        flow.set_nodes_supplies(np.arange(num_tokens + num_experts), supply)
+        if flow.solve() != flow.OPTIMAL:
+            raise RuntimeError("OR-tools found no optimum")
+        return expert[flow.flows(arcs).astype(bool)]  # arcs are in the order of the tokens
+
+    return solver
 
 
-def methods(num_tokens: int, k: int, auction_tokens: int, scipy_tokens: int) -> tuple[dict, list[str]]:
-    """Return {name: function of scores} of what is there and not too slow, and a line on each that is left out."""
-    found, left_out = {"assign": lambda scores: assign(scores, k).expert, "assign under jit": through_jit(k=k)}, []
-    if num_tokens <= auction_tokens:
-        found["auction under jit"] = through_jit(k=k, method="auction")
-    else:
-        left_out.append(f"auction under jit: left out above {auction_tokens} tokens (--auction)")
-    if k > 1:
-        left_out.append("SciPy, T columns: left out for k > 1, where a token could be at one expert twice")
-    elif num_tokens <= scipy_tokens:
-        found["SciPy, T columns"] = by_scipy
-    else:
-        left_out.append(f"SciPy, T columns: left out above {scipy_tokens} tokens (--scipy)")
-    if importlib.util.find_spec("ortools"):
-        found["OR-tools flow"] = lambda scores: by_ortools(scores, k)
-    else:
-        left_out.append("OR-tools flow: skipped, not installed (pip install 'routelaws[bench]')")
-    return found, left_out
+def over_ours(bench, method: str, kinds: tuple[str, ...] = INPUTS, rounds: int | None = None):
+    """Measure how many times longer a solver takes than ours: the least over the kinds of scores."""
+    shape = {"num_tokens": 256, "num_experts": 8} if bench.settings.quick else {"num_tokens": 4096, "num_experts": 64}
+
+    def side(who, kind):
+        return Side("assignment:solve", shape | {"method": who, "kind": kind})
+
+    sides = {f"{who} {kind}": side(who, kind) for kind in kinds for who in ("ours", method)}
+
+    def ratio(seconds):
+        return min(seconds[f"{method} {kind}"] / seconds[f"ours {kind}"] for kind in kinds)
+
+    found = bench.compare(sides, ratio, bench.threads(), rounds=rounds)
+    for kind in kinds:
+        best, theirs = (found.facts[f"{who} {kind}"]["objective"] for who in ("ours", method))
+        found.facts[f"missing {kind}"] = (best - theirs) / abs(best)
+    _check(found)
+    return found
 
 
-def measure(num_tokens: int, num_experts: int, k: int, repeats: int, seed: int, available: dict) -> list[Result]:
-    """Run every method in turns on both kinds of scores."""
-    lines = []
-    for kind in INPUTS:
-        scores = draw(kind, num_tokens, num_experts, seed)
-        for name, method in available.items():
-            if name not in ("SciPy, T columns", "OR-tools flow"):
-                method(scores)  # compiles
-        seconds, reached = {name: [] for name in available}, {}
-        for _ in range(repeats):
-            for name, method in available.items():
-                begin = time.perf_counter()
-                expert = method(scores)
-                seconds[name].append(time.perf_counter() - begin)
-                expert = expert.reshape(num_tokens, k)
-                load = np.bincount(expert.ravel(), minlength=num_experts)
-                if load.max() - load.min() > 1:
-                    raise RuntimeError(f"{name}: loads {load.tolist()} are not balanced")
-                reached[name] = np.take_along_axis(scores, expert, axis=1).sum(dtype=np.float64)
-        optimum = reached["assign"]
-        for name, times in seconds.items():
-            ratio = statistics.median(theirs / ours for theirs, ours in zip(times, seconds["assign"], strict=True))
-            missing = (optimum - reached[name]) / abs(optimum)
-            size = f"{num_tokens}x{num_experts}"
-            lines.append(Result(size, kind, name, 1e3 * statistics.median(times), ratio, missing))
-    return lines
+def large(bench):
+    """Measure the seconds that 65,536 tokens take; an absolute time, of this machine."""
+    shape = {"num_tokens": 512, "num_experts": 8} if bench.settings.quick else {"num_tokens": 65536, "num_experts": 128}
+    options = shape | {"method": "ours"}
+    sides = {kind: Side("assignment:solve", options | {"kind": kind}) for kind in INPUTS}
+    threads, reads = bench.threads(), 4.0 * shape["num_tokens"] * shape["num_experts"]
+    found = bench.compare(sides, lambda s: max(s.values()), threads)
+    found.floor_seconds = bench.floor(threads, traffic=reads)  # every score is read once
+    found.over_floor = max(found.seconds.values()) / found.floor_seconds
+    _check(found)
+    return found
 
 
-def report(lines: list[Result]) -> str:
-    """Return the table as text."""
-    text = [f"{'tokens x experts':18}{'scores':8}{'method':20}{'ms':>10}{'ratio':>9}{'missing':>10}"]
-    text += [
-        f"{x.size:18}{x.inputs:8}{x.method:20}{x.milliseconds:>10.2f}{x.ratio:>9.1f}{x.missing:>10.1e}" for x in lines
-    ]
-    return "\n".join(text)
+def _check(found) -> None:
+    """Raise RuntimeError where loads are not equal."""
+    wrong = [side for side, facts in found.facts.items() if isinstance(facts, dict) and not facts["balanced"]]
+    if wrong:
+        raise RuntimeError(f"{', '.join(wrong)}: the loads are not balanced")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Times of the exact balanced assignment.")
-    parser.add_argument(
-        "--sizes",
-        nargs="+",
-        default=["1024x16", "4096x64", "16384x64"],
-        metavar="TxE",
-        help="tokens x experts; E has to divide T (%(default)s)",
-    )
-    parser.add_argument("--k", type=int, default=1, help="experts per token (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="measurements, of which the median (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the scores (%(default)s)")
-    parser.add_argument("--scipy", type=int, default=1024, metavar="T", help="most tokens for SciPy (%(default)s)")
-    parser.add_argument("--auction", type=int, default=4096, metavar="T", help="most tokens for it (%(default)s)")
-    given = parser.parse_args(arguments)
-    sizes = []
-    for size in given.sizes:
-        shape = [int(part) for part in size.split("x")] if re.fullmatch(r"[1-9]\d*x[1-9]\d*", size) else [1, 2]
-        if shape[0] % shape[1]:
-            parser.error(f"--sizes has {size}; needed: tokens x experts, such as 1024x16, where experts divide tokens")
-        sizes.append(shape)
-    for name, least in (("repeats", 1), ("seed", 0), ("k", 1)):
-        if getattr(given, name) < least:
-            parser.error(f"--{name} is {getattr(given, name)}; needed: at least {least}")
-    if given.k > min(shape[1] for shape in sizes):
-        parser.error(f"--k is {given.k}; needed: at most the experts of every size")
-    lines, notes = [], {}
-    for size in sizes:
-        available, left_out = methods(size[0], given.k, given.auction, given.scipy)
-        notes |= dict.fromkeys(left_out)
-        lines += measure(*size, given.k, given.repeats, given.seed, available)
-    print("\n".join([report(lines), *notes]))
-
-
-if __name__ == "__main__":
-    main()
+FIGURES = (
+    Figure(
+        "assignment-ortools",
+        "time of OR-tools' minimum-cost flow over our exact assignment, 4096 x 64",
+        Goal(12, least=True),
+        functools.partial(over_ours, method="OR-tools"),
+    ),
+    Figure(
+        "assignment-scipy",
+        "time of SciPy's linear_sum_assignment over our exact assignment, 4096 x 64",
+        Goal(1000, least=True),
+        functools.partial(over_ours, method="scipy", kinds=("skew",), rounds=3),
+    ),
+    Figure(
+        "assignment-65536x128", "seconds of our exact assignment, 65536 x 128 (absolute)", Goal(1.0), large, unit="s"
+    ),
+)

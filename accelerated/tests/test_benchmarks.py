@@ -2,29 +2,21 @@
 
 import jax
 import numpy as np
-import pytest
 
 from routelaws.accelerated.benchmarks import law_fit
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 
 
-def test_a_small_run_without_data(monkeypatch, capsys):
+def test_both_sides_count_their_fits_and_say_how_many_reach_the_optimum(monkeypatch):
     monkeypatch.delenv("ROUTELAWS_DATA", raising=False)
-    law_fit.main(["--bootstraps", "5", "--restarts", "1", "--repeats", "2"])
-    lines = capsys.readouterr().out.splitlines()
-    assert "drawn from Table 3" in lines[0] and lines[1].split()[:3] == ["method", "fits", "seconds"]
-    assert [line[34:].split()[0] for line in lines[2:6]] == ["3", "15", "3", "3"]
-    assert all(line.endswith("100.00 %") for line in lines[4:6])
-    assert float(lines[6].rpartition(":")[2]) > 1
+    restarts, bootstrap = law_fit.restarts(1), law_fit.bootstrap(5)
+    for job in (restarts, bootstrap):
+        job.run()
+    theirs, ours = restarts.facts(), bootstrap.facts()
+    assert (theirs["fits"], ours["fits"]) == (3, 15) and "drawn from Table 3" in ours["tables"]
+    assert 0 <= theirs["at_the_optimum"] <= 1 and ours["at_the_optimum"] > 0.9
     assert not jax.config.jax_enable_x64
-
-
-@pytest.mark.parametrize("option", ["--bootstraps", "--restarts", "--repeats"])
-def test_counts_below_one_are_named(option, capsys):
-    with pytest.raises(SystemExit) as caught:
-        law_fit.main([option, "0"])
-    assert caught.value.code == 2 and f"{option} is 0; needed: at least 1" in capsys.readouterr().err
 
 
 def test_the_notebooks_objective_is_ours(monkeypatch):

@@ -18,7 +18,7 @@ PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
     for name in (
         "README.md",
-        *(f"docs/{page}.md" for page in ("routers", "training", "laws", "downstream", "columns", "own_layer")),
+        *(f"docs/{page}.md" for page in ("routers", "training", "laws", "downstream", "columns", "own_layer", "bench")),
         "reference/README.md",
     )
 }

@@ -1,0 +1,205 @@
+"""Figures of what is not the step: compiling, starting, and the loop around the step in `routelaws train`.
+
+The middle model of the demo: d = 24, two blocks, V = 512, 16 sequences of 64 tokens, on the default text. Programs and
+tokens are kept in a folder of the benchmark's own, so that the user's cache neither helps nor is filled.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .figure import Figure, Goal, Outcome, Side
+from .measure import interleave, median_and_quartiles
+from .train_step import QUICK, SIZES, run_config
+from .worker import Job, WorkerError
+
+DEPTHS = (4, 24)
+MODEL = {"d_model": 24, "heads": 2, "blocks": 2, "vocab_size": 512}
+RUN = {"sequence_length": 64, "batch_size": 16, "steps": 2000, "evaluations": 10, "steps_per_call": 16}
+SMOKE = {"sequence_length": 16, "batch_size": 4, "steps": 64, "evaluations": 4, "steps_per_call": 8}
+PATIENCE = 600.0
+"""Seconds after which a start has failed."""
+
+
+def compiling(blocks: int, d_model: int, length: int, batch: int, vocab_size: int, heads: int) -> Job:
+    """Return a job whose time is the first call of a training step in a process that has compiled nothing, less a
+    later call."""
+    import jax
+
+    from ..training.step import initial_state, make_train_steps
+    from .train_step import draw_tokens
+
+    config = run_config(d_model, heads, blocks, vocab_size, length, batch)
+    batches = draw_tokens(0, (1, batch, length + 1), vocab_size)
+
+    def timed(steps, state):
+        begin = time.perf_counter()
+        state = jax.block_until_ready(steps(state, batches, 0))[0]
+        return state, time.perf_counter() - begin
+
+    def run():
+        jax.clear_caches()
+        state, steps = jax.block_until_ready(initial_state(config)), make_train_steps(config)
+        state, first = timed(steps, state)
+        _, later = timed(steps, state)
+        return first - later
+
+    return Job(run)
+
+
+def compile_growth(bench):
+    """Measure the compile time of a deep model over that of a shallow one."""
+    sizes = QUICK | {"d_model": 16, "heads": 1} if bench.settings.quick else SIZES | {"d_model": 64, "heads": 2}
+    depths = (2, 4) if bench.settings.quick else DEPTHS
+    sides = {f"L = {depth}": Side("start_up:compiling", sizes | {"blocks": depth}) for depth in depths}
+    shallow, deep = sides
+    return bench.compare(sides, lambda s: s[deep] / s[shallow], bench.threads(), rounds=3)
+
+
+def second_start(bench) -> Outcome:
+    """Measure the seconds from starting `routelaws train` to the end of its first call, with a warm program cache."""
+    quick, rounds = bench.settings.quick, min(3, bench.settings.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        flags, numbers = _flags(quick, folder), itertools.count()
+
+        def start():
+            return [_start(Path(folder), f"run{next(numbers)}", flags)]
+
+        [first] = start()
+        taken = interleave({"second start": start}, rounds, bench.load, min(3, bench.settings.more))
+    middle, spread = taken.spread(lambda seconds: seconds["second start"])
+    counts = len(taken.kept), taken.repeated, taken.disturbed
+    return Outcome(middle, spread, taken.seconds(), os.cpu_count(), *counts, facts={"first_start_seconds": first})
+
+
+def _flags(quick: bool, folder: str) -> list[str]:
+    fields = {"router": "sinkhorn", "experts": 16} | MODEL | (SMOKE if quick else RUN)
+    flags = [part for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    return flags + (["--corpus", _short_text(folder)] if quick else [])
+
+
+def _short_text(folder: str) -> str:
+    """Write texts of our own source into a folder, for a smoke test, and return its path."""
+    texts = Path(folder, "text")
+    texts.mkdir(exist_ok=True)
+    for path in sorted(Path(__file__).parents[1].rglob("*.py"))[:60]:
+        texts.joinpath(f"{path.parent.name}-{path.stem}.txt").write_text(path.read_text("utf-8"), "utf-8")
+    return str(texts)
+
+
+def _start(folder: Path, run: str, flags: list[str]) -> float:
+    """Return the seconds until a run has written the line of its first call; the run is ended then."""
+    named = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [sys.executable, "-m", "routelaws.accelerated", "train", *flags, "--out", str(folder / run)]
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, env=named | {"ROUTELAWS_CACHE": str(folder / "cache")}, stdout=subprocess.DEVNULL, stderr=said
+        )
+        try:
+            while not _has_stepped(folder / run / "log.jsonl"):
+                if process.poll() is not None or time.perf_counter() - begin > PATIENCE:
+                    said.seek(0)
+                    raise WorkerError(f"routelaws train did not start: {said.read().strip()[-200:]}")
+                time.sleep(0.01)
+            return time.perf_counter() - begin
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _has_stepped(log: Path) -> bool:
+    return log.is_file() and log.stat().st_size > 0
+
+
+def training_loop(quick: bool, folder: str) -> Job:
+    """Return a job whose time is what a run of `training.loop` takes beside its steps and evaluations, as a share.
+
+    The run is watched from its second evaluation on, when everything is compiled. What its steps and evaluations take
+    by themselves is measured in the same process, before and after.
+    """
+    from ..configuration import ModelConfig
+    from ..training.config import TrainConfig
+    from ..training.corpus import read_corpus
+    from ..training.tokens import prepare_tokens
+
+    config = TrainConfig(ModelConfig(**MODEL), **(SMOKE if quick else RUN))
+    tokens = prepare_tokens(read_corpus([_short_text(folder)] if quick else None), 512, folder, tell=lambda line: None)
+    number, held = [0], {}
+
+    def run():
+        number[0] += 1
+        step, evaluation = _bare_seconds(config, tokens)
+        wall, steps, evaluations = _watched(config, tokens, Path(folder, f"run{number[0]}"))
+        again = _bare_seconds(config, tokens)
+        step, evaluation = min(step, again[0]), min(evaluation, again[1])
+        held.update(wall=wall, steps=steps * step, evaluations=evaluations * evaluation)
+        return (wall - held["steps"] - held["evaluations"]) / wall
+
+    return Job(run, lambda: {f"{name}_seconds": value for name, value in held.items()})
+
+
+def _watched(config, tokens, folder: Path) -> tuple[float, int, int]:
+    """Train, and return the seconds from the first step after the second evaluation to the end, with the numbers of
+    steps and evaluations in them."""
+    from ..training.loop import Run
+
+    seen = {"evaluations": 0}
+
+    def watch(kind, **fields):
+        if kind == "evaluation":
+            seen["evaluations"] += 1
+        elif kind == "step" and seen["evaluations"] == 2 and "begin" not in seen:
+            seen.update(begin=time.perf_counter(), step=fields["step"])
+
+    Run(config, folder, tokens, watch=watch).train()
+    return time.perf_counter() - seen["begin"], config.steps - seen["step"], seen["evaluations"] - 2
+
+
+def _bare_seconds(config, tokens) -> tuple[float, float]:
+    """Return the seconds of a step and of an evaluation, with nothing around them."""
+    import jax
+
+    from ..training.loop import open_text
+    from ..training.step import initial_state, make_evaluate, make_train_steps
+
+    batches, texts = open_text(config, tokens)
+    steps, state, evaluate = make_train_steps(config), initial_state(config), make_evaluate(config)
+    windows, text = batches.stacked(config.steps_per_call), texts["validation"].tokens
+    step_seconds, evaluation_seconds = [], []
+    for _ in range(25):
+        begin = time.perf_counter()
+        state, metrics = jax.block_until_ready(steps(state, windows, 0))
+        step_seconds.append((time.perf_counter() - begin) / config.steps_per_call)
+    for _ in range(4):
+        begin = time.perf_counter()
+        jax.block_until_ready(evaluate(state.params, text))
+        evaluation_seconds.append(time.perf_counter() - begin)
+    return median_and_quartiles(step_seconds[1:])[0], median_and_quartiles(evaluation_seconds[1:])[0]
+
+
+def outside_the_step(bench):
+    """Measure the share of wall time of a run that is neither step nor forward time of an evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"quick": bench.settings.quick, "folder": folder}
+        side = {"loop": Side("start_up:training_loop", options)}
+        return bench.compare(side, "loop", bench.threads(), rounds=3)
+
+
+FIGURES = (
+    Figure("compile-depth", "compile time of a training step, L = 24 over L = 4, d = 64", Goal(1.3), compile_growth),
+    Figure(
+        "second-start",
+        "seconds of a second `routelaws train` to the end of its first call",
+        Goal(3.0), second_start, unit="s",
+    ),
+    Figure(
+        "outside-step",
+        "share of wall time in `routelaws train` that is neither step nor evaluation, 2,000 steps",
+        Goal(0.03), outside_the_step, unit="of the time",
+    ),
+)  # fmt: skip
