@@ -12,12 +12,12 @@ from .commands.programs import keep_programs
 from .errors import InputError, WorkerDiedError
 
 EXTRAS = {
-    "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "train": ("filelock", "flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train"}
+NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "export": "train"}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
@@ -35,6 +35,7 @@ COMMANDS = {
     "downstream": "Hold laws of downstream accuracy against each other, fitted below a budget and scored above it.",
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
+    "export": "Write a train step to a file that runs on TPUs and GPUs that are not here.",
 }
 
 

@@ -86,6 +86,7 @@ def routed_block(
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
+    base_method: str = "host",
 ) -> BlockOutput:
     """Run a routed block.
 
@@ -100,6 +101,7 @@ def routed_block(
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
+        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
 
     Returns:
         `BlockOutput`.
@@ -116,7 +118,8 @@ def routed_block(
         return _expert_choice_block(params, x, config, training, held, mask)
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = mask if mask is None else mask.reshape(-1)
-    decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held, mask=asks)
+    options = {"noise": noise, "table": table, "held": held, "mask": asks, "base_method": base_method}
+    decided = decide(params, group, tokens, config, training=training, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
@@ -204,6 +207,7 @@ def decide(
     table: jax.Array | None = None,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    base_method: str = "host",
 ) -> Decision:
     """Let a router that gives experts to tokens decide for a group.
 
@@ -217,6 +221,7 @@ def decide(
         table: see `routed_block`.
         held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
+        base_method: see `routed_block`.
 
     Returns:
         `Decision`.
@@ -228,7 +233,7 @@ def decide(
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
     if config.router == "base":
-        return Decision(base_router(logits, config.choices, training=training, **options))
+        return Decision(base_router(logits, config.choices, training=training, method=base_method, **options))
     if config.router == "quantile":
         bias = params["bias"]
         routing = quantile_router(logits, bias, config.choices, **options)

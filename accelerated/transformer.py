@@ -329,6 +329,7 @@ def apply(
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
     compute_dtype=None,
+    base_method: str = "host",
 ) -> Output:
     """Run the model.
 
@@ -345,6 +346,7 @@ def apply(
         mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
         compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
             that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
+        base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
 
     Returns:
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
@@ -360,7 +362,7 @@ def apply(
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     if config.num_routed:
-        options = {"training": training, "table": table, "mask": mask}
+        options = {"training": training, "table": table, "mask": mask, "base_method": base_method}
 
         def run(ffn, x, noise, held):
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
@@ -497,6 +499,7 @@ def loss(
     hidden: jax.Array | None = None,
     mask: jax.Array | None = None,
     compute_dtype=None,
+    base_method: str = "host",
 ) -> Loss:
     """Return the mean cross-entropy and, in training, whatever the router adds to it.
 
@@ -516,6 +519,7 @@ def loss(
         hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
         compute_dtype: see `apply`.
+        base_method: see `apply`.
 
     Returns:
         `Loss`, in nats per token.
@@ -527,7 +531,7 @@ def loss(
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    output = apply(params, inputs, config, compute_dtype=compute_dtype, **options)
+    output = apply(params, inputs, config, compute_dtype=compute_dtype, base_method=base_method, **options)
     logits = _at_least_float32(output.logits)
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)

@@ -128,13 +128,23 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
     """
+    train_steps, inputs = compiled_steps(config), run_inputs(config, table)
+    return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+
+
+def compiled_steps(config: TrainConfig, base_method: str = "host"):
+    """Return a jitted function (state, batches, first_step, `RunInputs`) -> (state, `StepMetrics`), see above.
+
+    Args:
+        config: the run; what `run_inputs` returns for it has to be given to the function.
+        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
+    """
     model = config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    inputs = _run_inputs(config, table)
 
     def objective(params, tokens, noise, hidden, table):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        result = loss(params, tokens, model, training=True, **options)
+        result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         return result.total, (result.cross_entropy, result.output)
 
     def step(state, now, given: RunInputs):
@@ -158,10 +168,10 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         numbers = first_step + jnp.arange(len(batches))
         return jax.lax.scan(functools.partial(step, given=given), state, (batches, numbers))
 
-    return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+    return train_steps
 
 
-def _run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
+def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
     rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
     keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
