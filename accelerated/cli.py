@@ -17,7 +17,14 @@ EXTRAS = {
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "export": "train"}
+NEEDED = {
+    "train": "train",
+    "sweep": "train,laws",
+    "evaluate": "train",
+    "generate": "train",
+    "export": "train",
+    "plan-mesh": "train",
+}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
@@ -29,6 +36,7 @@ COMMANDS = {
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss with a law fitted to a results table.",
     "plan": "Rank the models that a budget pays for, with how sure that is.",
+    "plan-mesh": "Say which mesh of devices a model fits on, and what it costs there, from shapes alone.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again, or hold runs against each other.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
@@ -84,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(command: str, arguments: list[str]) -> None:
     """Run a command: the function of its name in the file of its name, unless that file reads the flags itself."""
-    module = importlib.import_module(f"{__package__}.commands.{command}")
+    module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
     if hasattr(module, "main"):
         module.main(arguments)
     else:
