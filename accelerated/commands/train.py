@@ -8,6 +8,7 @@ import tyro
 
 from ..configuration import ModelConfig
 from ..errors import InputError
+from ..training.board import Board
 from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
@@ -57,23 +58,30 @@ def main(arguments: list[str]) -> None:
     values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
     default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
 
-    def train(out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[RunFlags] = default) -> None:
+    def train(
+        out: Path,
+        config: Path | None = None,
+        tensorboard: bool = False,
+        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+    ) -> None:
         """Train one model.
 
         Args:
             out: Folder of the run; a run that was killed goes on there.
             config: TOML file with fields of the run; flags go before it.
+            tensorboard: Write the log for TensorBoard, too, below OUT/tensorboard.
             fields: The run.
         """
-        run_of(fields.run(), out)
+        run_of(fields.run(), out, tensorboard)
 
     flags.run(train, "train", arguments)
 
 
-def run_of(config: TrainConfig, out: Path) -> None:
+def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
     """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as watch:
+        watch = Board(watch, {0: (out, config)}) if tensorboard else watch
         watch("say", line=corpus.summary())
         tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
         run = Run(config, out, tokens, watch=lambda kind, **rest: watch(kind, run=0, **rest))
