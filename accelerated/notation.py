@@ -122,9 +122,19 @@ def _padded_experts(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
     return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, jnp.arange(expert.shape[1], dtype=expert.dtype))
 
 
-def _total(values, axis_name: str | None):
+def _total(values, axis_name):
     """Return the sum over a mapped axis, if there is one."""
     return values if axis_name is None else jax.lax.psum(values, axis_name)
+
+
+def _gathered(values: jax.Array, axis_name) -> jax.Array:
+    """Return the rows of all members of a mapped axis, or of several axes, one below the other."""
+    return jax.lax.all_gather(values, axis_name, tiled=True)
+
+
+def _own_rows(values: jax.Array, number: int, axis_name) -> jax.Array:
+    """Return the rows of this member of the axis from what `_gathered` made of `number` rows of each."""
+    return jax.lax.dynamic_slice_in_dim(values, jax.lax.axis_index(axis_name) * number, number)
 
 
 def canonical_zero(values: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ Step by step, with sources and examples: `routelaws.reference.routed_block`.
 What differs: groups are a `vmap`; router logits are computed in float32 at least, the experts in the dtype of x.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
 from .experts import _matrices, routed_ffn
-from .notation import ExpertChoice, Routing, _as_bool
+from .notation import ExpertChoice, Routing, _as_bool, _gathered
+from .parallel import Spread, routed_ffn_on_devices
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -87,6 +89,7 @@ def routed_block(
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
     base_method: str = "host",
+    spread: Spread | None = None,
 ) -> BlockOutput:
     """Run a routed block.
 
@@ -102,6 +105,7 @@ def routed_block(
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
+        spread: how tokens, experts and hidden units are spread over devices; None if all are here.
 
     Returns:
         `BlockOutput`.
@@ -113,18 +117,22 @@ def routed_block(
     token is real, loads and losses are NaN.
     """
     if config.router == "mixture_of_tokens":
-        return _mixture_block(params, x, config, training, mask)
+        return _whole(_mixture_block(params, x, config, training, mask, spread), spread)
     if config.router == "expert_choice":
-        return _expert_choice_block(params, x, config, training, held, mask)
+        return _whole(_expert_choice_block(params, x, config, training, held, mask, spread), spread)
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = mask if mask is None else mask.reshape(-1)
-    options = {"noise": noise, "table": table, "held": held, "mask": asks, "base_method": base_method}
-    decided = decide(params, group, tokens, config, training=training, **options)
+    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": asks, "spread": spread}
+    decided = decide(params, group, tokens, config, base_method=base_method, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
-    output, dropped = routed_ffn(
+    send = routed_ffn
+    if spread is not None:
+        over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
+        send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
+    output, dropped = send(
         _experts(params, x.dtype),
         group,
         routing.expert,
@@ -135,7 +143,14 @@ def routed_block(
         activation=config.activation,
     )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
-    return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
+    return _whole(BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:]), spread)
+
+
+def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:
+    """Return what a block gives where each device has some of the hidden units: the sum of what theirs give."""
+    if spread is None or spread.model is None:
+        return done
+    return done._replace(output=jax.lax.psum(done.output, spread.model))
 
 
 def _experts(params, dtype):
@@ -152,11 +167,12 @@ def _logits(params, group):
     return group.astype(wide) @ params["router"].astype(wide)
 
 
-def _mixture_block(params, x, config, training, mask):
+def _mixture_block(params, x, config, training, mask, spread):
     groups, real, ungroup = _groups(x, mask, config, training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
+    options["axis_name"] = None if spread is None else spread.experts
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * jnp.exp(params["log_temperature"])
@@ -181,14 +197,14 @@ def _groups(x, mask, config, training):
     return group(x, size), real, lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask):
+def _expert_choice_block(params, x, config, training, held, mask, spread):
     """See reference."""
     groups, real, ungroup = _groups(x, mask, config, training)
-    experts = _experts(params, x.dtype)
+    experts, axis_name = _experts(params, x.dtype), None if spread is None else spread.experts
 
     def choose(group, logits, held, real):
         choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
-        return expert_choice_ffn(experts, group, choice, activation=config.activation), choice
+        return expert_choice_ffn(experts, group, choice, activation=config.activation, axis_name=axis_name), choice
 
     output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
     nothing = jnp.zeros((), _wide(x.dtype))
@@ -208,6 +224,7 @@ def decide(
     held: Routing | None = None,
     mask: jax.Array | None = None,
     base_method: str = "host",
+    spread: Spread | None = None,
 ) -> Decision:
     """Let a router that gives experts to tokens decide for a group.
 
@@ -222,6 +239,9 @@ def decide(
         held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
         base_method: see `routed_block`.
+        spread: see `routed_block`. The group is that of the device, or that of all devices, as `spread.group` says. A
+            bias is one for all devices: the mean of what quantile balancing finds on each of them, or what it finds
+            for all tokens; of top_k it follows from the loads of all devices.
 
     Returns:
         `Decision`.
@@ -229,21 +249,32 @@ def decide(
     if config.router == "hash":
         return Decision(_hash_routing(tokens, config, table, held, mask))
     logits = _logits(params, group)  # SCORE
+    together = None if spread is None else spread.balanced_over()
     options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
-        return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
+        return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
     if config.router == "base":
-        return Decision(base_router(logits, config.choices, training=training, method=base_method, **options))
+        options |= {"axis_name": together, "method": base_method}
+        return Decision(base_router(logits, config.choices, training=training, **options))
     if config.router == "quantile":
-        bias = params["bias"]
-        routing = quantile_router(logits, bias, config.choices, **options)
-        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, mask=mask) if training else bias)
+        routing = quantile_router(logits, params["bias"], config.choices, axis_name=together, **options)
+        return Decision(routing, bias=_quantile_bias(params, logits, config, training, mask, spread))
     if config.router == "reinforce":
         return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
-    return _decide_top_k(params, logits, config, training, noise, held, mask)
+    return _decide_top_k(params, logits, config, training, noise, held, mask, spread)
 
 
-def _decide_top_k(params, logits, config, training, noise, held, mask):
+def _quantile_bias(params, logits, config, training, mask, spread):
+    """Return the bias for the next batch: of the group "global" from the scores of all devices."""
+    if not training:
+        return params["bias"]
+    over = None if spread is None else spread.batch
+    if spread is not None and spread.group == "global":
+        logits, mask, over = _gathered(logits, over), mask if mask is None else _gathered(mask, over), None
+    return quantile_bias(logits, params["bias"], config.choices, mask=mask, axis_name=over)
+
+
+def _decide_top_k(params, logits, config, training, noise, held, mask, spread):
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
@@ -254,11 +285,13 @@ def _decide_top_k(params, logits, config, training, noise, held, mask):
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
+        everyone = None if spread is None else spread.batch
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask, axis_name=everyone)
         bias = balance.update_bias(bias, counts, rate=config.bias_rate)
     dialect = "first_choice" if config.sample_second else "assignments"
-    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, mask=mask).loss
-    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
+    over = {"mask": mask, "axis_name": None if spread is None else spread.balanced_over()}
+    uneven = balance.auxiliary_loss(logits, routing.expert, score=config.gate, dialect=dialect, **over).loss
+    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **over)
     return Decision(routing, added, bias)
 
 
@@ -352,13 +385,13 @@ def hash_table(
     if config.hash == "random":
         return hashes.random_table(given, experts)
     if config.hash == "multi":
-        return hashes.multi_hash(_whole(given, config.experts), config.experts)
+        return hashes.multi_hash(_integers(given, config.experts), config.experts)
     if config.hash == "bigram":
-        return _whole(given, experts)
+        return _integers(given, experts)
     return _table_of_clusters(np.asarray(embeddings), config)
 
 
-def _whole(uniforms, num_experts):
+def _integers(uniforms, num_experts):
     """Return integers in [0, E) from uniforms; a product can round up."""
     return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
 

@@ -20,7 +20,18 @@ import numpy as np
 from .configuration import UNGATED, ModelConfig
 from .errors import InputError
 from .experts import expert_ffn
-from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, log_sum_exp, one_hot, softmax, top_k_indices
+from .notation import (
+    ExpertChoice,
+    Routing,
+    _as_bool,
+    _at_least_float32,
+    _total,
+    log_sum_exp,
+    one_hot,
+    softmax,
+    top_k_indices,
+)
+from .parallel import Spread
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
@@ -251,6 +262,7 @@ def attention(
     causal: bool = True,
     mask: jax.Array | None = None,
     positions: str = "relative",
+    axis_name: str | None = None,
 ) -> jax.Array:
     """Self-attention with relative or rotary positions.
 
@@ -260,6 +272,8 @@ def attention(
         causal: position i depends on positions up to i only; otherwise on all.
         mask: [b, S] bool, True for a real token; the others are seen by themselves alone.
         positions: one of `configuration.POSITIONS`.
+        axis_name: a mapped axis over which the heads are spread: `params` has those of this member, and what all of
+            them give is added up; None if all are here.
 
     Returns:
         [b, S, d].
@@ -280,7 +294,7 @@ def attention(
         seen = seen & (_as_bool(mask)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
     weights = softmax(jnp.where(seen, logits, -jnp.inf)).astype(x.dtype)
     mixed = jnp.einsum("bhij,bjhc->bihc", weights, value)
-    return _flat_product(mixed.reshape(*x.shape[:2], -1), params["output"].reshape(-1, d_model))
+    return _total(_flat_product(mixed.reshape(*x.shape[:2], -1), params["output"].reshape(-1, d_model)), axis_name)
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -330,6 +344,7 @@ def apply(
     mask: jax.Array | None = None,
     compute_dtype=None,
     base_method: str = "host",
+    spread: Spread | None = None,
 ) -> Output:
     """Run the model.
 
@@ -347,12 +362,14 @@ def apply(
         compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
             that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
         base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
+        spread: how tokens, experts, heads and hidden units are spread over devices, inside `jax.shard_map`; parameters
+            and tokens are then those of one device. None if all are here.
 
     Returns:
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
 
     Raises:
-        ValueError: see `routed_block`.
+        ValueError: see `routed_block`; or a mask is given with `spread`.
 
     Differs from the reference: under jit `config` and `training` are static. A token that is out of range cannot raise:
     it is clamped.
@@ -360,9 +377,12 @@ def apply(
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
+    if spread is not None and mask is not None:
+        raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
+    seen["axis_name"] = None if spread is None else spread.model
     if config.num_routed:
-        options = {"training": training, "table": table, "mask": mask, "base_method": base_method}
+        options = {"training": training, "table": table, "mask": mask, "base_method": base_method, "spread": spread}
 
         def run(ffn, x, noise, held):
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
@@ -371,7 +391,7 @@ def apply(
         h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, noise, held)
     else:
         if config.num_wide:
-            run = functools.partial(_wide_block, activation=config.activation)
+            run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
             h = _run_groups(run, h, params, params["wide_ffn"], seen, config)[0]
         else:
             h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config)
@@ -387,18 +407,18 @@ def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: Model
     def block(h, layer):
         block, ffn = layer
         h, x = _attend(block, h, seen)
-        return h + _dense_ffn(_cast(ffn, x.dtype), x, config.activation), None
+        return h + _dense_ffn(_cast(ffn, x.dtype), x, config.activation, seen["axis_name"]), None
 
     return _scan(block, h, (blocks, ffns))[0]
 
 
-def _dense_ffn(ffn: dict, x: jax.Array, activation: str) -> jax.Array:
-    return expert_ffn(**ffn, x=x.reshape(-1, x.shape[-1]), activation=activation).reshape(x.shape)
+def _dense_ffn(ffn: dict, x: jax.Array, activation: str, axis_name: str | None) -> jax.Array:
+    return _total(expert_ffn(**ffn, x=x.reshape(-1, x.shape[-1]), activation=activation).reshape(x.shape), axis_name)
 
 
-def _wide_block(ffn, x, noise, held, *, activation):
+def _wide_block(ffn, x, noise, held, *, activation, axis_name):
     """Return the output of a wider dense FFN, in the manner of `routed_block`."""
-    return (_dense_ffn(_cast(ffn, x.dtype), x, activation),)
+    return (_dense_ffn(_cast(ffn, x.dtype), x, activation, axis_name),)
 
 
 def _scan(step, h: jax.Array, layers):
@@ -500,6 +520,7 @@ def loss(
     mask: jax.Array | None = None,
     compute_dtype=None,
     base_method: str = "host",
+    spread: Spread | None = None,
 ) -> Loss:
     """Return the mean cross-entropy and, in training, whatever the router adds to it.
 
@@ -520,6 +541,8 @@ def loss(
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
         compute_dtype: see `apply`.
         base_method: see `apply`.
+        spread: see `apply`. The loss is then that of the tokens of one device; that of the batch is the mean over the
+            devices.
 
     Returns:
         `Loss`, in nats per token.
@@ -531,7 +554,8 @@ def loss(
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    output = apply(params, inputs, config, compute_dtype=compute_dtype, base_method=base_method, **options)
+    options |= {"compute_dtype": compute_dtype, "base_method": base_method, "spread": spread}
+    output = apply(params, inputs, config, **options)
     logits = _at_least_float32(output.logits)
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
@@ -543,7 +567,8 @@ def loss(
         cross_entropy = -log_probability.sum() / counted.sum(dtype=logits.dtype)
     credit = None
     if config.router == "reinforce" and training:
-        auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask)
+        over = None if spread is None else spread.balanced_over()
+        auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask, over)
         output = output._replace(auxiliary=auxiliary)
     return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output, credit)
 
@@ -560,13 +585,14 @@ def _task(tokens, config, hidden, mask):
     return jnp.where(hidden, config.mask_token, tokens), tokens, hidden if mask is None else hidden & counted
 
 
-def _policy_loss(output, log_probability, config, held_credit, mask):
+def _policy_loss(output, log_probability, config, held_credit, mask, axis_name):
     """See reference."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward  # a constant: `policy_terms` sees to that
     advantage = None if held_credit is None else held_credit.advantage
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
     weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}
+    weights["axis_name"] = axis_name
 
     def of_block(logits, expert, value, advantage):
         return policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights)

@@ -374,6 +374,13 @@ BOUNDS["libraries.float32"] = Bound(2, "2^-24 (1 + max |z|) of the value: gates 
 BOUNDS["libraries.sinkhorn"] = Bound(1e-6, "of T times the plan; theirs stops at 1e-6 and adds 1e-8; measured 2.2e-7")
 BOUNDS["libraries.balance"] = Bound(5, "u of the value: sums of positive terms in another order; measured 2")
 
+# Many devices.
+BOUNDS["parallel.ffn"] = Bound(1e-13, "of the largest entry; sums of 5 products in another order; measured 1e-15")
+BOUNDS["parallel.dropped"] = Bound(1e-15, "absolute; a quotient of two whole numbers below 48")
+BOUNDS["mesh.loss"] = Bound(1e-13, "nats, float64; means of up to 128 terms below 10 in another order: 128 u of 10")
+BOUNDS["mesh.gradient"] = Bound(2e-13, "of the largest entry of a leaf, float64; as mesh.loss; measured 2e-15")
+BOUNDS["mesh.bias"] = Bound(1e-14, "absolute; of logits below 10; measured 0")
+
 worst_share: dict[str, float] = {}
 
 listeners: list = []

@@ -39,13 +39,16 @@ from ..notation import (
     Routing,
     _at_least_float32,
     _check_group,
+    _gathered,
     _masked_rows,
+    _own_rows,
     _padded_experts,
     _real_tokens,
+    _total,
     one_hot,
     top_k_indices,
 )
-from .sinkhorn import gate_values
+from .sinkhorn import _count_real, gate_values
 
 METHODS = ("host", "auction")
 """How a balanced assignment can be found."""
@@ -168,6 +171,7 @@ def base_router(
     mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
+    axis_name=None,
 ) -> Routing:
     """Route a group of tokens by BASE.
 
@@ -181,6 +185,9 @@ def base_router(
             gate 0 and count nowhere.
         method: see `balanced_assignment`.
         epsilon: see `balanced_assignment`.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
+            are spread; None if all are here. Each member gathers the scores of all and solves the same problem. T and
+            load are those of all; each member returns its own rows.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
@@ -202,14 +209,19 @@ def base_router(
     # SELECT
     if held is None:
         valid = True
-        if training:
+        if training and axis_name is None:
             found = balanced_assignment(logits, k, mask=mask, method=method, epsilon=epsilon)
             expert, valid = found.expert, jnp.isfinite(found.gap)
+        elif training:
+            scores = _gathered(jax.lax.stop_gradient(logits), axis_name)
+            everyone = mask if mask is None else _gathered(_real_tokens(mask, num_tokens), axis_name)
+            found = balanced_assignment(scores, k, mask=everyone, method=method, epsilon=epsilon)
+            expert, valid = _own_rows(found.expert, num_tokens, axis_name), jnp.isfinite(found.gap)
         else:
             expert = top_k_indices(jax.lax.stop_gradient(logits), k)  # [T, k]
-        num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
+        num_real = _count_real(num_tokens, mask, axis_name)
         plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (num_real * k), mask)  # [T, E]
-        load = plan.sum(axis=0)  # [E]
+        load = _total(plan.sum(axis=0), axis_name)  # [E]
         residual = jnp.where(valid, jnp.abs(load * num_experts - 1).max(), jnp.nan)
         held = Routing(expert, expert, load, plan, residual)
     held = held._replace(expert=_padded_experts(held.expert, mask), plan=_masked_rows(held.plan, mask))

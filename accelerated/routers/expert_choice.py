@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ..errors import InputError
 from ..experts import _capacity_of_real, _matrices, expert_capacity, expert_ffn
 from ..notation import ExpertChoice, _at_least_float32, _check_group, _masked_rows, _real_tokens, softmax, top_k_indices
+from ..parallel import run_experts
 
 SCORES = ("softmax", "sigmoid")
 """Ways to turn logits into scores."""
@@ -77,7 +78,9 @@ def selection_scores(logits: jax.Array, score: str) -> jax.Array:
     return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
 
 
-def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice, *, activation: str = "gelu") -> jax.Array:
+def expert_choice_ffn(
+    params: dict, x: jax.Array, choice: ExpertChoice, *, activation: str = "gelu", axis_name: str | None = None
+) -> jax.Array:
     """Send the tokens that each expert chose through it, and add up what comes back.
 
     Args:
@@ -85,11 +88,16 @@ def expert_choice_ffn(params: dict, x: jax.Array, choice: ExpertChoice, *, activ
         x: [T, d].
         choice: of the same group.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
+        axis_name: a mapped axis over which the experts are spread: `params` has those of this member, and the tokens
+            travel, see `parallel.run_experts`; None if all experts are here.
 
     Returns:
         [T, d]; 0 for a token that nobody took.
     """
-    outputs = expert_ffn(**_matrices(params), x=x[choice.token], activation=activation)  # [E, C, d]
+    if axis_name is None:
+        outputs = expert_ffn(**_matrices(params), x=x[choice.token], activation=activation)  # [E, C, d]
+    else:
+        outputs = run_experts(params, x[choice.token], activation=activation, axis_name=axis_name)
     outputs = choice.gate[..., None] * outputs
     # Added up in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..errors import InputError
 from ..experts import _activated, _matrices
 from ..notation import _as_bool, _at_least_float32, _check_group, top_k_indices
+from ..parallel import run_experts
 
 EMITS = ("mixing", "experts")
 """Over what the weights of the redistribution are a softmax: over the group as in mixing, or over the experts."""
@@ -144,6 +145,7 @@ def mixture_of_tokens(
     emit: str = "mixing",
     emit_temperature: float | None = None,
     mask: jax.Array | None = None,
+    axis_name: str | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of what the experts return.
 
@@ -158,6 +160,8 @@ def mixture_of_tokens(
         emit: see `emit_weights`.
         emit_temperature: that of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0, and the others what they get without it.
+        axis_name: a mapped axis over which the experts are spread: up, down and linear are of those of this member, and
+            the mixtures travel, see `parallel.run_experts`; None if all experts are here.
 
     Returns:
         `MixtureOutput`.
@@ -182,8 +186,11 @@ def mixture_of_tokens(
         own = temperature if emit_temperature is None else emit_temperature
         shares = emit_weights(logits, own, emit=emit, one_hot=one_hot, mask=mask)
     mixtures = jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x)  # MIX
-    into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}  # RUN
-    results = jnp.einsum("ef,efd->ed", _activated(into["up"], activation, into.get("linear")), matrices["down"])
+    if axis_name is None:  # RUN
+        into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}
+        results = jnp.einsum("ef,efd->ed", _activated(into["up"], activation, into.get("linear")), matrices["down"])
+    else:
+        results = run_experts(matrices, mixtures[:, None], activation=activation, axis_name=axis_name)[:, 0]
     return MixtureOutput(shares.astype(x.dtype) @ results, weights)  # COMBINE
 
 

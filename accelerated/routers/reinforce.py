@@ -251,6 +251,7 @@ def policy_terms(
     nucleus: float = 1.0,
     held_advantage: jax.Array | None = None,
     mask: jax.Array | None = None,
+    axis_name=None,
 ) -> PolicyTerms:
     """Return what one routed block adds to the training loss.
 
@@ -270,6 +271,9 @@ def policy_terms(
         nucleus: that of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
+            are spread; None if all are here. The balance loss is then that of all tokens, the same on every member; the
+            other terms are means over a member's own tokens.
 
     Returns:
         `PolicyTerms`.
@@ -298,7 +302,7 @@ def policy_terms(
     policy = -mean(advantage * log_probability(logits, expert, nucleus))
     baseline = mean(_only_real(reward - value, mask) ** 2)
     entropy = mean(policy_entropy(logits, expert.shape[1], nucleus))
-    balance = auxiliary_loss(logits, expert, mask=mask).loss
+    balance = auxiliary_loss(logits, expert, mask=mask, axis_name=axis_name).loss
     loss = policy_weight * policy + baseline_weight * baseline - entropy_weight * entropy + balance_weight * balance
     return PolicyTerms(loss, policy, baseline, entropy, balance, advantage)
 

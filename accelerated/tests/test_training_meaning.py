@@ -102,7 +102,7 @@ def shared(make):
     """Return the maker of a program so that runs of one configuration, fresh or restored, compile the same one once."""
 
     @functools.cache
-    def making(config, table=None):
+    def making(config, table=None, layout=None):
         program = make(config, table)
         return lambda tree, *given: program(jax.tree.map(np.asarray, tree), *given)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..accounting import Accounting
 from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
+from .mesh import check_mesh
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -45,7 +46,7 @@ class TrainConfig:
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
-    """b, sequences per step; all their tokens are the group over which a router balances."""
+    """b, sequences per step; on one device all their tokens are the group over which a router balances."""
     steps: int = 1000
     """Training steps."""
     learning_rate: float | None = None
@@ -76,6 +77,10 @@ class TrainConfig:
     """More evaluation texts: c4=PATH fills the column loss_c4, and so on."""
     init_from: str | None = None
     """Folder of a run whose last checkpoint gives the initial weights."""
+    mesh: str | None = None
+    """Train on all devices, as many along each axis as given: data=2,expert=4,model=1, of which any can be left out."""
+    balancing_group: str = "shard"
+    """On a mesh: a router balances the tokens of each data x expert shard (shard), or those of the whole batch (global)."""  # noqa: E501
 
     def fields(self) -> dict:
         """Return the fields of the model, as they are given, and of the run in one mapping; see `from_mapping`."""
@@ -147,6 +152,7 @@ class TrainConfig:
             raise InputError(f"warmup is {self.warmup}; it has to be between 0 and 1")
         if self.dtype not in DTYPES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
         self.evaluation_sets()
 
     def _check_groups(self) -> None:

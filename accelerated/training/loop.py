@@ -31,7 +31,7 @@ from .config import TrainConfig
 from .hashing import hash_table_of
 from .result_rows import read_rows, result_row, write_rows
 from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log
-from .step import TrainState, initial_state, make_evaluate, make_train_steps
+from .step import TrainState, initial_state, make_evaluate, make_train_steps, open_layout
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
@@ -58,6 +58,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent):
         config.check()
+        self.layout = open_layout(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
         self.batches, self.evaluation_sets = open_text(config, tokens)
         # A table that was built once stays: the experts were trained by it.
@@ -94,7 +95,7 @@ class Run:
 
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
         """Return the step and the state to go on from, with log and table cut back to them."""
-        state = initial_state(self.config)
+        state = initial_state(self.config, self.layout)
         if self.config.init_from is not None:
             state = state._replace(params=load_params(self.config.init_from, state.params, self.watch))
         restored = checkpoints.restore(state._asdict())
@@ -113,7 +114,8 @@ class Run:
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
         config = self.config
-        train_steps, evaluate = make_train_steps(config, self.table), make_evaluate(config, self.table)
+        train_steps = make_train_steps(config, self.table, self.layout)
+        evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = _stops(config)
         stops = sorted(evaluation_steps | checkpoint_steps)
         before, started = self.seconds, time.perf_counter()

@@ -20,7 +20,8 @@ HASH_TABLE = "hash_table.npy"
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a fresh folder, or find the same one there.
+    """Write the configuration into a fresh folder, or find the same one there, but for the mesh: a run that was stopped
+    may go on on other devices.
 
     Raises:
         InputError: the folder holds a run with another configuration; the message names the first difference.
@@ -32,7 +33,7 @@ def claim_folder(folder: Path, config: TrainConfig) -> None:
     found = read_config(folder).fields()
     for name, ours in config.fields().items():
         theirs = found[name]
-        if ours != theirs:
+        if ours != theirs and name != "mesh":
             raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
 
 

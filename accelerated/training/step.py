@@ -12,6 +12,7 @@ from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .config import TrainConfig
+from .mesh import BATCH_AXES, Layout
 
 FINAL_RATE = 0.1
 """The cosine ends at this share of the peak learning rate."""
@@ -52,6 +53,15 @@ class Evaluation(NamedTuple):
     loss: jax.Array  # [n, b, S] cross-entropy of each predicted token, nats
     counted: jax.Array  # [n, b, S] bool, the predicted tokens: all of them, or the hidden ones
     load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
+
+
+class BatchNumbers(NamedTuple):
+    """What the loss of a batch says beside its gradient."""
+
+    cross_entropy: jax.Array  # [] nats per token
+    auxiliary: jax.Array  # [n_r] what each router adds
+    dropped_fraction: jax.Array  # [n_r]
+    bias: jax.Array | None  # [n_r, E G], for the next batch
 
 
 class RunInputs(NamedTuple):
@@ -107,18 +117,48 @@ def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.
     return optax.join_schedules([up, down], [warmup_steps])
 
 
-def initial_state(config: TrainConfig) -> TrainState:
-    """Return fresh weights, drawn from the run's seed, and the optimizer's state for them."""
+def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainState:
+    """Return fresh weights, drawn from the run's seed, and the optimizer's state for them.
 
-    @jax.jit
+    Args:
+        config: the run.
+        layout: on which devices they are; None for one.
+    """
+
     def start(key):
         params = init(key, config.model)
         return TrainState(params, optimizer(config).init(params))
 
-    return start(jax.random.key(config.seed))
+    key = jax.random.key(config.seed)
+    if layout is None:
+        return jax.jit(start)(key)
+    return jax.jit(start, out_shardings=state_shardings(config, layout))(key)
 
 
-def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
+def open_layout(config: TrainConfig) -> Layout | None:
+    """Return where the arrays of a run are on its mesh; None where the run has none.
+
+    Raises:
+        InputError: there are more or fewer devices than places in the mesh.
+    """
+    if config.mesh is None:
+        return None
+    shapes = jax.eval_shape(lambda: initial_state(config)).params
+    return Layout(config.model, config.mesh, config.balancing_group, shapes)
+
+
+def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
+    """Return the sharding of each array of a run's state: weights where they are used, moments in parts, and what is
+    neither everywhere."""
+    state = jax.eval_shape(lambda: initial_state(config)).optimizer
+    moments, everywhere = layout.sharding(layout.moments), jax.NamedSharding(layout.mesh, jax.P())
+    state = optax.tree.map_params(
+        optimizer(config), lambda _, sharding: sharding, state, moments, transform_non_params=lambda _: everywhere
+    )
+    return TrainState(layout.sharding(layout.params), state)
+
+
+def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step) -> (state, `StepMetrics` of [n]).
 
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
@@ -127,41 +167,61 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
     Args:
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
+        layout: on which devices the state is, and the batches are put; None for one.
     """
-    train_steps, inputs = compiled_steps(config), run_inputs(config, table)
-    return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+    train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
+    if layout is None:
+        return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+    shardings = state_shardings(config, layout)
+
+    def run(state, batches, first_step):
+        return train_steps(_put(state, shardings), _put(batches, _rows(layout)), first_step, inputs)
+
+    return run
 
 
-def compiled_steps(config: TrainConfig, base_method: str = "host"):
+def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layout | None = None):
     """Return a jitted function (state, batches, first_step, `RunInputs`) -> (state, `StepMetrics`), see above.
 
     Args:
         config: the run; what `run_inputs` returns for it has to be given to the function.
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
+        layout: see `make_train_steps`.
     """
     model = config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
-    def objective(params, tokens, noise, hidden, table):
+    def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
+        options |= {} if spread is None else {"spread": spread}
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
-        return result.total, (result.cross_entropy, result.output)
+        output = result.output
+        return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
+
+    def on_one_device(params, *given):
+        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given)
+        return numbers, gradient
+
+    differentiate = on_one_device if layout is None else layout.differentiate(objective)
+    shardings = None if layout is None else state_shardings(config, layout)
 
     def step(state, now, given: RunInputs):
         windows, number = now
         tokens, hidden = _task(windows, model, jax.random.fold_in(given.hidden_key, number))
         key = jax.random.fold_in(given.noise_key, number)
         noise = draw_noise(key, model, config.batch_size, config.sequence_length)
-        (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(
-            state.params, tokens, noise, hidden, given.table
-        )
+        numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
         transformation = optimizer(config, given.rates[number])
         updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
-        params = carry_bias(optax.apply_updates(state.params, updates), output)
-        dropped = output.dropped_fraction
+        params = optax.apply_updates(state.params, updates)
+        if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
+            params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
+        params = carry_bias(params, numbers)
+        dropped = numbers.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        metrics = StepMetrics(value, output.auxiliary.sum(), optax.tree.norm(gradient), dropped)
-        return TrainState(params, opt_state), metrics
+        metrics = StepMetrics(numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient), dropped)
+        state = TrainState(params, opt_state)
+        return state if layout is None else jax.lax.with_sharding_constraint(state, shardings), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
     def train_steps(state, batches, first_step, given):
@@ -171,6 +231,18 @@ def compiled_steps(config: TrainConfig, base_method: str = "host"):
     return train_steps
 
 
+def _put(tree, shardings):
+    """Return arrays where they are wanted; shapes alone, which `jax.eval_shape` gives, as they are."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, shardings)
+
+
+def _rows(layout: Layout) -> jax.NamedSharding:
+    """Return the sharding of batches [n, b, S + 1]."""
+    return jax.NamedSharding(layout.mesh, jax.P(None, BATCH_AXES))
+
+
 def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
     rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
@@ -178,35 +250,54 @@ def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     return RunInputs(rates, *keys, None if table is None else jnp.asarray(table))
 
 
-def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: ModelConfig | None = None):
+def make_evaluate(
+    config: TrainConfig,
+    table: np.ndarray | None = None,
+    model: ModelConfig | None = None,
+    layout: Layout | None = None,
+):
     """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`.
 
     Args:
         config: the run.
         table: as in `make_train_steps`.
         model: what the weights are run as, if not as the model of the run: with other groups, for instance.
+        layout: on which devices the weights are; None for one.
     """
     model = model or config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
     hidden_key = jax.random.key(EVALUATION_SEED)
 
+    def of_batch(params, tokens, hidden, table, spread=None):
+        """Return the loss of each token and the load of each expert."""
+        options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
+        options |= {} if spread is None else {"spread": spread}
+        output = loss(params, tokens, model, training=False, **options).output
+        targets = tokens[:, 1:] if hidden is None else tokens
+        losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
+        return losses, _load(output.routing, model)
+
+    of_batch = of_batch if layout is None else layout.evaluate(of_batch)
+
     @jax.jit
     def evaluate(params, batches, table):
         def one(_, now):
             windows, number = now
             tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
-            options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
-            output = loss(params, tokens, model, training=False, **options).output
-            targets = windows[:, 1:] if hidden is None else tokens
-            losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
-            counted = jnp.ones(targets.shape, bool) if hidden is None else hidden
-            return None, Evaluation(losses, counted, _load(output.routing, model))
+            losses, load = of_batch(params, tokens, hidden, table)
+            counted = jnp.ones(losses.shape, bool) if hidden is None else hidden
+            return None, Evaluation(losses, counted, load)
 
         _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
         return parts._replace(load=parts.load.mean(axis=0))
 
-    return lambda params, batches: evaluate(params, batches, table)
+    def run(params, batches):
+        if layout is not None:
+            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, _rows(layout))
+        return evaluate(params, batches, table)
+
+    return run
 
 
 def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):

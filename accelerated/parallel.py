@@ -1,0 +1,387 @@
+"""Many devices: how arrays travel between them, and a routed layer whose experts live on several devices.
+
+Step by step, with examples: `routelaws.reference.parallel`.
+
+What differs: with `axis_name` a function is called inside `jax.shard_map` (or `jax.vmap`), where it sees what one
+device holds, without the leading axis. Without it all devices are on the leading axis, as in the reference.
+
+Gradients. Inside `jax.shard_map(check_vma=False)` the gradient of a number is that of the sum of this number over all
+devices, with respect to what one device holds. So a device differentiates its share of the loss, where the shares of
+all devices add up to the loss; and the gradient of a weight of which there are copies is the sum over the copies.
+
+Where nothing may be dropped a buffer for each expert would need T slots. The rows are sent to devices instead, each
+with the number of its expert, and the device that receives them runs `experts.routed_ffn`. With `ragged` they travel by
+`ragged_all_to_all`, so that no empty row does. CPUs do not have that collective; it is emulated there by an all_gather.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .errors import InputError
+from .experts import (
+    RoutedOutput,
+    _asked,
+    _capacity_of_real,
+    _matrices,
+    combine,
+    dispatch,
+    expert_capacity,
+    expert_ffn,
+    routed_ffn,
+)
+from .notation import _gathered, _own_rows, _total
+
+GROUPS = ("shard", "global")
+"""Whose tokens a router balances, and whose queue for slots: those of each device, or those of all devices together."""
+
+_DEVICES = "devices"  # the axis of a vmap over all devices
+
+
+class Spread(NamedTuple):
+    """How a model is spread over the axes of a mesh, for what runs inside `jax.shard_map` with all axes manual.
+
+    Each device has whole sequences, and means are over its own tokens: their mean over the devices is that of the whole
+    batch. So the loss of a device, divided by the number of devices, is its share of the loss. Padding would give the
+    devices different weights; a mask is refused.
+
+    Attributes:
+        batch: the axes over which sequences are spread, the slowest first
+        experts: the axis over which experts are spread; one of `batch`
+        model: the axis over which attention heads and hidden units are spread; None if there is none
+        group: one of `GROUPS`: whose tokens a router balances
+        ragged: send by `ragged_all_to_all` where nothing may be dropped
+    """
+
+    batch: tuple[str, ...]
+    experts: str
+    model: str | None = None
+    group: str = "shard"
+    ragged: bool = False
+
+    def balanced_over(self) -> tuple[str, ...] | None:
+        """Return the axes over which the tokens of a balancing group are spread; None if a device has all of them."""
+        return self.batch if self.group == "global" else None
+
+
+def psum(x: jax.Array, *, axis_name=None) -> jax.Array:
+    """Give every device the sum over all devices.
+
+    Args:
+        x: [n, ...].
+        axis_name: the mapped axis of the devices, or a tuple of axes; x is then [...], what one device holds.
+
+    Returns:
+        [n, ...].
+    """
+    return _on_all(lambda x, axis: jax.lax.psum(x, axis), axis_name, x)
+
+
+def all_gather(x: jax.Array, *, axis_name=None) -> jax.Array:
+    """Give every device the rows of all devices, those of device 0 first.
+
+    Args:
+        x: [n, m, ...].
+        axis_name: see `psum`.
+
+    Returns:
+        [n, n m, ...].
+    """
+    return _on_all(lambda x, axis: jax.lax.all_gather(x, axis, tiled=True), axis_name, x)
+
+
+def reduce_scatter(x: jax.Array, *, axis_name=None) -> jax.Array:
+    """Give every device its part of the sum over all devices.
+
+    Args:
+        x: [n, n m, ...].
+        axis_name: see `psum`.
+
+    Returns:
+        [n, m, ...].
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+    """
+    return _on_all(lambda x, axis: jax.lax.psum_scatter(x, axis, tiled=True), axis_name, x)
+
+
+def all_to_all(x: jax.Array, *, axis_name=None) -> jax.Array:
+    """Send part i of every device to device i, which puts them in the order of the senders.
+
+    Args:
+        x: [n, n m, ...].
+        axis_name: see `psum`.
+
+    Returns:
+        [n, n m, ...].
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+    """
+    return _on_all(lambda x, axis: jax.lax.all_to_all(x, axis, 0, 0, tiled=True), axis_name, x)
+
+
+def part(rows: jax.Array, i: int, n: int) -> jax.Array:
+    """Return part i of n of the rows of one device.
+
+    Args:
+        rows: [n m, ...].
+        i: from 0.
+        n: how many parts there are.
+
+    Returns:
+        [m, ...], rows i m … (i + 1) m − 1.
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+    """
+    if len(rows) % n:
+        raise InputError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
+    m = len(rows) // n
+    return jax.lax.dynamic_slice_in_dim(rows, i * m, m)
+
+
+def ragged_all_to_all(
+    x: jax.Array,
+    output: jax.Array,
+    input_offsets: jax.Array,
+    send_sizes: jax.Array,
+    output_offsets: jax.Array,
+    recv_sizes: jax.Array,
+    *,
+    axis_name=None,
+    native: bool = False,
+) -> jax.Array:
+    """Send any number of neighbouring rows from each device to each.
+
+    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
+    begin at row `output_offsets[i, j]`. So the sender says where its rows are put.
+
+    Args:
+        x: [n, rows, ...], what is sent.
+        output: [n, rows', ...], what is on the devices where nothing arrives.
+        input_offsets: [n, n] integers.
+        send_sizes: [n, n] integers.
+        output_offsets: [n, n] integers.
+        recv_sizes: [n, n] integers, [j, i] how many rows device j gets from device i: `send_sizes` transposed. A device
+            needs it to know how much to wait for.
+        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
+        native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
+
+    Returns:
+        [n, rows', ...].
+
+    Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
+
+    Differs from the reference: sizes and offsets that do not fit each other cannot raise.
+    """
+
+    def exchange(x, output, input_offsets, send_sizes, output_offsets, recv_sizes, axis):
+        if native:
+            sizes = input_offsets, send_sizes, output_offsets, recv_sizes
+            return jax.lax.ragged_all_to_all(x, output, *sizes, axis_name=axis)
+        i = jax.lax.axis_index(axis)
+        everything = jax.lax.all_gather(x, axis)  # [n, rows, ...]
+        begin, size, into = (
+            jax.lax.all_gather(v, axis)[:, i, None] for v in (input_offsets, send_sizes, output_offsets)
+        )
+        behind = jnp.arange(len(output)) - into  # [n, rows'], how far behind the first row of each sender
+        ours = (behind >= 0) & (behind < size)
+        sender = ours.argmax(axis=0)
+        row = jnp.take_along_axis(begin + behind, sender[None], axis=0)[0]
+        arrived = ours.any(axis=0).reshape(-1, *[1] * (output.ndim - 1))
+        return jnp.where(arrived, everything[sender, row], output)
+
+    arrays = x, output, input_offsets, send_sizes, output_offsets, recv_sizes
+    return _on_all(exchange, axis_name, *arrays)
+
+
+def _on_all(collective, axis_name, *arrays):
+    """Run a collective along a mapped axis, or over the leading axis of the arrays where there is none."""
+    if axis_name is not None:
+        return collective(*arrays, axis_name)
+    return jax.vmap(lambda *arrays: collective(*arrays, _DEVICES), axis_name=_DEVICES)(*arrays)
+
+
+def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", axis_name=None) -> jax.Array:
+    """Run experts that live on several devices on buffers of all devices: SEND, RUN, RETURN.
+
+    Args:
+        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
+        buffers: [n, E, C, d], what each device wants each expert to work on.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
+
+    Returns:
+        [n, E, C, d], what came back to each device.
+    """
+    if axis_name is None:
+        run = functools.partial(run_experts, activation=activation, axis_name=_DEVICES)
+        return jax.vmap(run, axis_name=_DEVICES)(params, buffers)
+    n = jax.lax.axis_size(axis_name)
+    num_experts, capacity, d = buffers.shape
+    own = num_experts // n
+    arrived = all_to_all(buffers, axis_name=axis_name).reshape(n, own, capacity, d)
+    of_expert = jnp.swapaxes(arrived, 0, 1).reshape(own, n * capacity, d)
+    outputs = expert_ffn(**_matrices(params), x=of_expert, activation=activation)
+    of_sender = jnp.swapaxes(outputs.reshape(own, n, capacity, d), 0, 1)
+    return all_to_all(of_sender.reshape(num_experts, capacity, d), axis_name=axis_name)
+
+
+def routed_ffn_on_devices(
+    params: dict,
+    x: jax.Array,
+    expert: jax.Array,
+    gate: jax.Array,
+    capacity_factor: float = math.inf,
+    *,
+    group: str = "shard",
+    order: str = "choice",
+    priority: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    activation: str = "gelu",
+    axis_name=None,
+    group_axes=None,
+    ragged: bool = False,
+    native: bool = False,
+) -> RoutedOutput:
+    """Send each token through its experts, which may live on other devices.
+
+    Args:
+        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
+        x: [n, T, d].
+        expert: [n, T, k] integers in [0, E).
+        gate: [n, T, k].
+        capacity_factor: c > 0; infinity (the default) drops nothing.
+        group: one of `GROUPS`.
+        order: who goes first where there are too few slots, see `experts.dispatch`.
+        priority: [n, T, k], see `experts.routed_ffn`.
+        mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
+        group_axes: the axes that the group "global" is spread over, `axis_name` if None.
+        ragged: where nothing may be dropped, send by `ragged_all_to_all`.
+        native: see `ragged_all_to_all`.
+
+    Returns:
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], that of each group: of a device, or of all.
+
+    Raises:
+        ValueError: the group is unknown, or see `experts.dispatch`.
+
+    Differs from the reference: as `experts.routed_ffn`. The tokens of the group "global" queue by a gather of their
+    experts, T k numbers for each device.
+    """
+    if group not in GROUPS:
+        raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
+    options = {"group": group, "order": order, "activation": activation, "ragged": ragged, "native": native}
+    if axis_name is None:
+        on_one = functools.partial(
+            routed_ffn_on_devices, capacity_factor=capacity_factor, axis_name=_DEVICES, **options
+        )
+
+        def run(params, x, expert, gate, priority, mask):
+            return on_one(params, x, expert, gate, priority=priority, mask=mask, **options)
+
+        return jax.vmap(run, axis_name=_DEVICES)(params, x, expert, gate, priority, mask)
+    n = jax.lax.axis_size(axis_name)
+    if n == 1 and group == "shard":
+        rest = {"order": order, "priority": priority, "mask": mask, "activation": activation}
+        return routed_ffn(params, x, expert, gate, capacity_factor, **rest)
+    over = (group_axes or axis_name) if group == "global" else None
+    num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
+    asked = _asked(mask, expert.shape)
+    if asked is not None:
+        gate = jnp.where(asked, gate, 0)
+    if order == "priority" and priority is None:
+        priority = gate
+    # PLACE
+    in_group = num_tokens * (1 if over is None else jax.lax.axis_size(over))
+    slots = expert_capacity(in_group, num_experts, k, capacity_factor)
+    if slots == in_group:
+        kept = jnp.ones(expert.shape, bool) if asked is None else asked
+        output = _without_capacity(params, x, expert, gate, kept, activation, axis_name, ragged, native)
+    else:
+        kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over)
+        placement = dispatch(expert, num_experts, min(slots, num_tokens), mask=kept)
+        buffers = jnp.take(x, placement.token, axis=0, mode="fill", fill_value=0)
+        outputs = run_experts(params, buffers, activation=activation, axis_name=axis_name)
+        output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
+    lost = ~kept if asked is None else asked & ~kept
+    whole = lost.size if asked is None else asked.sum()
+    return RoutedOutput(output, (_total(lost.sum(), over) / _total(whole, over)).astype(gate.dtype))
+
+
+def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over):
+    """Return [T, k] bool, which assignments have one of the `slots` slots that their group has at each expert."""
+    num_tokens, k = expert.shape
+    expert, priority, asked = (
+        value if value is None or over is None else _gathered(value, over)
+        for value in (expert, None if priority is None else jax.lax.stop_gradient(priority), asked)
+    )
+    placement = dispatch(expert, num_experts, slots, order=order, priority=priority, mask=asked)
+    kept = placement.kept
+    if asked is not None:
+        real = asked.any(axis=1).sum()
+        kept &= placement.slot < _capacity_of_real(real, len(expert), num_experts, k, capacity_factor)
+    return kept if over is None else _own_rows(kept, num_tokens, over)
+
+
+def _without_capacity(params, x, expert, gate, kept, activation, axis_name, ragged, native):
+    """Send every assignment that is kept to the device of its expert, and add up what comes back."""
+    own = len(params["up"])
+    device = expert // own  # [T, k]
+    run = functools.partial(_run_received, params, activation)
+    send = _send_ragged if ragged else _send_padded
+    return send(run, x, device, expert % own, gate, kept, axis_name, own, native)
+
+
+def _run_received(params, activation, rows, ids):
+    """Return the outputs of the experts `ids` that live here for rows that arrived; 0 for those of no expert."""
+    own = len(params["up"])
+    ids, gate = ids[:, None], jnp.ones((len(rows), 1), rows.dtype)
+    return routed_ffn(params, rows, jnp.minimum(ids, own - 1), gate, mask=ids < own, activation=activation).output
+
+
+def _send_padded(run, x, device, ids, gate, kept, axis_name, own, native):
+    """Send as many rows to each device as could ever go there, T times the experts that a token can have there."""
+    del native
+    n = jax.lax.axis_size(axis_name)
+    num_tokens, k = device.shape
+    places = dispatch(device, n, num_tokens * min(k, own), mask=kept)
+    rows = jnp.take(x, places.token, axis=0, mode="fill", fill_value=0)  # [n, places, d]
+    marks = jnp.full(rows.shape[:2], own, ids.dtype)
+    marks = marks.at[device, jnp.where(places.kept, places.slot, rows.shape[1])].set(ids, mode="drop")
+    arrived, marks = (all_to_all(v, axis_name=axis_name) for v in (rows, marks))
+    outputs = run(arrived.reshape(-1, x.shape[1]), marks.reshape(-1)).reshape(rows.shape)
+    outputs = all_to_all(outputs, axis_name=axis_name)
+    return combine(outputs, device, places, gate.astype(outputs.dtype))
+
+
+def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native):
+    """Send the rows alone, sorted by device. What arrives has to fit whatever the router decides: n T k rows."""
+    n = jax.lax.axis_size(axis_name)
+    num_tokens, k = device.shape
+    to = jnp.where(kept, device, n).reshape(-1)
+    order = jnp.argsort(to, stable=True)
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
+    sizes = (to == jnp.arange(n)[:, None]).sum(axis=1, dtype=jnp.int32)  # [n]
+    expected = all_to_all(sizes, axis_name=axis_name)
+    begin, into = (jnp.cumsum(v) - v for v in (sizes, expected))
+    there = all_to_all(into, axis_name=axis_name)  # where our rows begin on each device
+    back = all_to_all(begin, axis_name=axis_name)  # and where those of each device came from
+
+    def swap(rows, output, *sizes):
+        return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)
+
+    rows = jnp.repeat(x, k, axis=0)[order]
+    places = n * num_tokens * min(k, own)
+    arrived = swap(rows, jnp.zeros((places, x.shape[1]), x.dtype), begin, sizes, there, expected)
+    marks = swap(ids.reshape(-1)[order], jnp.full(places, own, ids.dtype), begin, sizes, there, expected)
+    outputs = swap(run(arrived, marks), jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
+    picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, -1), 0)
+    return (picked * gate.astype(outputs.dtype)[..., None]).sum(axis=1)

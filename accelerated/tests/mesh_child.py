@@ -1,0 +1,201 @@
+"""Run in a process of its own with eight virtual devices: compares training on meshes with training on one device.
+
+Reads a list of cases as JSON from standard input, {"router", "mesh", "group", "what", ...fields}, and writes a list of
+what was found, in the same order. The one device does the same by definition: the loss of a batch whose router balances
+each shard is the mean of the losses of the shards.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.hashing import hash_table_of
+from routelaws.accelerated.training.mesh import parse_mesh
+from routelaws.accelerated.training.step import (
+    NOISE_STREAM,
+    TrainState,
+    initial_state,
+    make_evaluate,
+    make_train_steps,
+    open_layout,
+    optimizer,
+)
+from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
+
+SMALL = {
+    "vocab_size": 32, "d_model": 16, "blocks": 2, "heads": 2, "experts": 8, "sequence_length": 8, "batch_size": 8,
+    "steps": 20, "evaluations": 1, "learning_rate": 0.01, "warmup": 0.1,
+}  # fmt: skip
+
+
+def config_of(case: dict):
+    """Return the run of a case."""
+    fields = {name: value for name, value in case.items() if name not in ("what", "group", "name", "wrong")}
+    if case["router"] == "dense":
+        fields["experts"] = 1
+    if case["router"] in ("expert_choice", "mixture_of_tokens"):
+        fields = {"batch_size": 16, "group_size": 2, "k": 4 if case["router"] == "expert_choice" else 1} | fields
+    config = from_mapping({**SMALL, **fields, "balancing_group": case.get("group", "shard")}, "case")
+    config.check()
+    return config
+
+
+def shards_of(config) -> int:
+    """Return how many balancing groups a batch has."""
+    return 1 if config.balancing_group == "global" else parse_mesh(config.mesh).shards()
+
+
+def on_one_device(config, shards: int):
+    """Return (params, tokens, noise) -> (loss, bias) where the batch is so many balancing groups."""
+    model, table = config.model, table_of(config)
+
+    def of_shard(params, tokens, noise):
+        result = loss(params, tokens, model, training=True, noise=noise, table=table)
+        return result.total, result.output.bias
+
+    def whole(params, tokens, noise):
+        tokens = tokens.reshape(shards, -1, tokens.shape[1])
+        if noise is not None:
+            noise = jnp.moveaxis(noise.reshape(len(noise), shards, -1, *noise.shape[2:]), 1, 0)
+        totals, bias = jax.lax.map(lambda given: of_shard(params, *given), (tokens, noise))
+        if model.router == "top_k" and model.has_bias:  # it follows from the loads of all, whatever the groups are
+            return totals.mean(), of_shard(params, tokens.reshape(-1, tokens.shape[2]), None)[1]
+        return totals.mean(), None if bias is None else bias.mean(axis=0)
+
+    return whole
+
+
+def table_of(config):
+    return hash_table_of(config, None, None)
+
+
+def windows(config, steps: int):
+    random = np.random.default_rng(5)
+    shape = (steps, config.batch_size, config.sequence_length + 1)
+    return jnp.asarray(random.zipf(1.3, shape) % config.model.vocab_size, jnp.int32)
+
+
+def furthest(found, wanted) -> tuple[float, str]:
+    """Return the largest difference, in units of the largest entry of its leaf, and where it is."""
+
+    def error(a, b):
+        a, b = np.asarray(a), np.asarray(b)
+        return (
+            float(abs(a - b).max() / max(abs(b).max(), np.finfo(b.dtype).tiny))
+            if abs(b).max() > 0
+            else float(abs(a).max())
+        )
+
+    errors = jax.tree.map(error, found, wanted)
+    path, worst = max(jax.tree_util.tree_leaves_with_path(errors), key=lambda item: item[1])
+    return worst, jax.tree_util.keystr(path)
+
+
+def away_from_start(config) -> dict:
+    """Return weights whose norms are not trivial and whose biases are not 0."""
+    random = np.random.default_rng(3)
+
+    def drawn(path, node):
+        shape, deviation = node
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return centre + (deviation or 0.1) * random.standard_normal(shape)
+
+    shapes = parameter_shapes(config.model)
+    return jax.tree_util.tree_map_with_path(drawn, shapes, is_leaf=lambda node: isinstance(node, tuple))
+
+
+@functools.cache
+def _on_one_device(config, shards: int):
+    """Return loss, bias and gradient of one batch; the mesh of the configuration is not looked at."""
+    params, tokens, noise = given(config)
+    (value, bias), gradient = jax.jit(jax.value_and_grad(on_one_device(config, shards), has_aux=True))(
+        params, tokens, noise
+    )
+    return value, bias, gradient
+
+
+def given(config):
+    """Return weights, a batch and what routers draw for it."""
+    noise = draw_noise(jax.random.key(4), config.model, config.batch_size, config.sequence_length)
+    return away_from_start(config), windows(config, 1)[0], noise
+
+
+def compare_gradients(case: dict) -> dict:
+    """Return how far loss, gradients and bias of one batch are from those of one device, in float64.
+
+    With "wrong" the one device has other fields, so that a gradient which is off by a factor has something to be seen.
+    """
+    with jax.enable_x64(True):
+        config = config_of(case)
+        layout, table = open_layout(config), table_of(config)
+        other = dataclasses.replace(config.model, **case.get("wrong", {}))
+        wanted = dataclasses.replace(config, mesh=None, model=other)
+        value, bias, gradient = _on_one_device(wanted, shards_of(config))
+
+        def objective(params, tokens, noise, hidden, table, spread):
+            result = loss(params, tokens, config.model, training=True, noise=noise, table=table, spread=spread)
+            return result.total, (result.total, result.output.bias)
+
+        params, tokens, noise = given(config)
+        placed = jax.device_put(params, layout.sharding(layout.params))
+        (total, new), found = jax.jit(layout.differentiate(objective))(placed, tokens, noise, None, table)
+        worst, where = furthest(found, gradient)
+        moved = 0.0 if bias is None else float(np.abs(np.asarray(new) - np.asarray(bias)).max())
+        return {"loss": abs(float(total) - float(value)), "gradient": worst, "where": where, "bias": moved}
+
+
+def compare_steps(case: dict) -> dict:
+    """Return how far 20 steps in float32 take the weights, and a loss of evaluation, from those of one device."""
+    config = config_of(case)
+    layout, table, steps = open_layout(config), table_of(config), config.steps
+    batches = windows(config, steps)
+    noise_key = jax.random.fold_in(jax.random.key(config.seed), NOISE_STREAM)
+    objective = on_one_device(config, shards_of(config))
+
+    def step(state, now):
+        tokens, number = now
+        noise = draw_noise(
+            jax.random.fold_in(noise_key, number), config.model, config.batch_size, config.sequence_length
+        )
+        (value, bias), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens, noise)
+        updates, inner = optimizer(config).update(gradient, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        if bias is not None:
+            params = params | {"routed_ffn": params["routed_ffn"] | {"bias": bias}}
+        return TrainState(params, inner), value
+
+    wanted, totals = jax.jit(lambda state: jax.lax.scan(step, state, (batches, jnp.arange(steps))))(
+        initial_state(config)
+    )
+    found, metrics = make_train_steps(config, table, layout)(initial_state(config, layout), batches, 0)
+    evaluation = make_evaluate(config, table, layout=layout)(found.params, batches[:2])
+    alone = make_evaluate(config, table)(jax.tree.map(np.asarray, found.params), batches[:2])
+    moved = [
+        float(abs(np.asarray(a) - np.asarray(b)).max())
+        for a, b in zip(*map(jax.tree.leaves, (found.params, wanted.params)), strict=True)
+    ]
+    return {
+        "weights": max(moved),
+        "loss": float(abs((metrics.loss + metrics.auxiliary) - totals).max()),
+        "evaluation": float(abs(evaluation.loss - np.asarray(alone.loss)).max()),
+        "load": float(abs(evaluation.load - np.asarray(alone.load)).max(initial=0.0)),
+    }
+
+
+WHAT = {"gradients": compare_gradients, "steps": compare_steps}
+
+if __name__ == "__main__":
+    results = []
+    for case in json.load(sys.stdin):
+        begun = time.perf_counter()
+        results.append(WHAT[case.pop("what")](case))
+        print(case, results[-1], round(time.perf_counter() - begun, 1), file=sys.stderr, flush=True)
+    print(json.dumps(results))

@@ -1,0 +1,163 @@
+"""Collectives and the routed layer over devices: the fast twin, on devices that `jax.vmap` makes, is the oracle.
+
+That the same holds on real devices of a process is part of `test_mesh.py`.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routelaws.accelerated import parallel
+from routelaws.conformance.bounds import check
+from routelaws.reference import experts
+from routelaws.reference import parallel as reference
+
+COLLECTIVES = ("psum", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives(name):
+    """Whole numbers: exact."""
+    x = np.random.default_rng(0).integers(-9, 9, (3, 6, 2))
+    found = getattr(parallel, name)(jnp.asarray(x))
+    np.testing.assert_array_equal(found, getattr(reference, name)(x), strict=False)
+
+
+def test_what_the_collectives_are_to_each_other():
+    x = np.random.default_rng(1).integers(-9, 9, (4, 8, 3))
+    np.testing.assert_array_equal(reference.all_gather(reference.reduce_scatter(x)), reference.psum(x))
+    np.testing.assert_array_equal(reference.all_to_all(reference.all_to_all(x)), x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_ragged_all_to_all(seed):
+    """Any sizes, zeros among them, with gaps on both sides; and all_to_all where the sizes are equal."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, 4, (3, 3))
+    x, output = random.integers(1, 99, (3, 12, 2)), -random.integers(1, 99, (3, 14, 2))
+    begin, into = (np.cumsum(s, axis=1) - s for s in (sizes, sizes.T))
+    begin, into = begin + random.integers(0, 12 - sizes.sum(axis=1) + 1)[:, None], (into + random.integers(0, 3)).T
+    arrays = x, output, begin, sizes, into, sizes.T
+    wanted = reference.ragged_all_to_all(*arrays)
+    np.testing.assert_array_equal(_ragged(*(jnp.asarray(a, jnp.int32) for a in arrays)), wanted)
+    even, places = np.full((3, 3), 4), np.tile(np.arange(0, 12, 4), (3, 1))
+    found = reference.ragged_all_to_all(x, np.zeros_like(x), places, even, places.T, even)
+    np.testing.assert_array_equal(found, reference.all_to_all(x))
+
+
+_ragged = jax.jit(parallel.ragged_all_to_all)
+
+
+def test_bad_sizes_are_named():
+    x, sizes, zero = np.zeros((2, 3)), np.array([[1, 2], [0, 1]]), np.zeros((2, 2), int)
+    with pytest.raises(ValueError, match="waits for rows that nobody sends"):
+        reference.ragged_all_to_all(x, x, zero, sizes, zero, sizes)
+    with pytest.raises(ValueError, match="past row 3"):
+        reference.ragged_all_to_all(x, x, zero + 2, sizes, zero, sizes.T)
+    for twin in (reference, parallel):
+        with pytest.raises(ValueError, match="cut into 2 equal parts"):
+            twin.part(np.zeros((3, 1)), 0, 2)
+        with pytest.raises(ValueError, match="group is 'all'"):
+            twin.routed_ffn_on_devices(**layer(0, 1), group="all")
+
+
+DEVICES, TOKENS, EXPERTS, D, F = 2, 6, 4, 3, 5
+
+
+def layer(seed: int, k: int) -> dict:
+    """Return the inputs of a layer whose loads differ between devices."""
+    random = np.random.default_rng(seed)
+    popularity = 2 * random.standard_normal((DEVICES, 1, EXPERTS))
+    scores = popularity + random.gumbel(size=(DEVICES, TOKENS, EXPERTS))
+    own = EXPERTS // DEVICES
+    return {
+        "params": {
+            "up": random.standard_normal((DEVICES, own, D, F)),
+            "down": random.standard_normal((DEVICES, own, F, D)),
+        },
+        "x": random.standard_normal((DEVICES, TOKENS, D)),
+        "expert": np.argsort(-scores, axis=2)[..., :k].astype(np.int32),
+        "gate": random.uniform(0.2, 1, (DEVICES, TOKENS, k)),
+    }
+
+
+@functools.cache
+def _compiled(capacity_factor, options):
+    return jax.jit(
+        lambda params, x, expert, gate, mask: parallel.routed_ffn_on_devices(
+            params, x, expert, gate, capacity_factor, mask=mask, **dict(options)
+        )
+    )
+
+
+CASES = [
+    ({"group": "shard", "order": "choice"}, 1.0),
+    ({"group": "global", "order": "choice"}, 1.0),
+    ({"group": "global", "order": "priority"}, 0.7),
+    ({"group": "global", "order": "token"}, math.inf),
+    ({"group": "shard", "order": "token", "ragged": True}, math.inf),
+]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(CASES), st.booleans())
+def test_routed_layer(seed, case, padded):
+    """Two devices are one: by the oracle over devices, by the fast twin, and by the one-device oracle."""
+    options, factor = case
+    given = layer(seed, 2)
+    mask = None
+    if padded:
+        mask = np.random.default_rng(seed).random((DEVICES, TOKENS, 2)) < 0.7
+        mask[:, 0] = True
+    known = {name: value for name, value in options.items() if name != "ragged"}
+    wanted = reference.routed_ffn_on_devices(**given, capacity_factor=factor, mask=mask, **known)
+    with jax.enable_x64(True):
+        found = _compiled(factor, tuple(options.items()))(*jax.tree.map(jnp.asarray, list(given.values())), mask)
+    check("parallel.ffn", abs(np.asarray(found.output) - wanted.output).max(), abs(wanted.output).max() or 1.0)
+    check("parallel.dropped", abs(np.asarray(found.dropped_fraction) - wanted.dropped_fraction).max())
+    params = {name: matrices.reshape(EXPERTS, *matrices.shape[2:]) for name, matrices in given["params"].items()}
+    asked = np.ones(given["expert"].shape, bool) if mask is None else mask
+    whole = [given["x"], given["expert"], given["gate"], asked]
+    if options["group"] == "global":  # one device that has all tokens
+        whole = [a.reshape(1, -1, a.shape[2]) for a in whole]
+    alone = [
+        experts.routed_ffn(params, x, expert, gate, factor, order=options["order"], mask=mask)
+        for x, expert, gate, mask in zip(*whole, strict=True)
+    ]
+    output = np.stack([part.output for part in alone]).reshape(wanted.output.shape)
+    check("parallel.ffn", abs(output - wanted.output).max(), abs(wanted.output).max() or 1.0)
+    np.testing.assert_array_equal(
+        np.broadcast_to([part.dropped_fraction for part in alone], DEVICES), wanted.dropped_fraction
+    )
+
+
+@pytest.mark.parametrize(("options", "factor"), [CASES[1], CASES[4]])
+def test_gradients_of_the_routed_layer(options, factor):
+    """The gradient of the sum over all devices, which is that of the one-device layer."""
+    from routelaws.accelerated import experts as fast
+
+    given = layer(3, 2)
+    with jax.enable_x64(True):
+        given = jax.tree.map(jnp.asarray, given)
+        weights = jnp.asarray(np.random.default_rng(4).standard_normal((DEVICES, TOKENS, D)))
+
+        def spread(params, x, gate):
+            found = parallel.routed_ffn_on_devices(params, x, given["expert"], gate, factor, **options)
+            return (weights * found.output).sum()
+
+        def alone(params, x, gate):
+            params = {name: matrices.reshape(EXPERTS, *matrices.shape[2:]) for name, matrices in params.items()}
+            flat = (a.reshape(-1, a.shape[2]) for a in (x, given["expert"], gate))
+            return (weights.reshape(-1, D) * fast.routed_ffn(params, *flat, factor).output).sum()
+
+        of = [given[name] for name in ("params", "x", "gate")]
+        found, wanted = (jax.jit(jax.grad(function, argnums=(0, 1, 2)))(*of) for function in (spread, alone))
+    for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        check("parallel.ffn", float(abs(a - b).max()), float(abs(b).max()))

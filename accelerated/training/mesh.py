@@ -1,0 +1,250 @@
+"""Training on many devices: a mesh with the axes data, expert and model.
+
+    axis     what is spread over it                                                        collectives
+    data     sequences; the optimizer's moments (ZeRO-1)                                   gradients are summed over it
+    expert   sequences; the experts of routed layers; moments of all other weights         all_to_all in routed layers
+    model    attention heads, and the hidden units of dense FFNs and of every expert       two psums in each block
+
+A mesh is written `data=2,expert=4`; an axis that is left out has size 1. A step on it:
+
+    1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
+       Tokens travel to their experts and back within a row of the expert axis.
+    2. Gradients are summed over the devices that hold the same weight: those of experts over data, all others over data
+       and expert. The sum is a reduce-scatter: each device gets the part whose moments it keeps.
+    3. Each device updates its part of the weights.
+    4. An all-gather makes the weights whole again, once a step.
+
+Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). A weight whose moments cannot be cut into equal
+parts (`Layout`) is updated by all devices alike.
+
+What a router balances: the tokens of each device, or of all of them (`--balancing-group`). With "shard" a run on n
+devices is the run on one device whose batch is n groups; with "global" it is the same run whatever the mesh. A bias of
+the experts is one for all devices in both cases: see `routed_block.decide`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from ..configuration import GROUPED, ModelConfig
+from ..errors import InputError
+from ..parallel import GROUPS, Spread
+
+AXES = ("data", "expert", "model")
+"""Axes of a mesh, the slowest first: devices that differ in model alone are neighbours."""
+
+BATCH_AXES = ("data", "expert")
+"""The axes that sequences are spread over."""
+
+P = jax.P
+
+
+class MeshShape(NamedTuple):
+    """How many devices a mesh has along each axis."""
+
+    data: int = 1
+    expert: int = 1
+    model: int = 1
+
+    def shards(self) -> int:
+        """Return into how many parts a batch is cut."""
+        return self.data * self.expert
+
+    def devices(self) -> int:
+        """Return how many devices the mesh needs."""
+        return self.shards() * self.model
+
+
+def parse_mesh(text: str) -> MeshShape:
+    """Return the shape that a text such as "data=2,expert=4" means.
+
+    Raises:
+        InputError: not of that form, an axis that is unknown or given twice, or a size that is no whole number above 0.
+    """
+    sizes = {}
+    for item in text.split(","):
+        axis, equals, size = item.strip().partition("=")
+        if axis not in AXES or not equals or axis in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
+            allowed = ", ".join(AXES)
+            raise InputError(
+                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {allowed}, each once, and SIZE a "
+                "whole number of at least 1, as in data=2,expert=4"
+            )
+        sizes[axis] = int(size)
+    return MeshShape(**sizes)
+
+
+def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch_size: int) -> None:
+    """Raise `InputError` where a model, or its batch, cannot be spread over a mesh.
+
+    Args:
+        model: the model.
+        mesh: as given; None for one device.
+        balancing_group: one of `parallel.GROUPS`.
+        batch_size: b, over all devices.
+    """
+    if balancing_group not in GROUPS:
+        raise InputError(f"balancing_group is {balancing_group!r}; allowed: {', '.join(GROUPS)}")
+    if mesh is None:
+        if balancing_group != GROUPS[0]:
+            raise InputError(f"balancing_group is {balancing_group!r}; it goes with a mesh")
+        return
+    shape = parse_mesh(mesh)
+    if batch_size % shape.shards():
+        raise InputError(
+            f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts, so it has to be a "
+            "multiple of that"
+        )
+    own = batch_size // shape.shards()
+    by_position = model.router in GROUPED and (model.groups_by_position(True) or model.groups_by_position(False))
+    if by_position and own % model.group_size:
+        raise InputError(
+            f"group_size is {model.group_size}; mesh {mesh} leaves {own} sequences to each device, and {model.router} "
+            "groups sequences of one device, so it has to divide that"
+        )
+    if model.num_routed and model.expert_count % shape.expert:
+        raise InputError(
+            f"mesh {mesh}: expert {shape.expert} does not divide the {model.expert_count} experts of a layer"
+        )
+    if model.heads % shape.model:
+        raise InputError(f"mesh {mesh}: model {shape.model} does not divide the {model.heads} attention heads")
+    if model.ffn_width // model.granularity % shape.model:
+        raise InputError(
+            f"mesh {mesh}: model {shape.model} does not divide the {model.ffn_width // model.granularity} hidden units "
+            "of an FFN"
+        )
+
+
+def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
+    """Return a mesh of all devices.
+
+    Args:
+        shape: of the mesh.
+        name: of the mesh, in the error message.
+
+    Raises:
+        InputError: there are more or fewer devices.
+    """
+    if shape.devices() != jax.device_count():
+        raise InputError(
+            f"mesh {name} has {shape.devices()} places and JAX sees {jax.device_count()} devices "
+            f"({jax.default_backend()}); the two numbers have to be equal (JAX_NUM_CPU_DEVICES={shape.devices()} makes "
+            "as many of a CPU)"
+        )
+    return jax.make_mesh(tuple(shape), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+
+
+class Layout:
+    """Where the arrays of a run are on a mesh, and how gradients come about there.
+
+    Args:
+        model: the model.
+        mesh: the mesh, as it is written.
+        balancing_group: one of `parallel.GROUPS`.
+        shapes: the parameter tree, arrays or their shapes.
+
+    Attributes:
+        mesh: the mesh.
+        spread: what the model is told.
+        params: for each weight the axes that cut it, as a PartitionSpec.
+        moments: the same for what is updated in parts: the optimizer's moments, and gradients. To the cut of the weight
+            comes one of the largest dimension that can be cut by all batch axes which do not cut the weight yet.
+
+    Raises:
+        InputError: there are more or fewer devices than places in the mesh.
+    """
+
+    def __init__(self, model: ModelConfig, mesh: str, balancing_group: str, shapes: dict):
+        self.shape = parse_mesh(mesh)
+        self.mesh = open_mesh(self.shape, mesh)
+        has_model_axis = self.shape.model > 1
+        ragged = jax.default_backend() != "cpu"
+        self.spread = Spread(BATCH_AXES, "expert", "model" if has_model_axis else None, balancing_group, ragged)
+        self.params = jax.tree_util.tree_map_with_path(lambda path, _: _cut(tuple(part.key for part in path)), shapes)
+        self.moments = jax.tree.map(self._cut_further, shapes, self.params)
+
+    def _cut_further(self, weight, spec: P) -> P:
+        axes = _free_batch_axes(spec)
+        parts = int(np.prod([getattr(self.shape, axis) for axis in axes]))
+        spec = [*spec] + [None] * (weight.ndim - len(spec))
+        free = [i for i, axis in enumerate(spec) if axis is None and weight.shape[i] % parts == 0]
+        if free:
+            spec[max(free, key=lambda i: weight.shape[i])] = axes
+        return P(*spec)
+
+    def sharding(self, specs):
+        """Return a tree of shardings from a tree of PartitionSpecs."""
+        return jax.tree.map(lambda spec: jax.NamedSharding(self.mesh, spec), specs)
+
+    def sum_gradients(self, gradients: dict) -> dict:
+        """Return this device's part of the sum of the gradients over all devices; for inside `jax.shard_map`."""
+
+        def total(gradient, spec, cut):
+            axes = _free_batch_axes(spec)
+            further = [i for i, axis in enumerate(cut) if i >= len(spec) or axis != spec[i]]
+            further = [i for i in further if cut[i] is not None]
+            if further:
+                gradient = jax.lax.psum_scatter(gradient, axes, scatter_dimension=further[0], tiled=True)
+            else:
+                gradient = jax.lax.psum(gradient, axes)
+            return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
+
+        return jax.tree.map(total, gradients, self.params, self.moments)
+
+    def differentiate(self, objective):
+        """Return a function (params, tokens, noise, hidden, table) -> (numbers, gradients) on the whole mesh.
+
+        Args:
+            objective: (params, tokens, noise, hidden, table, spread) -> (loss, numbers) of the tokens of one device;
+                the numbers are means over its tokens, or the same on all devices.
+        """
+        rows = P(BATCH_AXES)
+
+        def on_device(params, tokens, noise, hidden, table):
+            def share(params):
+                loss, numbers = objective(params, tokens, noise, hidden, table, self.spread)
+                return loss / self.shape.devices(), numbers
+
+            gradients, numbers = jax.grad(share, has_aux=True)(params)
+            mean = jax.tree.map(lambda number: jax.lax.pmean(number, BATCH_AXES), numbers)
+            return mean, self.sum_gradients(gradients)
+
+        return jax.shard_map(
+            on_device,
+            mesh=self.mesh,
+            in_specs=(self.params, rows, P(None, BATCH_AXES), rows, P()),
+            out_specs=(P(), self.moments),
+            check_vma=False,
+        )
+
+    def evaluate(self, of_batch):
+        """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
+
+        Args:
+            of_batch: the same with `spread` as its last argument, for the tokens of one device.
+        """
+        rows = P(BATCH_AXES)
+
+        def on_device(params, tokens, hidden, table):
+            losses, load = of_batch(params, tokens, hidden, table, self.spread)
+            return losses, jax.lax.pmean(load, BATCH_AXES)
+
+        specs = (self.params, rows, rows, P())
+        return jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=(rows, P()), check_vma=False)
+
+
+def _cut(path: tuple[str, ...]) -> P:
+    """Return the axes that cut a weight of `transformer.parameter_shapes`, whose leading axis is that of the blocks."""
+    name = path[-1]
+    if "attention" in path:
+        return P(None, "model") if name == "output" else P(None, None, "model")  # heads
+    if name in ("up", "linear", "down") and path[0] in ("dense_ffn", "wide_ffn"):
+        return P(None, "model") if name == "down" else P(None, None, "model")  # hidden units
+    if name in ("up", "linear", "down"):
+        return P(None, "expert", "model") if name == "down" else P(None, "expert", None, "model")
+    return P()
+
+
+def _free_batch_axes(spec: P) -> tuple[str, ...]:
+    return tuple(axis for axis in BATCH_AXES if axis not in spec)

@@ -1,0 +1,299 @@
+"""Many devices: how arrays travel between them, and a routed layer whose experts live on several devices.
+
+A device is an entry of the leading axis here: x[i] is what device i holds, of n devices. A collective is an exchange in
+which all of them take part, and each ends up with something of its own:
+
+    collective           what device i holds afterwards                              rows on each device
+    psum                 Σⱼ x[j]                                                     m   ->  m
+    all_gather           x[0], x[1], …, x[n−1], one below the other                  m   ->  n m
+    reduce_scatter       part i of Σⱼ x[j]                                           n m ->  m
+    all_to_all           part i of x[0], part i of x[1], …, one below the other      n m ->  n m
+    ragged_all_to_all    the same with parts of any length, put where the sender says
+
+A part is one n-th of the rows: part i are the rows i m … (i + 1) m − 1. Two facts are worth a pencil: `all_gather`
+after `reduce_scatter` is `psum`; and `all_to_all` twice is nothing at all.
+
+The routed layer (`routed_ffn_on_devices`). The tokens are spread over the devices, and so are the experts: device i
+holds experts i E/n … (i + 1) E/n − 1. No token is where its expert is, and neither is moved for good:
+
+    PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts
+    SEND     all_to_all: the parts of the buffer are the experts of one device, so each part goes to its experts
+    RUN      each device runs its E/n experts on the n C places that it received for each
+    RETURN   all_to_all again, which sends each place back to where it came from
+    COMBINE  as on one device
+
+What a device sends has the same size whatever the router decides; that is what a fixed capacity is for. Empty places
+travel too. `ragged_all_to_all` sends the tokens alone.
+
+Which tokens find a slot depends on the group (`GROUPS`). With "shard" a device has C = ceil(c k T / E) slots of its own
+at each expert, for its T tokens. With "global" the tokens of all devices queue together for C = ceil(c k n T / E)
+slots, in the order of the devices. The two differ where an expert is popular on one device alone.
+
+Source: Lepikhin et al. 2020 (arXiv 2006.16668) for the layer over devices, whose groups are those of a device. That
+"global" queues by device is our choice.
+"""
+
+import math
+
+import numpy as np
+
+from .experts import RoutedOutput, combine, dispatch, expert_capacity, expert_ffn
+
+GROUPS = ("shard", "global")
+"""Whose tokens a router balances, and whose queue for slots: those of each device, or those of all devices together."""
+
+
+def psum(x: np.ndarray) -> np.ndarray:
+    """Give every device the sum over all devices.
+
+    Args:
+        x: [n, ...].
+
+    Returns:
+        [n, ...].
+
+    Example:
+        >>> psum(np.array([[1, 2], [10, 20]])).tolist()
+        [[11, 22], [11, 22]]
+    """
+    return np.stack([x.sum(axis=0)] * len(x))
+
+
+def all_gather(x: np.ndarray) -> np.ndarray:
+    """Give every device the rows of all devices, those of device 0 first.
+
+    Args:
+        x: [n, m, ...].
+
+    Returns:
+        [n, n m, ...].
+
+    Example:
+        >>> all_gather(np.array([[1, 2], [10, 20]])).tolist()
+        [[1, 2, 10, 20], [1, 2, 10, 20]]
+    """
+    return np.stack([np.concatenate(list(x))] * len(x))
+
+
+def reduce_scatter(x: np.ndarray) -> np.ndarray:
+    """Give every device its part of the sum over all devices.
+
+    Args:
+        x: [n, n m, ...].
+
+    Returns:
+        [n, m, ...].
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+
+    Example:
+        >>> reduce_scatter(np.array([[1, 2], [10, 20]])).tolist()
+        [[11], [22]]
+    """
+    total = x.sum(axis=0)
+    return np.stack([part(total, i, len(x)) for i in range(len(x))])
+
+
+def all_to_all(x: np.ndarray) -> np.ndarray:
+    """Send part i of every device to device i, which puts them in the order of the senders.
+
+    Args:
+        x: [n, n m, ...].
+
+    Returns:
+        [n, n m, ...].
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+
+    Example:
+        With one row in each part this is a transposition:
+
+        >>> all_to_all(np.array([[1, 2, 3], [10, 20, 30], [100, 200, 300]])).tolist()
+        [[1, 10, 100], [2, 20, 200], [3, 30, 300]]
+    """
+    n = len(x)
+    return np.stack([np.concatenate([part(x[j], i, n) for j in range(n)]) for i in range(n)])
+
+
+def part(rows: np.ndarray, i: int, n: int) -> np.ndarray:
+    """Return part i of n of the rows of one device.
+
+    Args:
+        rows: [n m, ...].
+        i: from 0.
+        n: how many parts there are.
+
+    Returns:
+        [m, ...], rows i m … (i + 1) m − 1.
+
+    Raises:
+        ValueError: the rows cannot be cut into n parts.
+    """
+    if len(rows) % n:
+        raise ValueError(f"{len(rows)} rows cannot be cut into {n} equal parts, one for each device")
+    m = len(rows) // n
+    return rows[i * m : (i + 1) * m]
+
+
+def ragged_all_to_all(
+    x: np.ndarray,
+    output: np.ndarray,
+    input_offsets: np.ndarray,
+    send_sizes: np.ndarray,
+    output_offsets: np.ndarray,
+    recv_sizes: np.ndarray,
+) -> np.ndarray:
+    """Send any number of neighbouring rows from each device to each.
+
+    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
+    begin at row `output_offsets[i, j]`. So the sender says where its rows are put.
+
+    Args:
+        x: [n, rows, ...], what is sent.
+        output: [n, rows', ...], what is on the devices where nothing arrives.
+        input_offsets: [n, n] integers.
+        send_sizes: [n, n] integers.
+        output_offsets: [n, n] integers.
+        recv_sizes: [n, n] integers, [j, i] how many rows device j gets from device i: `send_sizes` transposed. A device
+            needs it to know how much to wait for.
+
+    Returns:
+        [n, rows', ...].
+
+    Raises:
+        ValueError: `recv_sizes` is not `send_sizes` transposed, or rows would be read or written past the end.
+
+    Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
+
+    Example:
+        Device 0 sends one row to itself and two to device 1; device 1 sends one to each:
+
+        >>> x, output = np.array([[1, 2, 2], [3, 4, 0]]), np.zeros((2, 4), int)
+        >>> sizes = np.array([[1, 2], [1, 1]])
+        >>> begin, into = np.array([[0, 1], [0, 1]]), np.array([[0, 0], [1, 2]])
+        >>> ragged_all_to_all(x, output, begin, sizes, into, sizes.T).tolist()
+        [[1, 3, 0, 0], [2, 2, 4, 0]]
+    """
+    if not np.array_equal(recv_sizes, send_sizes.T):
+        raise ValueError("recv_sizes is not send_sizes transposed: some device waits for rows that nobody sends")
+    if (input_offsets + send_sizes > x.shape[1]).any() or (output_offsets + send_sizes > output.shape[1]).any():
+        raise ValueError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
+    output = output.copy()
+    n = len(x)
+    for i in range(n):
+        for j in range(n):
+            rows = x[i, input_offsets[i, j] : input_offsets[i, j] + send_sizes[i, j]]
+            output[j, output_offsets[i, j] : output_offsets[i, j] + send_sizes[i, j]] = rows
+    return output
+
+
+def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") -> np.ndarray:
+    """Run experts that live on several devices on buffers of all devices: SEND, RUN, RETURN.
+
+    Args:
+        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
+        buffers: [n, E, C, d], what each device wants each expert to work on.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+
+    Returns:
+        [n, E, C, d], what came back to each device.
+    """
+    n, num_experts = buffers.shape[:2]
+    own = num_experts // n
+    arrived = all_to_all(buffers)  # [n, E, C, d]: row j E/n + e came from device j for the e-th expert that lives here
+    outputs = np.zeros(buffers.shape)
+    for i in range(n):
+        for row in range(num_experts):
+            matrices = {name: params[name][i, row % own] for name in ("up", "down", "linear") if name in params}
+            outputs[i, row] = expert_ffn(**matrices, x=arrived[i, row], activation=activation)
+    return all_to_all(outputs)
+
+
+def routed_ffn_on_devices(
+    params: dict,
+    x: np.ndarray,
+    expert: np.ndarray,
+    gate: np.ndarray,
+    capacity_factor: float = math.inf,
+    *,
+    group: str = "shard",
+    order: str = "choice",
+    priority: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    activation: str = "gelu",
+) -> RoutedOutput:
+    """Send each token through its experts, which may live on other devices.
+
+    Args:
+        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
+        x: [n, T, d].
+        expert: [n, T, k] integers in [0, E).
+        gate: [n, T, k].
+        capacity_factor: c > 0; infinity (the default) drops nothing.
+        group: one of `GROUPS`.
+        order: who goes first where there are too few slots, see `experts.dispatch`.
+        priority: [n, T, k], see `experts.routed_ffn`.
+        mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
+        activation: of the experts, one of `accounting.ACTIVATIONS`.
+
+    Returns:
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], that of each group: of a device, or of all.
+
+    Raises:
+        ValueError: the group is unknown, or see `experts.dispatch`.
+
+    Example:
+        Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. All but the last token want
+        expert 0. Alone, each device has one slot there; together they have two, which the first device takes:
+
+        >>> params = {"up": np.array([2.0, 1.0]).reshape(2, 1, 1, 1), "down": np.array([1.0, -1]).reshape(2, 1, 1, 1)}
+        >>> x, expert, gate = np.arange(1.0, 5).reshape(2, 2, 1), np.array([[[0], [0]], [[0], [1]]]), np.ones((2, 2, 1))
+        >>> own = routed_ffn_on_devices(params, x, expert, gate, 1.0, activation="relu")
+        >>> own.output.ravel().tolist(), own.dropped_fraction.tolist()
+        ([2.0, 0.0, 6.0, -4.0], [0.5, 0.0])
+        >>> together = routed_ffn_on_devices(params, x, expert, gate, 1.0, group="global", activation="relu")
+        >>> together.output.ravel().tolist(), together.dropped_fraction.tolist()
+        ([2.0, 4.0, 0.0, -4.0], [0.25, 0.25])
+    """
+    n, num_tokens, k = expert.shape
+    num_experts = n * params["up"].shape[1]
+    asked = np.ones(expert.shape, dtype=bool) if mask is None else mask
+    if order == "priority" and priority is None:
+        priority = gate
+    # PLACE
+    kept = _kept(expert, num_experts, capacity_factor, group, order, priority, asked).reshape(expert.shape)
+    busy = [i for i in range(n) if kept[i].any()]  # `dispatch` wants at least one assignment
+    placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
+    padded = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T is the empty place
+    buffers = np.zeros((n, num_experts, num_tokens, x.shape[2]))
+    for i in busy:
+        buffers[i] = padded[i][placements[i].token]
+    # SEND, RUN, RETURN
+    outputs = run_experts(params, buffers, activation=activation)
+    # COMBINE
+    output = np.zeros(x.shape)
+    for i in busy:
+        output[i] = combine(outputs[i], expert[i], placements[i], gate[i])
+    dropped = asked & ~kept
+    if group == "global":
+        return RoutedOutput(output, np.full(n, dropped.sum() / asked.sum()))
+    return RoutedOutput(output, dropped.sum(axis=(1, 2)) / asked.sum(axis=(1, 2)))
+
+
+def _kept(expert, num_experts, capacity_factor, group, order, priority, asked):
+    """Return [n, T, k] bool, which assignments have a slot: each group queues for the slots that it has."""
+    if group not in GROUPS:
+        raise ValueError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
+    if group == "global":  # one device that holds everything
+        expert, asked = (values.reshape(1, -1, values.shape[2]) for values in (expert, asked))
+        priority = None if priority is None else priority.reshape(expert.shape)
+    shape, kept = expert.shape, []
+    for i in range(len(expert)):
+        num_real = int(asked[i].any(axis=1).sum())
+        capacity = expert_capacity(num_real, num_experts, shape[2], capacity_factor)
+        own = None if priority is None else priority[i]
+        placement = dispatch(expert[i], num_experts, capacity, order=order, priority=own, mask=asked[i])
+        kept.append(placement.kept & asked[i])
+    return np.stack(kept)
