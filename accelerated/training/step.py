@@ -1,6 +1,7 @@
 """One training step, several of them in one compiled call, and the evaluation."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -44,6 +45,7 @@ class StepMetrics(NamedTuple):
     auxiliary: jax.Array  # what the routers add to it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
+    bad: jax.Array  # bool: a loss or gradient that is not finite, or a loss that exploded; the batch changed nothing
 
 
 class Evaluation(NamedTuple):
@@ -119,10 +121,13 @@ def initial_state(config: TrainConfig) -> TrainState:
 
 
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
-    """Return a jitted function (state, batches [n, b, S + 1], first_step) -> (state, `StepMetrics` of [n]).
+    """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
     models from spending their time in the allocator. The state that goes in is given up (donated).
+
+    A bad batch changes nothing. `left` of them are passed over; from the next one on the state stays as it was before
+    it, so that what went wrong can be looked at.
 
     Args:
         config: the run.
@@ -130,7 +135,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
     """
     model = config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    inputs = _run_inputs(config, table)
+    inputs = run_inputs(config, table)
 
     def objective(params, tokens, noise, hidden, table):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
@@ -139,7 +144,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
 
     def step(state, now, given: RunInputs):
         windows, number = now
-        tokens, hidden = _task(windows, model, jax.random.fold_in(given.hidden_key, number))
+        tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
         key = jax.random.fold_in(given.noise_key, number)
         noise = draw_noise(key, model, config.batch_size, config.sequence_length)
         (_, (value, output)), gradient = jax.value_and_grad(objective, has_aux=True)(
@@ -150,18 +155,32 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None):
         params = carry_bias(optax.apply_updates(state.params, updates), output)
         dropped = output.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        metrics = StepMetrics(value, output.auxiliary.sum(), optax.tree.norm(gradient), dropped)
-        return TrainState(params, opt_state), metrics
+        added, norm = output.auxiliary.sum(), optax.tree.norm(gradient)
+        bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
+        return TrainState(params, opt_state), StepMetrics(value, added, norm, dropped, bad)
+
+    def guarded(carry, now, given: RunInputs):
+        state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
+        following, metrics = step(state, now, given)
+        left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
+        taken = ~metrics.bad & (left >= 0)
+        return (jax.tree.map(functools.partial(jnp.where, taken), following, state), left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step, given):
+    def train_steps(state, batches, first_step, left, given):
         numbers = first_step + jnp.arange(len(batches))
-        return jax.lax.scan(functools.partial(step, given=given), state, (batches, numbers))
+        carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), (batches, numbers))
+        return carry[0], metrics
 
-    return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+    return lambda state, batches, first_step, left=0: train_steps(state, batches, first_step, jnp.int32(left), inputs)
 
 
-def _run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
+def highest_loss(config: TrainConfig) -> float:
+    """Return the training loss above which it counts as exploded, nats per token."""
+    return config.loss_limit * math.log(config.model.vocab_size)
+
+
+def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
     rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
     keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
@@ -185,7 +204,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
     def evaluate(params, batches, table):
         def one(_, now):
             windows, number = now
-            tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
+            tokens, hidden = task_of(windows, model, jax.random.fold_in(hidden_key, number))
             options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
             output = loss(params, tokens, model, training=False, **options).output
             targets = windows[:, 1:] if hidden is None else tokens
@@ -199,7 +218,7 @@ def make_evaluate(config: TrainConfig, table: np.ndarray | None = None, model: M
     return lambda params, batches: evaluate(params, batches, table)
 
 
-def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):
+def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
     """Return (tokens, hidden) for `loss` from windows [b, S + 1]: a masked model reads and predicts the first S."""
     if model.objective == "causal":
         return windows, None
