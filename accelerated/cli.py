@@ -1,15 +1,17 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
-results only; progress and remarks go to standard error.
+Exit codes: 0 done, or stopped by a signal with all that was done saved ("resumable"), 2 the input is wrong (one line
+on standard error), 1 a fault of ours. Standard output carries results only; progress and remarks go to standard error.
 """
 
+import contextlib
 import importlib
 import os
 import sys
 
 from .commands.programs import keep_programs
 from .errors import InputError, WorkerDiedError
+from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
     "train": ("filelock", "flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
@@ -29,6 +31,9 @@ NEEDED = {
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
 """The commands that compile a model, and keep the programs for the next time."""
+
+RESUMABLE = ("train", "sweep")
+"""The commands that SIGTERM and Ctrl-C stop with a checkpoint, exit code 0."""
 
 COMMANDS = {
     "train": "Train one model.",
@@ -66,7 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif command in COMMANDS:
             if command in TRAINING:
                 keep_programs()
-            _run(command, rest)
+            with stoppable() if command in RESUMABLE else contextlib.nullcontext():
+                _run(command, rest)
         else:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
     except InputError as error:
@@ -82,6 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
         return 2
+    except Resumable as stop:
+        print(f"routelaws: {stop}", file=sys.stderr)
+        return 0
     except KeyboardInterrupt:
         print("routelaws: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130

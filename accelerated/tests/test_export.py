@@ -49,7 +49,7 @@ def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, nam
     table = None if shape is None else np.random.default_rng(0).integers(0, 4, shape).astype(np.int32)
     batches = np.random.default_rng(1).integers(0, 300, (2, 4, 17)).astype(np.int32)
     inputs, before = run_inputs(config, table), jax.tree.map(np.asarray, initial_state(config))
-    live, wanted = compiled_steps(config, base_method="auction")(initial_state(config), batches, 3, inputs)
+    live, wanted = compiled_steps(config, base_method="auction")(initial_state(config), batches, 3, np.int32(0), inputs)
     loaded = load_train_step(export_train_step(config, ("tpu", "cpu")))
     after, metrics = loaded(initial_state(config), batches, 3, inputs)
     jax.tree.map(np.testing.assert_array_equal, (live, wanted), (after, metrics))

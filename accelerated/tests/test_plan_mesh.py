@@ -128,7 +128,7 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
     assert plan.parameters + plan.optimizer + counters == bytes_of_state
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
     table = np.zeros((512, 1), np.int32) if name == "hash" else None
-    lowered = compiled_steps(config).lower(state, batches, 0, run_inputs(config, table))
+    lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
     found = lowered.compile().memory_analysis()
     ratio = (found.argument_size_in_bytes + found.temp_size_in_bytes) / plan.memory()
     assert 1 / FACTOR < ratio < FACTOR, ratio

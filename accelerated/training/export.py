@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import export
 
@@ -61,7 +62,8 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     steps = compiled_steps(config, base_method="auction")
 
     def program(leaves, batches, first_step, inputs):
-        after, metrics = steps(jax.tree.unflatten(structure, leaves), batches, first_step, RunInputs(*inputs))
+        state, none_passed_over = jax.tree.unflatten(structure, leaves), jnp.int32(0)
+        after, metrics = steps(state, batches, first_step, none_passed_over, RunInputs(*inputs))
         return tuple(jax.tree.leaves(after)), tuple(metrics)
 
     table = table_shape(config.model)

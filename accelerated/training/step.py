@@ -1,6 +1,7 @@
 """One training step, several of them in one compiled call, and the evaluation."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -45,6 +46,7 @@ class StepMetrics(NamedTuple):
     auxiliary: jax.Array  # what the routers add to it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
+    bad: jax.Array  # bool: a loss or gradient that is not finite, or a loss that exploded; the batch changed nothing
 
 
 class Evaluation(NamedTuple):
@@ -159,10 +161,13 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 
 
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
-    """Return a jitted function (state, batches [n, b, S + 1], first_step) -> (state, `StepMetrics` of [n]).
+    """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
     models from spending their time in the allocator. The state that goes in is given up (donated).
+
+    A bad batch changes nothing. `left` of them are passed over; from the next one on the state stays as it was before
+    it, so that what went wrong can be looked at.
 
     Args:
         config: the run.
@@ -171,17 +176,20 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
-        return lambda state, batches, first_step: train_steps(state, batches, first_step, inputs)
+        return lambda state, batches, first_step, left=0: train_steps(
+            state, batches, first_step, np.int32(left), inputs
+        )
     shardings = state_shardings(config, layout)
 
-    def run(state, batches, first_step):
-        return train_steps(_put(state, shardings), _put(batches, _rows(layout)), first_step, inputs)
+    def run(state, batches, first_step, left=0):
+        state, batches = _put(state, shardings), _put(batches, _rows(layout))
+        return train_steps(state, batches, first_step, np.int32(left), inputs)
 
     return run
 
 
 def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layout | None = None):
-    """Return a jitted function (state, batches, first_step, `RunInputs`) -> (state, `StepMetrics`), see above.
+    """Return a jitted function (state, batches, first_step, left, `RunInputs`) -> (state, `StepMetrics`), see above.
 
     Args:
         config: the run; what `run_inputs` returns for it has to be given to the function.
@@ -207,7 +215,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
     def step(state, now, given: RunInputs):
         windows, number = now
-        tokens, hidden = _task(windows, model, jax.random.fold_in(given.hidden_key, number))
+        tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
         key = jax.random.fold_in(given.noise_key, number)
         noise = draw_noise(key, model, config.batch_size, config.sequence_length)
         numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
@@ -219,14 +227,24 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         params = carry_bias(params, numbers)
         dropped = numbers.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        metrics = StepMetrics(numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient), dropped)
+        value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)
+        bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
         state = TrainState(params, opt_state)
-        return state if layout is None else jax.lax.with_sharding_constraint(state, shardings), metrics
+        state = state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
+        return state, StepMetrics(value, added, norm, dropped, bad)
+
+    def guarded(carry, now, given: RunInputs):
+        state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
+        following, metrics = step(state, now, given)
+        left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
+        taken = ~metrics.bad & (left >= 0)
+        return (jax.tree.map(functools.partial(jnp.where, taken), following, state), left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step, given):
+    def train_steps(state, batches, first_step, left, given):
         numbers = first_step + jnp.arange(len(batches))
-        return jax.lax.scan(functools.partial(step, given=given), state, (batches, numbers))
+        carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), (batches, numbers))
+        return carry[0], metrics
 
     return train_steps
 
@@ -241,6 +259,11 @@ def _put(tree, shardings):
 def _rows(layout: Layout) -> jax.NamedSharding:
     """Return the sharding of batches [n, b, S + 1]."""
     return jax.NamedSharding(layout.mesh, jax.P(None, BATCH_AXES))
+
+
+def highest_loss(config: TrainConfig) -> float:
+    """Return the training loss above which it counts as exploded, nats per token."""
+    return config.loss_limit * math.log(config.model.vocab_size)
 
 
 def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
@@ -284,7 +307,7 @@ def make_evaluate(
     def evaluate(params, batches, table):
         def one(_, now):
             windows, number = now
-            tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
+            tokens, hidden = task_of(windows, model, jax.random.fold_in(hidden_key, number))
             losses, load = of_batch(params, tokens, hidden, table)
             counted = jnp.ones(losses.shape, bool) if hidden is None else hidden
             return None, Evaluation(losses, counted, load)
@@ -300,7 +323,7 @@ def make_evaluate(
     return run
 
 
-def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):
+def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
     """Return (tokens, hidden) for `loss` from windows [b, S + 1]: a masked model reads and predicts the first S."""
     if model.objective == "causal":
         return windows, None
