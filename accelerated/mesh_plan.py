@@ -6,8 +6,9 @@ A mesh has three axes. How a training step is laid over them:
     experts      over expert; tokens go to them and come back by an all-to-all in each routed block
     heads, hidden units of FFNs and experts    over model
     embedding, norms, router                   on every device (our choice: the embedding is small beside the experts)
-    optimizer    its two moments of each parameter over data, on top of the parameter's own axes (ZeRO-1)
     gradients    of experts are added up over data, all others over data and expert
+    optimizer    over the axes that the gradient is added up over, on top of the parameter's own (ZeRO-1): its moments
+                 are cut along the largest dimension that can be; where none can, every device has all of them
 
 `parameter_axes` says it for each parameter. Parameters, gradients and moments are float32; their bytes are exact.
 Activations are counted by the formula of `activation_bytes`: what the backward pass reads again, and no more, so they
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from .configuration import GROUPED, ModelConfig
 from .errors import InputError
+from .experts import expert_capacity
 from .transformer import parameter_shapes
 
 AXES = ("data", "expert", "model")
@@ -46,10 +48,13 @@ class MeshShape(NamedTuple):
     expert: int = 1
     model: int = 1
 
-    @property
+    def shards(self) -> int:
+        """Return into how many parts a batch is cut."""
+        return self.data * self.expert
+
     def devices(self) -> int:
-        """How many devices there are."""
-        return self.data * self.expert * self.model
+        """Return how many devices the mesh needs."""
+        return self.shards() * self.model
 
     def __str__(self) -> str:
         """Return the mesh as `parse_mesh` reads it."""
@@ -148,7 +153,7 @@ def parameter_axes(config: ModelConfig) -> dict:
 
 def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
     """Return what keeps a model from a mesh, in a few words; None if nothing does."""
-    replicas = mesh.data * mesh.expert
+    replicas = mesh.shards()
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
     if config.router in GROUPED and config.groups_by_position(True) and batch_size // replicas % config.group_size:
@@ -174,17 +179,22 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def rows_per_token(config: ModelConfig) -> float:
-    """Return how many rows a routed block sends to experts for each token of the batch.
+def sent_rows(config: ModelConfig, tokens: int) -> int:
+    """Return how many rows a routed block of one device sends to the experts.
 
-    With a finite capacity factor c all slots are sent, c k G for each token; without one the k G assignments alone. A
-    Mixture of Tokens sends E G mixtures for each group of g tokens.
+    Args:
+        config: the model.
+        tokens: t, of the device.
+
+    Where the capacity is below t all slots are sent, E G times the capacity; elsewhere the k G assignments of each token
+    alone. A Mixture of Tokens sends E G mixtures for each group of g tokens.
     """
     if config.num_routed == 0:
-        return 0.0
+        return 0
     if config.router == "mixture_of_tokens":
-        return config.expert_count / config.group_size
-    return config.choices * (1.0 if math.isinf(config.capacity_factor) else config.capacity_factor)
+        return config.expert_count * tokens // config.group_size
+    capacity = expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor)
+    return config.expert_count * capacity if capacity < tokens else config.choices * tokens
 
 
 def plan_device(
@@ -205,33 +215,65 @@ def plan_device(
     problem = why_not(config, mesh, batch_size)
     if problem is not None:
         raise InputError(f"mesh {mesh}: {problem}")
-    experts, others = _local_counts(config, mesh)
-    moments = sum(-(-count // mesh.data) for count in (*experts, *others))
-    experts, others = sum(experts), sum(others)
-    tokens, width = batch_size * sequence_length // (mesh.data * mesh.expert), WIDTHS[dtype]
+    pieces = _pieces(config, mesh)
+    weights = 4 * sum(piece.count for piece in pieces)
+    tokens, width = batch_size * sequence_length // mesh.shards(), WIDTHS[dtype]
     kept, recomputed = activation_bytes(config, mesh, batch_size, sequence_length, dtype)
     # Rows cross to the experts and back in the forward pass, and so do their gradients in the backward pass.
-    rows = config.num_routed * tokens * rows_per_token(config) * config.d_model * width
+    rows = config.num_routed * sent_rows(config, tokens) * config.d_model * width
     # The outputs of attention and FFN in the forward pass, and the gradients of their inputs in the backward pass.
     sums = config.blocks * tokens * config.d_model * width
     to_experts, of_parts = rows * _others(mesh.expert), 2 * sums * _others(mesh.model)
     return DevicePlan(
         mesh,
-        parameters=4 * (experts + others),
-        gradients=4 * (experts + others),
-        optimizer=8 * moments,
+        parameters=weights,
+        gradients=weights,
+        optimizer=sum(8 * piece.count // piece.parts for piece in pieces),
         activations=kept,
         activations_recomputed=recomputed,
         all_to_all=round(4 * to_experts),
         all_to_all_recomputed=round(6 * to_experts),
         model_reduction=round(4 * of_parts),
         model_reduction_recomputed=round(6 * of_parts),
-        # A reduce-scatter over data; then what a device has left of the others is added up over expert.
-        gradient_reduction=round(
-            4 * (experts + others) * _others(mesh.data) + 2 * 4 * others / mesh.data * _others(mesh.expert)
-        ),
-        parameter_gather=round(4 * (experts + others) * _others(mesh.data)),
+        gradient_reduction=round(sum(_reduction(piece, mesh) for piece in pieces)),
+        parameter_gather=round(sum(4 * piece.count * _others(piece.parts) for piece in pieces)),
     )
+
+
+class _Piece(NamedTuple):
+    """What a device has of one parameter."""
+
+    count: int  # numbers
+    axes: tuple  # that cut it, or None, by dimension
+    summed: int  # devices over which its gradient is added up: data, and expert but for experts
+    parts: int  # into which its moments are cut further: that many, or 1
+
+
+def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
+    """Return what a device has of each parameter."""
+    sizes, found = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
+
+    def add(shapes, axes):
+        if isinstance(shapes, dict):
+            for name, child in shapes.items():
+                add(child, axes[name])
+            return
+        shape = shapes[0]
+        summed = mesh.data if "expert" in axes else mesh.shards()
+        cut = any(axis is None and size % summed == 0 for axis, size in zip(axes, shape, strict=True))
+        count = math.prod(shape) // math.prod(sizes[axis] for axis in axes)
+        found.append(_Piece(count, axes, summed, summed if cut else 1))
+
+    add(parameter_shapes(config), parameter_axes(config))
+    return found
+
+
+def _reduction(piece: _Piece, mesh: MeshShape) -> float:
+    """Return the bytes sent to add up the gradient of one parameter: scattered where its moments are cut, whole
+    elsewhere; and over model where that does not cut it."""
+    over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
+    rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
+    return over_batch + rest
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -239,7 +281,7 @@ def parameter_count(config: ModelConfig) -> int:
 
     P of a wide dense model counts a router in each wide block, as the released table does; the model has none.
     """
-    return sum(map(sum, _local_counts(config, MeshShape())))
+    return sum(piece.count for piece in _pieces(config, MeshShape()))
 
 
 def _others(size: int) -> float:
@@ -247,30 +289,13 @@ def _others(size: int) -> float:
     return (size - 1) / size
 
 
-def _local_counts(config: ModelConfig, mesh: MeshShape) -> tuple[list[int], list[int]]:
-    """Return how many numbers of each parameter a device has: of the experts, and of the others."""
-    sizes = dict(zip(AXES, mesh, strict=True)) | {None: 1}
-    experts, others = [], []
-
-    def add(shapes, axes):
-        if isinstance(shapes, dict):
-            for name, child in shapes.items():
-                add(child, axes[name])
-            return
-        count = math.prod(shapes[0]) // math.prod(sizes[axis] for axis in axes)
-        (experts if "expert" in axes else others).append(count)
-
-    add(parameter_shapes(config), parameter_axes(config))
-    return experts, others
-
-
 def activation_bytes(
     config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> tuple[int, int]:
     """Return the bytes of activations of one device: all of them, and with the blocks rematerialised.
 
-    Counted for each token of the device, with A = H kqv, f the hidden width, and rows r from `rows_per_token`. The
-    factors are how many arrays of that size the gradient of the program reads again:
+    Counted for each token of the device, with A = H kqv, f the hidden width, and r the rows of `sent_rows` for each
+    token. The factors are how many arrays of that size the gradient of the program reads again:
 
         each block    4 d a + 6 · 4 d           inputs of its products, and the inside of two norms, in float32
                       4 A/model a               queries, keys, values, and their mixture
@@ -284,12 +309,12 @@ def activation_bytes(
     weights, or the end. A routed block without capacities is counted as if its experts ran on their own rows alone.
     """
     d, width, model = config.d_model, WIDTHS[dtype], mesh.model
-    tokens = batch_size * sequence_length // (mesh.data * mesh.expert)
+    tokens = batch_size * sequence_length // mesh.shards()
     arrays = HIDDEN_ARRAYS[config.activation]
     attention = 4 * width * (d + config.heads * config.kqv_size / model) + 24 * d
     attention += sequence_length * config.heads / model * (4 + width)
     plain = arrays * config.ffn_width / model * width
-    rows = rows_per_token(config)
+    rows = sent_rows(config, tokens) / tokens
     routed = rows * width * (2 * d + arrays * config.ffn_width / config.granularity / model) + 8 * config.expert_count
     special = config.num_routed + config.num_wide
     largest = attention + (routed if config.num_routed else plain * config.flop_increase)
@@ -298,11 +323,11 @@ def activation_bytes(
     end = 12 * config.vocab_size
     copies = largest_copy = 0
     if width < 4:
-        shapes = parameter_shapes(config)
-        experts, others = _local_counts(config, mesh)
-        outside = math.prod(shapes["embedding"][0])
-        copies = width * (sum(experts) + sum(others) - outside)
-        largest_copy = width * (sum(experts) // max(1, config.num_routed) + (sum(others) - outside) // config.blocks)
+        pieces = [piece for piece in _pieces(config, mesh) if len(piece.axes) > 2]  # all but embedding and last norm
+        copies = width * sum(piece.count for piece in pieces)
+        experts = sum(piece.count for piece in pieces if "expert" in piece.axes)
+        others = copies // width - experts
+        largest_copy = width * (experts // max(1, config.num_routed) + others // config.blocks)
     stream = config.blocks * d * width
     recomputed = tokens * stream + max(tokens * largest + largest_copy, tokens * end)
     return round(tokens * (kept + end) + copies), round(recomputed)

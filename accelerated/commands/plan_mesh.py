@@ -94,8 +94,8 @@ def mesh_report(config: TrainConfig, devices: int, memory: float, mesh: str | No
         meshes = feasible_meshes(model, devices, config.batch_size)
     else:
         meshes = [parse_mesh(mesh)]
-        if meshes[0].devices != devices:
-            raise InputError(f"--mesh {mesh} has {meshes[0].devices} devices, and --devices is {devices}")
+        if meshes[0].devices() != devices:
+            raise InputError(f"--mesh {mesh} has {meshes[0].devices()} devices, and --devices is {devices}")
         problem = why_not(model, meshes[0], config.batch_size)
         if problem is not None:
             raise InputError(f"--mesh {mesh}: {problem}")
@@ -150,7 +150,7 @@ def _entry(plan: DevicePlan, memory: float, tokens: int) -> dict:
         "memory_recomputed": plan.memory(recomputed=True),
         "traffic": plan.traffic(),
         "traffic_recomputed": plan.traffic(recomputed=True),
-        "all_to_all_per_token": plan.all_to_all * plan.mesh.devices / tokens,
+        "all_to_all_per_token": plan.all_to_all * plan.mesh.devices() / tokens,
         "fits": plan.memory() <= memory,
         "fits_recomputed": plan.memory(recomputed=True) <= memory,
     }
@@ -162,7 +162,7 @@ def _choice(choice: Choice | None) -> dict | None:
     plan, again = choice
     return {
         "mesh": dict(zip(AXES, plan.mesh, strict=True)),
-        "devices": plan.mesh.devices,
+        "devices": plan.mesh.devices(),
         "recomputed": again,
         "memory": plan.memory(again),
         "traffic": plan.traffic(again),

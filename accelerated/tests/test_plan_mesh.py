@@ -19,7 +19,7 @@ from routelaws.accelerated.mesh_plan import (
     parameter_count,
     parse_mesh,
     plan_device,
-    rows_per_token,
+    sent_rows,
 )
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
@@ -53,17 +53,20 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
     shared = 2 * 5 * 8 * 2 * 4 // 2 + 2 * 8 * 32 // 2  # two attentions and one FFN, over model
     everywhere = 10 * 8 + 2 * 4 * 8 + 2 * 8 + 8 * 4  # embedding, norms of blocks, last norm, router
     assert plan.parameters == plan.gradients == 4 * (experts + shared + everywhere) == 5120
-    assert plan.optimizer == 2 * 5120 // 2, "two moments, half of them on each of two devices of data"
+    assert plan.optimizer == 8 * (experts // 2 + (shared + everywhere) // 4), (
+        "moments: experts over data, others over both"
+    )
     assert plan.all_to_all == 4 * (8 * 8 * 4) // 2, "there and back, twice; half of the rows stay"
     assert plan.model_reduction == 4 * 2 * (8 * 8 * 4), "four sums a block; a ring of two sends what there is once"
-    assert plan.gradient_reduction == 5120 // 2 + 4 * (shared + everywhere) // 2, "over data; the others over expert"
-    assert plan.parameter_gather == 5120 // 2
+    scattered = 4 * (experts // 2 + (shared + everywhere) * 3 // 4)
+    assert plan.gradient_reduction == scattered + 4 * everywhere // 4, "and what model does not cut, once more over it"
+    assert plan.parameter_gather == scattered
     attention = 4 * 4 * (8 + 4) + 6 * 4 * 8 + 4 * 1 * (4 + 4)
     dense, routed = 6 * 16 * 4, (2 * 8 + 6 * 16) * 4 + 2 * 4 * 4
     assert plan.activations == 8 * (2 * attention + dense + routed + 3 * 4 * 10)
     assert plan.activations_recomputed == 8 * (2 * 8 * 4 + attention + routed)
-    assert plan.memory() == 5120 + 5120 + 5120 + plan.activations
-    assert plan.traffic() == 512 + 2048 + 4096 + 2560
+    assert plan.memory() == 5120 + 5120 + 3584 + plan.activations
+    assert plan.traffic() == 512 + 2048 + 3520 + 3328
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -98,7 +101,8 @@ def test_all_meshes_of_eight_devices_are_there():
 def test_what_goes_to_experts_does_not_grow_with_the_number_of_hosts(name, rows):
     """Capacity factor 2 for k G = 4 choices; eight mixtures for two tokens."""
     config, expert = model(name), 1 if name == "dense" else 4
-    assert rows_per_token(config) == rows
+    assert sent_rows(config, 128) == 128 * rows
+    assert sent_rows(config, 2) <= 2 * max(rows, 4), "two tokens need no slots of their own at each expert"
     small, large = (plan_device(config, MeshShape(data, expert, 1), data * 16, 32) for data in (2, 64))
     per_token = config.num_routed * 4 * rows * 16 * 4 * 3 // 4
     assert small.all_to_all == large.all_to_all == per_token * 16 * 32 // expert
