@@ -30,6 +30,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ..errors import InputError, StorageError
 from ..files import REMEDIES, storage_line
+from .hosts import whole
 
 KEPT = 2
 """Checkpoints kept per run if nothing else is said: the last one, and one to fall back to."""
@@ -203,7 +204,7 @@ def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> s
     if step is not None:
         result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(leaf)
+        array = np.ascontiguousarray(whole(leaf))
         result.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
         result.update(array.reshape(-1).view(np.uint8).data)
     return result.hexdigest()

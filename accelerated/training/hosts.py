@@ -16,7 +16,10 @@ How processes find each other:
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -121,8 +124,7 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
     if hosts is None:
         yield
         return
-    if jax.config.read("jax_platforms") == "cpu":
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # where the devices are CPUs
     try:
         jax.distributed.initialize(*hosts, initialization_timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
@@ -149,50 +151,81 @@ def wait_for_all(what: str) -> None:
         multihost_utils.sync_global_devices(what)
 
 
-def from_writer(value: bytes) -> bytes:
-    """Return what process 0 gave, in every process."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
+@contextlib.contextmanager
+def writer_first(what: str) -> Iterator[None]:
+    """Let process 0 do what is inside before the others do: what it leaves on the disk, they find.
 
-    length = int(multihost_utils.broadcast_one_to_all(np.int64(len(value))))
-    padded = np.zeros(length, np.uint8)
+    Args:
+        what: a name, the same for all.
+    """
+    if not is_writer():
+        wait_for_all(what)
+    yield
     if is_writer():
-        padded[:] = np.frombuffer(value, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes()
+        wait_for_all(what)
 
 
-def rows_of(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int) -> list[slice]:
-    """Return the parts of one axis of a global array that the devices of this process hold, each once, in order.
+def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1) -> np.ndarray:
+    """Return the places on one axis of a global array that the devices of this process hold, in order.
 
     Args:
         sharding: of the array.
         shape: of the array.
-        axis: which one.
+        axis: which one; the sequences of batches [n, b, S + 1] if not given.
     """
     indices = sharding.addressable_devices_indices_map(shape).values()
-    parts = {index[axis].indices(shape[axis])[:2] for index in indices}
-    return [slice(first, last) for first, last in sorted(parts)]
+    return np.unique(np.concatenate([np.arange(shape[axis])[index[axis]] for index in indices]))
 
 
 def batch_of_all(
-    read: Callable[[slice], np.ndarray], sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
+    own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
 ) -> jax.Array:
-    """Return batches of all processes, of which this one reads what its devices hold.
+    """Return the global array of which each process has read its rows.
 
     Args:
-        read: from a slice of the sequences of a batch to these sequences of all batches.
-        sharding: of the batches.
-        shape: of the batches, [n, b, S + 1].
-        axis: that of the sequences.
+        own: the rows of this process.
+        rows: which ones they are, as `own_rows` says.
+        sharding: of the whole.
+        shape: of the whole.
+        axis: that of the rows.
     """
-    parts = {(rows.start, rows.stop): read(rows) for rows in rows_of(sharding, shape, axis)}
 
     def piece(index):
-        own = parts[index[axis].indices(shape[axis])[:2]]
-        return own[tuple(slice(None) if i == axis else part for i, part in enumerate(index))]
+        wanted = np.searchsorted(rows, np.arange(shape[axis])[index[axis]])
+        return own.take(wanted, axis)
 
     return jax.make_array_from_callback(shape, sharding, piece)
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[Path]:
+    """Give the folder of a run to the process that writes, and to every other one a copy of its small files.
+
+    All processes then do the same, read the same, and what the others write is thrown away. Checkpoints, which all
+    processes write together, stay in the folder itself.
+
+    Args:
+        folder: of the run, in a file system that all processes see.
+    """
+    if jax.process_count() == 1:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="routelaws-") as scratch:
+        if not is_writer() and folder.is_dir():
+            for file in folder.iterdir():
+                if file.is_file() and not file.name.startswith("."):
+                    shutil.copyfile(file, Path(scratch) / file.name)
+        wait_for_all("copies of the folder")
+        yield folder if is_writer() else Path(scratch)
+
+
+def asked_anywhere(here: bool) -> bool:
+    """Return whether something was asked of any process; all of them have to come here."""
+    if jax.process_count() == 1:
+        return here
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(here))))
 
 
 def whole(tree):

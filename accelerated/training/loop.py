@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
-from . import stopping
+from . import hosts, stopping
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .config import TrainConfig
@@ -57,16 +57,27 @@ class Run:
         tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
         watch: told what happens.
+        checkpoints: where checkpoints are, if not in the folder: for one of several processes, see `hosts`.
 
     Raises:
-        InputError: the folder holds a run with another configuration, or the text is too small.
+        InputError: the folder holds a run with another configuration, the text is too small, or there are several
+            processes and no mesh.
     """
 
-    def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent):
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: Path,
+        tokens: TokenFiles,
+        hyper_id: int = 0,
+        watch: Watch = silent,
+        checkpoints: Path | None = None,
+    ):
         config.check()
         self.layout = open_layout(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
-        self.batches, self.evaluation_sets = open_text(config, tokens)
+        self.own_rows = self._own_rows()
+        self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
         # A table that was built once stays: the experts were trained by it.
         kept = read_hash_table(folder)
         self.table = hash_table_of(config, tokens, tokens.tokenizer) if kept is None else kept
@@ -74,6 +85,7 @@ class Run:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
             check_lender(Path(config.init_from), tokens.tokenizer, self.table)
         self.folder = make_folder(folder)
+        self.checkpoints = self.folder / "checkpoints" if checkpoints is None else checkpoints
         with storage_errors(self.folder):
             claim_folder(self.folder, config)
             if not (self.folder / "tokenizer.model").exists():
@@ -98,7 +110,7 @@ class Run:
             claim_folder(self.folder, self.config)
             remove_left(self.folder)
             say, kept = self._say, {"keep_last": self.config.keep_last, "keep_every": self.config.keep_every}
-            checkpoints = Checkpoints(self.folder / "checkpoints", say, **kept)
+            checkpoints = Checkpoints(self.checkpoints, say, **kept)
             try:
                 step, state = self._start(checkpoints)
                 if step < self.config.steps or self._row_is_missing(step):
@@ -148,12 +160,12 @@ class Run:
                 self._record_evaluation(step, evaluate, state.params, checkpoints)
             saved = step
             while step < config.steps:
-                if stopping.asked():
+                if hosts.asked_anywhere(stopping.asked()):
                     self._stop(step, saved, state, checkpoints)
                 stop = next(s for s in stops if s > step)
                 n = min(config.steps_per_call, stop - step)
                 call_started = time.perf_counter()
-                batches = self.batches.stacked(n)
+                batches = self._batches(n)
                 state, metrics = train_steps(state, batches, step, config.skip_bad_batches - self.skipped)
                 self._look_for_bad(step, batches, metrics, state.params, checkpoints)
                 step += n
@@ -164,6 +176,26 @@ class Run:
                     saved = step
                 if step in evaluation_steps:
                     self._record_evaluation(step, evaluate, state.params, checkpoints)
+
+    def _own_rows(self) -> np.ndarray | None:
+        """Return which sequences of a batch this process reads; None for all."""
+        if jax.process_count() == 1:
+            return None
+        if self.layout is None:
+            raise InputError(
+                f"mesh is not given; {jax.process_count()} processes need one, such as data={jax.device_count()}"
+            )
+        return hosts.own_rows(self.layout.rows(), self._shape_of_batches(1))
+
+    def _shape_of_batches(self, n: int) -> tuple[int, int, int]:
+        return n, self.config.batch_size, self.config.sequence_length + 1
+
+    def _batches(self, n: int):
+        """Return the next n batches, of all processes."""
+        own = self.batches.stacked(n)
+        if self.own_rows is None:
+            return own
+        return hosts.batch_of_all(own, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
 
     def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
         """Save what was done and raise `Resumable`."""
@@ -238,7 +270,7 @@ class Run:
 
     def _record_evaluation(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
         texts, objective = self.evaluation_sets, self.config.model.objective
-        found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
+        found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in texts.items()}
         by_window = {
             name: window_losses(texts[name], result.loss, result.counted, objective) for name, result in found.items()
         }
@@ -266,15 +298,22 @@ class Run:
         self._log.flush()
 
 
-def open_text(config: TrainConfig, tokens: TokenFiles) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
+def open_text(
+    config: TrainConfig, tokens: TokenFiles, rows: np.ndarray | None = None
+) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
     """Return the training batches of a run, and {name: windows} of what it is evaluated on.
+
+    Args:
+        config: the run.
+        tokens: its corpus.
+        rows: which sequences of a training batch to read; None for all.
 
     Raises:
         InputError: a text is missing or too small for the run.
     """
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
-    batches = training_batches(tokens, **sizes, seed=config.seed)
+    batches = training_batches(tokens, **sizes, seed=config.seed, rows=rows)
     sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
     for name, path in config.evaluation_sets().items():
         sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)

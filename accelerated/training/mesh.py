@@ -177,6 +177,10 @@ class Layout:
         """Return a tree of shardings from a tree of PartitionSpecs."""
         return jax.tree.map(lambda spec: jax.NamedSharding(self.mesh, spec), specs)
 
+    def rows(self) -> jax.NamedSharding:
+        """Return the sharding of batches [n, b, S + 1]."""
+        return jax.NamedSharding(self.mesh, P(None, BATCH_AXES))
+
     def sum_gradients(self, gradients: dict) -> dict:
         """Return this device's part of the sum of the gradients over all devices; for inside `jax.shard_map`."""
 

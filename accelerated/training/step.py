@@ -13,7 +13,7 @@ from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .config import TrainConfig
-from .mesh import BATCH_AXES, Layout
+from .mesh import Layout
 
 FINAL_RATE = 0.1
 """The cosine ends at this share of the peak learning rate."""
@@ -182,7 +182,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     shardings = state_shardings(config, layout)
 
     def run(state, batches, first_step, left=0):
-        state, batches = _put(state, shardings), _put(batches, _rows(layout))
+        state, batches = _put(state, shardings), _put(batches, layout.rows())
         return train_steps(state, batches, first_step, np.int32(left), inputs)
 
     return run
@@ -256,11 +256,6 @@ def _put(tree, shardings):
     return jax.device_put(tree, shardings)
 
 
-def _rows(layout: Layout) -> jax.NamedSharding:
-    """Return the sharding of batches [n, b, S + 1]."""
-    return jax.NamedSharding(layout.mesh, jax.P(None, BATCH_AXES))
-
-
 def highest_loss(config: TrainConfig) -> float:
     """Return the training loss above which it counts as exploded, nats per token."""
     return config.loss_limit * math.log(config.model.vocab_size)
@@ -317,7 +312,7 @@ def make_evaluate(
 
     def run(params, batches):
         if layout is not None:
-            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, _rows(layout))
+            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, layout.rows())
         return evaluate(params, batches, table)
 
     return run
