@@ -112,19 +112,20 @@ class Choice(NamedTuple):
 
 
 def parse_mesh(text: str) -> MeshShape:
-    """Return the mesh that a text such as "data=2,expert=4" means; an axis that is not named has one device.
+    """Return the shape that a text such as "data=2,expert=4" means; an axis that is left out has size 1.
 
     Raises:
-        InputError: an unknown axis, one that is named twice, or a size that is no whole number of at least 1.
+        InputError: not of that form, an axis that is unknown or given twice, or a size that is no whole number above 0.
     """
     sizes = {}
-    for part in text.split(","):
-        name, _, size = (piece.strip() for piece in part.partition("="))
-        if name not in AXES or name in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
+    for item in text.split(","):
+        axis, equals, size = item.strip().partition("=")
+        if axis not in AXES or not equals or axis in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
             raise InputError(
-                f"mesh {text!r}: needed: sizes of the axes {', '.join(AXES)}, each once, such as data=2,expert=4"
+                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {', '.join(AXES)}, each once, and "
+                "SIZE a whole number of at least 1, as in data=2,expert=4"
             )
-        sizes[name] = int(size)
+        sizes[axis] = int(size)
     return MeshShape(**sizes)
 
 
@@ -186,8 +187,8 @@ def sent_rows(config: ModelConfig, tokens: int) -> int:
         config: the model.
         tokens: t, of the device.
 
-    Where the capacity is below t all slots are sent, E G times the capacity; elsewhere the k G assignments of each token
-    alone. A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    Where the capacity is below t all slots are sent, E G times the capacity; elsewhere the k G assignments of each
+    token alone. A Mixture of Tokens sends E G mixtures for each group of g tokens.
     """
     if config.num_routed == 0:
         return 0

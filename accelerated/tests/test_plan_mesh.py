@@ -174,7 +174,10 @@ def test_the_best_mesh_sends_least_of_those_that_fit(capsys):
         (["--devices", 3], "--devices 3: no mesh of so many: data x expert has to divide the batch of 16 sequences"),
         (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, and --devices is 2"),
         (["--devices", 2, "--mesh", "expert=2"], "--mesh expert=2: expert=2 does not divide 0 experts"),
-        (["--devices", 2, "--mesh", "rows=2"], "mesh 'rows=2': needed: sizes of the axes data, expert, model"),
+        (
+            ["--devices", 2, "--mesh", "rows=2"],
+            "mesh 'rows=2': 'rows=2' is not AXIS=SIZE; AXIS is one of data, expert, model",
+        ),
         (["--devices", 2, "--size", "2B"], "--size 2B: the paper has no such size; allowed: 15M, 25M, 55M, 130M"),
     ],
 )
@@ -186,6 +189,6 @@ def test_what_means_no_plan_is_one_line(capsys, arguments, message):
 
 @pytest.mark.parametrize("text", ["", "data", "data=0", "data=-1", "data=2,data=2", "data=²", "model=1.5"])
 def test_a_mesh_is_read_in_one_way(text):
-    with pytest.raises(InputError, match="each once, such as data=2,expert=4"):
+    with pytest.raises(InputError, match="is not AXIS=SIZE; AXIS is one of data, expert, model, each once"):
         parse_mesh(text)
     assert parse_mesh("expert=4, data=2") == MeshShape(2, 4, 1) == parse_mesh(str(MeshShape(2, 4, 1)))
