@@ -13,6 +13,7 @@ from ..training.board import Board
 from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
+from ..training.mesh import open_mesh, parse_mesh
 from ..training.tokens import prepare_tokens
 from ..training.watch import silent
 from ..training.workers import keep_freed_memory
@@ -91,6 +92,8 @@ def main(arguments: list[str]) -> None:
 
 def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
     """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
+    if config.mesh is not None:  # said before the text is read
+        open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as shown, hosts.own_folder(out) as folder:
         watch = shown if hosts.is_writer() else silent

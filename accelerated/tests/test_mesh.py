@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training.config import from_mapping
-from routelaws.accelerated.training.mesh import MeshShape, parse_mesh
 from routelaws.conformance.bounds import check
 
 ROUTERS = {

@@ -30,7 +30,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ..errors import InputError, StorageError
 from ..files import REMEDIES, storage_line
-from .hosts import whole
+from . import hosts
 
 KEPT = 2
 """Checkpoints kept per run if nothing else is said: the last one, and one to fall back to."""
@@ -121,7 +121,8 @@ class Checkpoints:
         """Return the newest checkpoint that is whole, or None if there is none at all.
 
         Args:
-            like: a tree of arrays with the shapes, dtypes and, where they have any, shardings that are expected.
+            like: a tree of arrays with the shapes and dtypes that are expected, and where they are wanted: arrays of a
+                mesh are restored onto it, whatever mesh they were saved from, all others onto one device.
 
         Raises:
             InputError: there are checkpoints, and every one is damaged.
@@ -141,7 +142,7 @@ class Checkpoints:
 
     def _read(self, step: int, like: dict) -> Restored:
         metadata = self._checkpointer.metadata(step).custom_metadata
-        state = self._checkpointer.load_checkpointables(step, {"state": jax.tree.map(_abstract, like)})["state"]
+        state = self._checkpointer.load_checkpointables(step, {"state": jax.tree.map(_wanted, like)})["state"]
         if "whole" in metadata:
             whole, digest = metadata["whole"], _digest(state, step, metadata["extra"])
         else:
@@ -163,15 +164,16 @@ class Checkpoints:
                 self._checkpointer.close()
 
 
-def _abstract(leaf) -> jax.ShapeDtypeStruct:
-    """Return what Orbax has to know of an array that it is to read."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-
-
 @jax.jit
 def _copy(tree: dict) -> dict:
     """Return the arrays in memory of their own, each where it is."""
     return jax.tree.map(jnp.copy, tree)
+
+
+def _wanted(leaf) -> jax.ShapeDtypeStruct:
+    """Return what to read into; without a sharding Orbax wants the devices that the array was saved from."""
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _first_cause(error: BaseException) -> str:
@@ -204,7 +206,7 @@ def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> s
     if step is not None:
         result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(whole(leaf))
+        array = np.ascontiguousarray(hosts.whole(leaf))
         result.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
         result.update(array.reshape(-1).view(np.uint8).data)
     return result.hexdigest()

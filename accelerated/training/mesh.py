@@ -128,7 +128,7 @@ def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
     """
     if shape.devices() != jax.device_count():
         raise InputError(
-            f"mesh {name} has {shape.devices()} places and JAX sees {jax.device_count()} devices "
+            f"mesh {name} has {shape.devices()} places, and the devices that JAX sees are {jax.device_count()} "
             f"({jax.default_backend()}); the two numbers have to be equal (JAX_NUM_CPU_DEVICES={shape.devices()} makes "
             "as many of a CPU)"
         )
