@@ -88,7 +88,8 @@ def training_batches(
         rows: which of the b windows to read, for one of several processes; all if None.
 
     Returns:
-        An iterator of [b, S+1] int32, or of as many as there are rows, inputs `[:, :-1]` and targets `[:, 1:]`. It runs no threads.
+        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; of these rows alone where they are
+        given. It runs no threads.
 
     Raises:
         InputError: the training text is too small for one batch.

@@ -86,8 +86,8 @@ def hosts_of(
             raise InputError("--distributed auto finds the other processes by itself; leave out " + _rest(given))
         if launcher(environment) is None:
             raise InputError(
-                "--distributed auto: neither SLURM, Open MPI nor a TPU pod has started this process; give --coordinator "
-                "HOST:PORT, --processes N and --process-id I"
+                "--distributed auto: neither SLURM, Open MPI nor a TPU pod has started this process; give "
+                "--coordinator HOST:PORT, --processes N and --process-id I"
             )
         return Hosts()
     if len(missing) == 3:
