@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from ..errors import InputError
+from .stopping import Resumable
 
 TIMEOUT = 300
 """Seconds that a process waits for the others when it joins."""
@@ -125,12 +126,17 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
         yield
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # where the devices are CPUs
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `stopping` hears
     try:
         jax.distributed.initialize(*hosts, initialization_timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"the other processes could not be joined within {TIMEOUT} s: {reason}") from error
-    yield
+    try:
+        yield
+    except Resumable:  # all stop together
+        jax.distributed.shutdown()
+        raise
     jax.distributed.shutdown()  # waits for the others
 
 
