@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> None:
             json: Print one JSON object instead of words.
             fields: The run.
         """
+        if top < 1:
+            raise InputError(f"--top is {top}; at least 1")
         report = mesh_report(fields.run(), devices, bytes_of(memory), mesh)
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
