@@ -11,8 +11,8 @@ A mesh has three axes. How a training step is laid over them:
                  are cut along the largest dimension that can be; where none can, every device has all of them
 
 `parameter_axes` says it for each parameter. Parameters, gradients and moments are float32; their bytes are exact.
-Activations are counted by the formula of `activation_bytes`: what the backward pass reads again, and no more, so they
-are an estimate (the tests hold it against the compiler's own account of small models).
+Activations are counted by the formula of `activation_bytes`: what the backward pass of plain autodiff reads again. That
+is an upper estimate, which the tests hold against the compiler's own account of small models.
 
 Traffic is what one device sends in one step, with rings: an all-reduce of s bytes over n devices sends 2 s (n - 1)/n, a
 reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. What routers exchange to balance globally is not in

@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> None:
             json: Print one JSON object instead of words.
             fields: The run.
         """
+        if top < 1:
+            raise InputError(f"--top is {top}; at least 1")
         report = mesh_report(fields.run(), devices, bytes_of(memory), mesh)
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
@@ -214,7 +216,11 @@ def _verdict(report: dict) -> list[str]:
     """Return which mesh is best and by which rule; or what would fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
-        how = "with every block rematerialised, a third more arithmetic" if best["recomputed"] else "as it is"
+        how = (
+            "with every block rematerialised by `jax.checkpoint`, a third more arithmetic"
+            if best["recomputed"]
+            else "as it is"
+        )
         return [
             f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} of each device, and {_size(best['traffic'])} "
             "sent by each in a step.",

@@ -117,8 +117,9 @@ ACCOUNT = {
     "long": {"sequence_length": 512, "batch_size": 2},
     "vocabulary": {"vocab_size": 8192},
 }
-FACTOR = 1.5
-"""Between the plan of one device and the compiler's account; measured: 0.78 to 1.22 times the plan."""
+LEAST, MOST = 1 / 3, 1.5
+"""The compiler's account of one device in units of the plan; measured: 0.78 to 1.22 where autodiff keeps what it reads
+again, and 0.37 to 0.82 with backward passes that keep less."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "dense" else pytest.mark.slow) for n in ACCOUNT])
@@ -135,7 +136,7 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
     lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
     found = lowered.compile().memory_analysis()
     ratio = (found.argument_size_in_bytes + found.temp_size_in_bytes) / plan.memory()
-    assert 1 / FACTOR < ratio < FACTOR, ratio
+    assert LEAST < ratio < MOST, ratio
 
 
 def test_the_largest_model_of_the_paper(capsys):
