@@ -159,8 +159,8 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
     if config.router in GROUPED and config.groups_by_position(True) and batch_size // replicas % config.group_size:
         return f"{batch_size // replicas} sequences of a device are not whole groups of {config.group_size}"
-    if mesh.expert > 1 and (config.num_routed == 0 or config.expert_count % mesh.expert):
-        return f"expert={mesh.expert} does not divide {config.expert_count * bool(config.num_routed)} experts"
+    if config.num_routed and config.expert_count % mesh.expert:
+        return f"expert={mesh.expert} does not divide {config.expert_count} experts"
     if config.heads % mesh.model:
         return f"model={mesh.model} does not divide {config.heads} heads"
     narrow = config.ffn_width // config.granularity
@@ -168,9 +168,10 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
 
 
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
-    """Return all meshes of so many devices that the model can be laid over."""
+    """Return all meshes of so many devices that the model can be laid over; without experts, that axis has size 1."""
     pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
     found = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
+    found = [mesh for mesh in found if mesh.expert == 1 or config.num_routed]
     return [mesh for mesh in found if why_not(config, mesh, batch_size) is None]
 
 

@@ -34,7 +34,6 @@ def main(arguments: list[str]) -> None:
     def plan_mesh(
         devices: int,
         memory: str,
-        mesh: str | None = None,
         size: str | None = None,
         config: Path | None = None,
         top: int = 10,
@@ -46,16 +45,15 @@ def main(arguments: list[str]) -> None:
         Args:
             devices: How many there are.
             memory: Of each device, with a unit: 16GB, 80GiB.
-            mesh: This mesh alone, such as data=2,expert=4,model=1.
             size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch; flags go before it.
             config: TOML file with fields of the run; flags go before it.
-            top: Meshes to show.
+            top: Meshes to show; with --mesh that one alone is planned.
             json: Print one JSON object instead of words.
             fields: The run.
         """
         if top < 1:
             raise InputError(f"--top is {top}; at least 1")
-        report = mesh_report(fields.run(), devices, bytes_of(memory), mesh)
+        report = mesh_report(fields.run(), devices, bytes_of(memory))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
     flags.run(plan_mesh, "plan-mesh", arguments)
@@ -77,21 +75,20 @@ def fields_of_size(size: str | None) -> dict:
     return shape | batch | {"vocab_size": TABLE_VOCAB_SIZE}
 
 
-def mesh_report(config: TrainConfig, devices: int, memory: float, mesh: str | None = None) -> dict:
+def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
     """Return what the command says, as numbers.
 
     Args:
-        config: the run.
+        config: the run; where it has a mesh, only that one is planned.
         devices: how many there are.
         memory: bytes of each.
-        mesh: only this one, see `mesh_plan.parse_mesh`.
 
     Raises:
         InputError: the mesh is another number of devices, or the model cannot be laid over it, or over any.
     """
     if devices < 1:
         raise InputError(f"--devices is {devices}; at least 1")
-    model, shape = config.model, (config.batch_size, config.sequence_length, config.dtype)
+    model, mesh, shape = config.model, config.mesh, (config.batch_size, config.sequence_length, config.dtype)
     if mesh is None:
         meshes = feasible_meshes(model, devices, config.batch_size)
     else:
