@@ -379,6 +379,9 @@ BOUNDS["parallel.ffn"] = Bound(1e-13, "of the largest entry; sums of 5 products 
 BOUNDS["parallel.dropped"] = Bound(1e-15, "absolute; a quotient of two whole numbers below 48")
 BOUNDS["mesh.loss"] = Bound(1e-13, "nats, float64; means of up to 128 terms below 10 in another order: 128 u of 10")
 BOUNDS["mesh.gradient"] = Bound(2e-13, "of the largest entry of a leaf, float64; as mesh.loss; measured 2e-15")
+BOUNDS["mesh.steps.loss"] = Bound(2e-5, "nats, float32; means of 64 terms below 5, another order; measured 1e-6")
+BOUNDS["mesh.steps.evaluation"] = Bound(1e-5, "nats, float32; a log-sum of 32 terms, the same weights; measured 5e-7")
+BOUNDS["mesh.steps.load"] = Bound(1e-6, "share; an argmax of the same weights, means of eight shares; measured 6e-8")
 BOUNDS["mesh.bias"] = Bound(1e-14, "absolute; of logits below 10; measured 0")
 
 worst_share: dict[str, float] = {}

@@ -8,6 +8,8 @@ each shard is the mean of the losses of the shards.
 import dataclasses
 import functools
 import json
+import math
+import re
 import sys
 import time
 
@@ -18,7 +20,7 @@ import optax
 
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.hashing import hash_table_of
-from routelaws.accelerated.training.mesh import parse_mesh
+from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
 from routelaws.accelerated.training.step import (
     NOISE_STREAM,
     TrainState,
@@ -78,9 +80,15 @@ def table_of(config):
 
 
 def windows(config, steps: int):
+    """Return batches [steps, b, S + 1] in which no two sequences begin alike.
+
+    Two tokens with the same past have the same vector, and which of them finds a slot is decided by rounding.
+    """
     random = np.random.default_rng(5)
-    shape = (steps, config.batch_size, config.sequence_length + 1)
-    return jnp.asarray(random.zipf(1.3, shape) % config.model.vocab_size, jnp.int32)
+    size, vocabulary = config.batch_size, config.model.vocab_size
+    text = random.zipf(1.3, (steps, size, config.sequence_length + 1)) % vocabulary
+    text[:, :, 0] = [random.permutation(vocabulary)[:size] for _ in range(steps)]
+    return jnp.asarray(text, jnp.int32)
 
 
 def furthest(found, wanted) -> tuple[float, str]:
@@ -190,7 +198,43 @@ def compare_steps(case: dict) -> dict:
     }
 
 
-WHAT = {"gradients": compare_gradients, "steps": compare_steps}
+COLLECTIVES = ("all-gather", "all-to-all", "reduce-scatter", "all-reduce", "collective-permute")
+
+
+def count_bytes(text: str) -> dict[str, int]:
+    """Return, for each collective of a compiled program, the bytes of all its results on one device."""
+    found = dict.fromkeys(COLLECTIVES, 0)
+    for shapes, name in re.findall(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", text):
+        for kind, size in re.findall(r"([a-z]+\d+)\[([\d,]*)\]", shapes):
+            found[name] += int(re.sub(r"\D", "", kind)) // 8 * math.prod(int(n) for n in size.split(",") if n)
+    return found
+
+
+def program(case: dict) -> dict:
+    """Return what a step sends, in bytes for each device, and how many bytes of weights and moments a device holds."""
+    config = config_of(case)
+    layout = open_layout(config)
+    steps, state = make_train_steps(config, table_of(config), layout), initial_state(config, layout)
+    batches = jax.device_put(windows(config, 1), jax.NamedSharding(layout.mesh, jax.P(None, BATCH_AXES)))
+    compiled = jax.jit(lambda state, batches: steps(state, batches, 0)).lower(state, batches).compile()
+
+    def held(tree):
+        return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree) if leaf.ndim)
+
+    def whole(tree):
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if leaf.ndim)
+
+    tokens = config.batch_size * config.sequence_length // layout.shape.shards()
+    return {
+        "sent": count_bytes(compiled.as_text()),
+        "tokens": tokens,
+        "weights": held(state.params),
+        "moments": held(state.optimizer),
+        "all_moments": whole(state.optimizer),
+    }
+
+
+WHAT = {"gradients": compare_gradients, "steps": compare_steps, "program": program}
 
 if __name__ == "__main__":
     results = []

@@ -5,13 +5,19 @@ The devices belong to a process of their own (`mesh_child.py`), which compares m
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from routelaws.conformance.bounds import check
+from routelaws.accelerated.commands.train import run_of
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.mesh import MeshShape, parse_mesh
+from routelaws.conformance.bounds import BOUNDS, check
 
 ROUTERS = {
     "dense": {"flop_increase": 2, "activation": "swiglu"},
@@ -34,9 +40,12 @@ UNGROUPED = ("dense", "expert_choice", "mixture_of_tokens")
 
 MESHES = ("data=8", "data=2,expert=4", "expert=8", "data=2,expert=2,model=2")
 
+ONE_BLOCK = {"blocks": 1, "routing_frequency": 1.0}
+
 QUICK = [
-    {"router": "top_k", "mesh": "data=2,expert=2,model=2", "group": "global", **ROUTERS["top_k"]},
-    {"router": "hash", "mesh": "data=2,expert=4", "group": "shard", "capacity_factor": "inf"},
+    {"router": "dense", "mesh": "data=2,expert=2,model=2", "blocks": 1},
+    {"router": "top_k", "mesh": "data=2,expert=2,model=2", "group": "global", **ROUTERS["top_k"], **ONE_BLOCK},
+    {"router": "hash", "mesh": "data=2,expert=4", "capacity_factor": "inf", **ONE_BLOCK},
 ]
 
 
@@ -71,6 +80,7 @@ def check_gradients(cases: list[dict]) -> None:
 
 
 def test_gradients_of_a_handful():
+    """Attention, dense FFNs and experts cut by model; groups over all devices; rows sent to devices without a limit."""
     check_gradients(QUICK)
 
 
@@ -78,3 +88,115 @@ def test_gradients_of_a_handful():
 @pytest.mark.parametrize("mesh", MESHES)
 def test_gradients(mesh):
     check_gradients(matrix(mesh))
+
+
+WRONG = [
+    ("top_k", {"balance_weight": 0.2}),
+    ("top_k", {"z_weight": 0.8}),
+    ("reinforce", {"balance_weight": 0.05}),
+    ("reinforce", {"baseline_weight": 0.02}),
+]
+"""A term of the loss that is off by the size of an axis, or of the mesh."""
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_off_by_a_factor_is_seen():
+    mesh = {"mesh": "data=2,expert=2,model=2", "group": "global"}
+    cases = [{"router": router, **mesh, **ROUTERS[router], "wrong": wrong} for router, wrong in WRONG]
+    for case, found in zip(cases, run_child(cases, "gradients"), strict=True):
+        assert found["gradient"] > 1e6 * BOUNDS["mesh.gradient"].limit, case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_twenty_steps(mesh):
+    """In float32, by the program that `routelaws train` runs; and the evaluation of the weights that they lead to."""
+    for case, found in zip(matrix(mesh), run_child(matrix(mesh), "steps"), strict=True):
+        for name in ("loss", "evaluation", "load"):
+            check(f"mesh.steps.{name}", found[name], message=f"{name} of {case}")
+
+
+@pytest.mark.slow
+def test_what_a_step_sends():
+    """Counted from the compiled program, where a device has the same number of tokens on four experts' devices and on
+    eight: times on one machine say nothing."""
+    four, eight = run_child(
+        [{"router": "sinkhorn", "mesh": mesh} for mesh in ("data=2,expert=4", "expert=8")], "program"
+    )
+    buffers = 4 * 8 * 2 * 16 * 4  # there and back, forwards and backwards; E, C = 2 T / E, d, bytes
+    assert four["tokens"] == eight["tokens"] == 8
+    assert four["sent"]["all-to-all"] == eight["sent"]["all-to-all"] == buffers
+    assert four["sent"]["all-gather"] == four["weights"], "over data each weight is gathered once a step"
+    experts = 2 * 16 * 64 * 4  # up and down of the one expert of a device
+    assert eight["sent"]["all-gather"] == eight["weights"] - experts, "no expert is gathered over the expert axis"
+    for found in (four, eight):
+        assert found["moments"] == found["all_moments"] / 8
+        assert found["sent"]["collective-permute"] == 0
+
+
+SPREAD = {"experts": 8, "router": "top_k", "d_model": 16, "heads": 2, "batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"), [("data=2,expert=4", (2, 4, 1)), ("model=2", (1, 1, 2)), ("model=3, data=1,expert=2", (1, 2, 3))]
+)
+def test_a_mesh_is_read(text, shape):
+    assert parse_mesh(text) == MeshShape(*shape)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mesh": "data=2,data=2"}, "'data=2' is not AXIS=SIZE; AXIS is one of data, expert, model, each once"),
+        ({"mesh": "rows=2"}, "'rows=2' is not"),
+        ({"mesh": "data=0"}, "a whole number of at least 1"),
+        ({"mesh": ""}, "'' is not"),
+        ({"mesh": "data=3"}, "batch_size is 8; mesh data=3 cuts it into 3 equal parts"),
+        ({"mesh": "expert=4", "experts": 6}, "expert 4 does not divide the 6 experts"),
+        ({"mesh": "model=4"}, "model 4 does not divide the 2 attention heads"),
+        ({"mesh": "model=2", "d_model": 24, "granularity": 32}, "model 2 does not divide the 3 hidden units"),
+        ({"mesh": "data=4", "router": "expert_choice", "experts": 4}, "group_size is 4; mesh data=4 leaves 2"),
+        ({"mesh": "data=2", "balancing_group": "all"}, "balancing_group is 'all'; allowed: shard, global"),
+        ({"balancing_group": "global"}, "balancing_group is 'global'; it goes with a mesh"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_spread_is_named(fields, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        from_mapping(SPREAD | fields, "test").check()
+
+
+def test_a_mesh_of_other_devices_is_refused():
+    """Before the text is read: the corpus here does not exist."""
+    config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
+    with pytest.raises(InputError, match=r"mesh data=4 has 4 places, and the devices that JAX sees are 1 \(cpu\)"):
+        run_of(config, Path("out"))
+
+
+def train(small_fields, folder, devices: int, **fields) -> list[dict]:
+    """Train by the command and return the lines of its log."""
+    values = small_fields | {"steps": 8, "steps_per_call": 4, "evaluations": 2, "batch_size": 8} | fields
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if name != "corpus"]
+    command = [sys.executable, "-m", "routelaws.accelerated", "train", *flags, "--corpus", *values["corpus"]]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [*command, "--out", str(folder)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
+    """Saved by four devices, restored by two, and by one; the losses are those of a run that was not stopped."""
+    fields = {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}
+    undisturbed = train(small_fields, tmp_path / "whole", 4, mesh="data=2,expert=2", **fields)
+    for devices, mesh in ((2, "expert=2"), (1, "data=1")):
+        folder = tmp_path / mesh
+        shutil.copytree(tmp_path / "whole", folder)
+        shutil.rmtree(folder / "checkpoints" / "8")
+        lines = train(small_fields, folder, devices, mesh=mesh, **fields)
+        assert [line["step"] for line in lines] == [line["step"] for line in undisturbed]
+        assert lines[:2] == undisturbed[:2], "what was there stays"
+        for line, wanted in zip(lines, undisturbed, strict=True):
+            name = "loss" if line["kind"] == "train" else "loss_validation"
+            check("mesh.steps.loss", abs(line[name] - wanted[name]), message=f"{mesh}, step {line['step']}")
