@@ -174,7 +174,7 @@ def test_the_best_mesh_sends_least_of_those_that_fit(capsys):
         (["--devices", 0], "--devices is 0; at least 1"),
         (["--devices", 3], "--devices 3: no mesh of so many: data x expert has to divide the batch of 16 sequences"),
         (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, and --devices is 2"),
-        (["--devices", 3, "--mesh", "data=3"], "--batch-size is 16; --mesh data=3 cuts it into 3 equal parts"),
+        (["--devices", 3, "--mesh", "data=3"], "--batch-size is 16; mesh data=3 cuts it into 3 equal parts"),
         (
             ["--devices", 2, "--mesh", "rows=2"],
             "--mesh 'rows=2': 'rows=2' is not AXIS=SIZE; AXIS is one of data, expert, model",
