@@ -161,7 +161,8 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
     assert code == 0, stderr
     done = ended(start(tmp_path / "many", fields, processes, 4, *mesh, **cache))
     assert [code for code, *_ in done] == [0] * processes, done
-    assert "validation loss" in done[0][1] and not any(stdout for _, stdout, _ in done[1:]), "one process reports"
+    reports = ["validation loss" in stdout for _, stdout, _ in done]  # beside what the collectives of CPUs print
+    assert reports == [True] + [False] * (processes - 1)
     wanted, found = losses(tmp_path / "one"), losses(tmp_path / "many")
     assert [step for step, _ in found] == [step for step, _ in wanted] == [8, 16]
     assert np.allclose([loss for _, loss in found], [loss for _, loss in wanted], rtol=CLOSE, atol=0)
