@@ -1,27 +1,40 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit codes: 0 done, 2 the input is wrong (one line on standard error), 1 a fault of ours. Standard output carries
-results only; progress and remarks go to standard error.
+Exit codes: 0 done, or stopped by a signal with all that was done saved ("resumable"), 2 the input is wrong (one line
+on standard error), 1 a fault of ours. Standard output carries results only; progress and remarks go to standard error.
 """
 
+import contextlib
 import importlib
 import os
 import sys
 
 from .commands.programs import keep_programs
 from .errors import InputError, WorkerDiedError
+from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
-    "train": ("filelock", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "train": ("filelock", "flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""
 
-NEEDED = {"train": "train", "sweep": "train,laws", "evaluate": "train", "generate": "train", "bench": "train"}
+NEEDED = {
+    "train": "train",
+    "sweep": "train,laws",
+    "evaluate": "train",
+    "generate": "train",
+    "export": "train",
+    "plan-mesh": "train",
+    "bench": "train",
+}
 """The extras that a command needs, where it needs others than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate")
 """The commands that compile a model, and keep the programs for the next time."""
+
+RESUMABLE = ("train", "sweep")
+"""The commands that SIGTERM and Ctrl-C stop with a checkpoint, exit code 0."""
 
 COMMANDS = {
     "train": "Train one model.",
@@ -29,6 +42,7 @@ COMMANDS = {
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss with a law fitted to a results table.",
     "plan": "Rank the models that a budget pays for, with how sure that is.",
+    "plan-mesh": "Say which mesh of devices a model fits on, and what it costs there, from shapes alone.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep again, or hold runs against each other.",
     "reproduce": "Hold a results table, the paper's if none is given, against the paper: report, figures, numbers.",
@@ -36,6 +50,7 @@ COMMANDS = {
     "evaluate": "Evaluate a trained model again, also with other groups of sequences.",
     "generate": "Continue a text with a trained model.",
     "bench": "Measure how fast this is, as ratios to other libraries.",
+    "export": "Write a train step to a file that runs on TPUs and GPUs that are not here.",
 }
 
 
@@ -58,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif command in COMMANDS:
             if command in TRAINING:
                 keep_programs()
-            _run(command, rest)
+            with stoppable() if command in RESUMABLE else contextlib.nullcontext():
+                _run(command, rest)
         else:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
     except InputError as error:
@@ -74,6 +90,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
         return 2
+    except Resumable as stop:
+        print(f"routelaws: {stop}", file=sys.stderr)
+        return 0
     except KeyboardInterrupt:
         goes_on = "; the same command goes on from the last checkpoint" if command in ("train", "sweep") else ""
         print(f"routelaws: interrupted{goes_on}", file=sys.stderr)
@@ -85,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(command: str, arguments: list[str]) -> None:
     """Run a command: the function of its name in the file of its name, unless that file reads the flags itself."""
-    module = importlib.import_module(f"{__package__}.commands.{command}")
+    module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
     if hasattr(module, "main"):
         module.main(arguments)
     else:

@@ -9,6 +9,10 @@ class InputError(ValueError):
     """
 
 
+class StorageError(InputError):
+    """A file could not be read or written: the disk is full, the folder read-only, the file gone. Exit code 2."""
+
+
 class WorkerDiedError(RuntimeError):
     """A process of a sweep was killed from outside; starting the sweep again goes on. Exit code 1."""
 

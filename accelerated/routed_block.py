@@ -88,6 +88,7 @@ def routed_block(
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
+    base_method: str = "host",
     spread: Spread | None = None,
 ) -> BlockOutput:
     """Run a routed block.
@@ -103,6 +104,7 @@ def routed_block(
         table: see `hash_table`.
         held: a routing of the same tokens whose selection is used instead of a new one.
         mask: [b, S] bool, True for a real token; all are if None. A padded token gets 0.
+        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         spread: how tokens, experts and hidden units are spread over devices; None if all are here.
 
     Returns:
@@ -121,7 +123,7 @@ def routed_block(
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = mask if mask is None else mask.reshape(-1)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": asks, "spread": spread}
-    decided = decide(params, group, tokens, config, **options)
+    decided = decide(params, group, tokens, config, base_method=base_method, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
@@ -221,6 +223,7 @@ def decide(
     table: jax.Array | None = None,
     held: Routing | None = None,
     mask: jax.Array | None = None,
+    base_method: str = "host",
     spread: Spread | None = None,
 ) -> Decision:
     """Let a router that gives experts to tokens decide for a group.
@@ -235,6 +238,7 @@ def decide(
         table: see `routed_block`.
         held: see `routed_block`.
         mask: [T] bool, see `routed_block`.
+        base_method: see `routed_block`.
         spread: see `routed_block`. The group is that of the device, or that of all devices, as `spread.group` says. A
             bias is one for all devices: the mean of what quantile balancing finds on each of them, or what it finds
             for all tokens; of top_k it follows from the loads of all devices.
@@ -250,7 +254,8 @@ def decide(
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
     if config.router == "base":
-        return Decision(base_router(logits, config.choices, training=training, axis_name=together, **options))
+        options |= {"axis_name": together, "method": base_method}
+        return Decision(base_router(logits, config.choices, training=training, **options))
     if config.router == "quantile":
         routing = quantile_router(logits, params["bias"], config.choices, axis_name=together, **options)
         return Decision(routing, bias=_quantile_bias(params, logits, config, training, mask, spread))

@@ -343,6 +343,7 @@ def apply(
     held: Routing | ExpertChoice | None = None,
     mask: jax.Array | None = None,
     compute_dtype=None,
+    base_method: str = "host",
     spread: Spread | None = None,
 ) -> Output:
     """Run the model.
@@ -360,6 +361,7 @@ def apply(
         mask: [b, S] bool, True for a real token, at least one; all are if None. The logits of the others are no use.
         compute_dtype: dtype of the matrix products, what they give, and the residual stream, such as `jnp.bfloat16`;
             that of the parameters if None. Router logits, the softmax of attention, norms and the loss stay in float32.
+        base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
         spread: how tokens, experts, heads and hidden units are spread over devices, inside `jax.shard_map`; parameters
             and tokens are then those of one device. None if all are here.
 
@@ -380,7 +382,7 @@ def apply(
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     seen["axis_name"] = None if spread is None else spread.model
     if config.num_routed:
-        options = {"training": training, "table": table, "mask": mask, "spread": spread}
+        options = {"training": training, "table": table, "mask": mask, "base_method": base_method, "spread": spread}
 
         def run(ffn, x, noise, held):
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
@@ -517,6 +519,7 @@ def loss(
     hidden: jax.Array | None = None,
     mask: jax.Array | None = None,
     compute_dtype=None,
+    base_method: str = "host",
     spread: Spread | None = None,
 ) -> Loss:
     """Return the mean cross-entropy and, in training, whatever the router adds to it.
@@ -537,6 +540,7 @@ def loss(
         hidden: [b, S] bool, for the masked objective: what is hidden, see `hidden_positions`.
         mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
         compute_dtype: see `apply`.
+        base_method: see `apply`.
         spread: see `apply`. The loss is then that of the tokens of one device; that of the batch is the mean over the
             devices.
 
@@ -550,7 +554,8 @@ def loss(
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    output = apply(params, inputs, config, compute_dtype=compute_dtype, spread=spread, **options)
+    options |= {"compute_dtype": compute_dtype, "base_method": base_method, "spread": spread}
+    output = apply(params, inputs, config, **options)
     logits = _at_least_float32(output.logits)
     log_z = log_sum_exp(logits, axis=-1)
     of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)

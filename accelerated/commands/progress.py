@@ -25,12 +25,15 @@ class Progress:
 
     Args:
         runs: the configurations, by hyper_id.
+        chosen: the hyper_ids of those that are trained here; all if None.
         console: where to show it; standard error if None.
     """
 
-    def __init__(self, runs: Sequence[TrainConfig], console: Console | None = None):
+    def __init__(
+        self, runs: Sequence[TrainConfig], chosen: Sequence[int] | None = None, console: Console | None = None
+    ):
         self.runs, self.console = runs, console or Console(stderr=True)
-        self.costs = [cost(run) for run in runs]
+        self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
         self.steps_done: dict[int, int] = {}  # by run, of those at work or finished
         self.work_before: dict[int, float] = {}  # share of a run that was there when it started
         self.finished: dict[int, float | None] = {}  # by run, its loss
@@ -51,7 +54,7 @@ class Progress:
 
     def __enter__(self):
         self.bars.start()
-        self.all = self.bars.add_task("all runs", total=len(self.runs), note="")
+        self.all = self.bars.add_task("all runs", total=len(self.costs), note="")
         return self
 
     def __exit__(self, *_):
@@ -85,7 +88,7 @@ class Progress:
         self._say_how_far(run, step, f"validation loss {loss:.4f}")
 
     def _say_how_far(self, run: int, step: int, loss: str) -> None:
-        if len(self.runs) > 1 or self.console.is_terminal:
+        if len(self.costs) > 1 or self.console.is_terminal:
             return
         self.said = time.monotonic()
         speed = f"{self.rates[run] / 1e3:.0f}k tokens/s  " if run in self.rates else ""
@@ -101,7 +104,7 @@ class Progress:
         loss = "finished before" if run not in self.losses else f"validation loss {self.losses[run]:.4f}"
         self._say(
             run,
-            f"{len(self.finished):3}/{len(self.runs)}  {self.runs[run].name():28} {loss}  {seconds:5.0f} s"
+            f"{len(self.finished):3}/{len(self.costs)}  {self.runs[run].name():28} {loss}  {seconds:5.0f} s"
             f"  {self._time_left()}",
         )
 
@@ -115,11 +118,11 @@ class Progress:
             self.bars.remove_task(self.tasks.pop(run))
 
     def _time_left(self) -> str:
-        total = sum(self.costs)
+        total = sum(self.costs.values())
         before = sum(self.costs[run] * share for run, share in self.work_before.items())
         done = sum(
             cost * (1.0 if run in self.finished else self.steps_done.get(run, 0) / self.runs[run].steps)
-            for run, cost in enumerate(self.costs)
+            for run, cost in self.costs.items()
         )
         elapsed = time.monotonic() - self.began
         if done - before <= 0.005 * total:

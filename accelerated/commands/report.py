@@ -1,5 +1,6 @@
 """What `routelaws report` does: write the report of a sweep again, or hold runs against each other."""
 
+import importlib.util
 from pathlib import Path
 
 import tyro
@@ -8,6 +9,7 @@ from ..errors import InputError
 from ..findings.run_pairs import beside
 from ..report.engine import write_report
 from ..report.run_table import run_table
+from ..training.sweep_folder import collect_rows
 from .working import Working
 
 
@@ -21,6 +23,8 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
+    if len(folders) == 1 and (folders[0] / "sweep.json").exists() and importlib.util.find_spec("filelock"):
+        collect_rows(folders[0])  # a task of a job array may have been killed before it did
     with Working("writing the report: fits, intervals, figures"):
         text = write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders))
     print(text)

@@ -1,5 +1,6 @@
 """What `routelaws sweep` does: train a grid of models and write its report."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,11 @@ import tyro
 from ..errors import InputError
 from ..findings.registered import check_untouched, held_out, register
 from ..report.engine import write_report
-from ..training.grid import read_grid
-from ..training.sweep import run_sweep
+from ..training.board import Board
+from ..training.grid import Grid, read_grid
+from ..training.sweep import Part, run_sweep
+from ..training.sweep_folder import folder_of_run
+from ..training.watch import Watch
 from .progress import Progress
 
 
@@ -23,6 +27,9 @@ def sweep(
     corpus: tuple[str, ...] = (),
     jobs: int | None = None,
     hold_out: Literal["largest"] | None = None,
+    tensorboard: bool = False,
+    index: int | None = None,
+    of: int | None = None,
 ) -> None:
     """Train a grid of models, fit the law to it and write the report.
 
@@ -33,16 +40,56 @@ def sweep(
         jobs: Runs at a time, one thread each; as many as there are cores if not given.
         hold_out: Train the runs of the largest size last. Before that the law of the others predicts their losses, with
             intervals, in predictions.json of the folder, which is never written again; the report scores it.
+        tensorboard: Write the log of each run for TensorBoard, too, below tensorboard/ in its folder.
+        index: Train one run of the grid alone, the first is 0: a task of a job array, --index $SLURM_ARRAY_TASK_ID.
+            results.csv has all runs when the last task is done; then `routelaws report` writes the report.
+        of: Number of tasks, where it is not that of the runs: task I of M trains the runs I, I + M, I + 2 M, ...
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: at least 1")
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {})
+
+    def told(watch: Watch) -> Watch:
+        boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
+        return Board(watch, boards) if tensorboard else watch
+
+    if index is not None or of is not None:
+        _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, told)
+        return
     if hold_out is not None:
         later = held_out(chosen.runs)
         check_untouched(out)
         with Progress(chosen.runs) as watch:
-            run_sweep(chosen, out, jobs=jobs, watch=watch, later=later)
+            run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
         print(register(out))
     with Progress(chosen.runs) as watch:
-        run_sweep(chosen, out, jobs=jobs, watch=watch)
+        run_sweep(chosen, out, jobs=jobs, watch=told(watch))
     print(write_report(out))
+
+
+def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:
+    """Return the part of a grid that the flags mean.
+
+    Raises:
+        InputError: there is none; the message says what is allowed.
+    """
+    if index is None:
+        raise InputError(f"--of {of}: needs --index, which of the tasks this one is")
+    if hold_out is not None:
+        raise InputError("--hold-out: does not go with --index, since the largest runs wait for all others")
+    if of is not None and not 1 <= of <= runs:
+        raise InputError(f"--of {of}: the grid has {runs} runs; allowed: 1 to {runs} tasks")
+    tasks = of or runs
+    if not 0 <= index < tasks:
+        whose = f"the grid has {runs} runs" if of is None else f"there are {of} tasks"
+        raise InputError(f"--index {index}: {whose}; allowed: 0 to {tasks - 1} (a job array 0-{tasks - 1})")
+    return Part(index, tasks)
+
+
+def _train_part(grid: Grid, out: Path, part: Part, jobs: int | None, told: Callable[[Watch], Watch]) -> None:
+    """Train the runs of one task, and print how many of all are finished."""
+    with Progress(grid.runs, list(range(part.index, len(grid.runs), part.of))) as watch:
+        rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part)
+    done = len({row["hyper_id"] for row in rows})
+    then = f"; routelaws report {out} writes the report" if done == len(grid.runs) else ""
+    print(f"{out}: {done} of {len(grid.runs)} runs are finished{then}")

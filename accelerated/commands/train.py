@@ -2,17 +2,20 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from ..configuration import ModelConfig
 from ..errors import InputError
+from ..training import hosts
+from ..training.board import Board
 from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
 from ..training.tokens import prepare_tokens
+from ..training.watch import silent
 from ..training.workers import keep_freed_memory
 from . import flags
 from .progress import Progress
@@ -58,31 +61,53 @@ def main(arguments: list[str]) -> None:
     values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
     default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
 
-    def train(out: Path, config: Path | None = None, fields: tyro.conf.OmitArgPrefixes[RunFlags] = default) -> None:
+    def train(
+        out: Path,
+        config: Path | None = None,
+        tensorboard: bool = False,
+        distributed: Literal["auto"] | None = None,
+        coordinator: str | None = None,
+        processes: int | None = None,
+        process_id: int | None = None,
+        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+    ) -> None:
         """Train one model.
 
         Args:
             out: Folder of the run; a run that was killed goes on there.
             config: TOML file with fields of the run; flags go before it.
+            tensorboard: Write the log for TensorBoard, too, below OUT/tensorboard.
+            distributed: One run on many hosts, whose launcher (SLURM, Open MPI, a TPU pod) says which this one is.
+            coordinator: The same without a launcher: HOST:PORT of process 0.
+            processes: How many processes there are.
+            process_id: Which of them this is, from 0.
             fields: The run.
         """
-        run_of(fields.run(), out)
+        run, others = fields.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
+        with hosts.joined(others):
+            run_of(run, out, tensorboard)
 
     flags.run(train, "train", arguments)
 
 
-def run_of(config: TrainConfig, out: Path) -> None:
+def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
     """Train one model in the folder `out`, with its progress on standard error, and print where it ended."""
     if config.mesh is not None:  # said before the text is read
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
-    with Progress([config]) as watch:
+    with Progress([config]) as shown, hosts.own_folder(out) as folder:
+        watch = shown if hosts.is_writer() else silent
+        watch = Board(watch, {0: (folder, config)}) if tensorboard else watch
         watch("say", line=corpus.summary())
-        tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
-        run = Run(config, out, tokens, watch=lambda kind, **rest: watch(kind, run=0, **rest))
+        with hosts.writer_first("tokens"):
+            tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
+        tell = lambda kind, **rest: watch(kind, run=0, **rest)  # noqa: E731
+        run = Run(config, folder, tokens, watch=tell, checkpoints=out / "checkpoints")
         watch("start", run=0)
         rows = run.train()
         watch("finished", run=0)
+    if not hosts.is_writer():
+        return
     last = rows[-1]
     loss = float(last["loss_validation"])
     print(f"{out}: {config.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..accounting import ROUTER_TYPES
 from ..errors import InputError
-from ..files import locked
+from ..files import locked, write_once
 from ..tables.table import DENSE, select_rows
 from ..training.result_rows import read_rows
 from ..training.sweep_folder import folder_of_run, read_plan
@@ -93,8 +93,7 @@ def register(folder: Path) -> Path:
             "level": LEVEL,
             "predictions": entries,
         }
-        with open(folder / FILE, "x", encoding="utf-8") as file:  # x: fails where the file is there
-            file.write(json.dumps(plain(said, infinite=(None, None)), indent=1, allow_nan=False) + "\n")
+        write_once(folder / FILE, json.dumps(plain(said, infinite=(None, None)), indent=1, allow_nan=False) + "\n")
     return folder / FILE
 
 

@@ -18,7 +18,10 @@ PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
     for name in (
         "README.md",
-        *(f"docs/{page}.md" for page in ("routers", "training", "laws", "downstream", "columns", "own_layer", "bench")),
+        *(
+            f"docs/{page}.md"
+            for page in ("routers", "training", "scale", "laws", "downstream", "columns", "own_layer", "bench")
+        ),
         "reference/README.md",
     )
 }
@@ -47,6 +50,22 @@ def test_the_reading_example_prints_what_its_comments_say():
 def test_the_training_example_learns():
     first, last = map(float, re.search(r"([\d.]+) -> ([\d.]+) nats", said(example("docs/training.md"))).groups())
     assert last < first
+
+
+def test_the_plans_of_meshes_are_what_the_page_shows(capsys):
+    shown = re.findall(
+        r"^    routelaws (plan-mesh [^\n]*)\n\n```text\n(.*?)```", PAGES["docs/scale.md"], re.MULTILINE | re.DOTALL
+    )
+    assert len(shown) == 2
+    for line, text in shown:
+        assert cli.main(line.split()) == 0
+        assert capsys.readouterr().out == text
+
+
+@pytest.mark.slow
+def test_the_example_of_an_exported_step_runs():
+    first, second = map(float, re.findall(r"[\d.]+", said(example("docs/scale.md"))))
+    assert 5 < first < 7 and 5 < second < 7 and second != first, "ln 256 = 5.5"
 
 
 def test_the_law_example_gives_intervals_that_hold_its_value():

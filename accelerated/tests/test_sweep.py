@@ -138,22 +138,21 @@ def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
 
 def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
     config = read_grid(str(write_grid(tmp_path, text_file))).runs[0]
-    task = sweep.Task(0, config, tmp_path, None)
-    assert not sweep.is_finished(task)
+    assert not sweep_folder.is_finished(tmp_path, config)
     for step, finished in ((20, False), (40, True)):
         windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
         row = result_row(config, 0, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
         write_rows(tmp_path / "results.csv", [row])
-        assert sweep.is_finished(task) == finished
+        assert sweep_folder.is_finished(tmp_path, config) == finished
 
 
 def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
     """One run has its last evaluation, another stopped after its first: half-trained losses are in no law."""
-    tasks = []
-    runs = read_grid(str(write_grid(tmp_path, text_file))).runs[:2]
-    for i, (config, steps) in enumerate(zip(runs, (40, 20), strict=True)):
-        folder = sweep_folder.folder_of_run(tmp_path, i, config)
-        folder.mkdir(parents=True)
+    grid = read_grid(str(write_grid(tmp_path, text_file)))
+    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
+    for i, (config, steps) in enumerate(zip(grid.runs[:2], (40, 20), strict=True)):
+        folder = sweep_folder.folder_of_run(tmp_path / "out", i, config)
+        folder.mkdir()
         windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
         rows = [
             result_row(config, i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
@@ -161,10 +160,9 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
             if step <= steps
         ]
         write_rows(folder / "results.csv", rows)
-        tasks.append(sweep.Task(i, config, folder, None))
-    collected = sweep._collect_rows(tmp_path, tasks)
+    collected = sweep_folder.collect_rows(tmp_path / "out")
     assert [(row["hyper_id"], row["step"]) for row in collected] == [("0", "20"), ("0", "40")]
-    assert [(row["hyper_id"], row["step"]) for row in table(tmp_path)] == [("0", "20"), ("0", "40")]
+    assert [(row["hyper_id"], row["step"]) for row in table(tmp_path / "out")] == [("0", "20"), ("0", "40")]
 
 
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):

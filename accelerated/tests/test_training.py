@@ -11,7 +11,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
-from routelaws.accelerated.training import loop, run_folder, step, weights
+from routelaws.accelerated.training import checkpoints, loop, run_folder, step, weights
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
@@ -165,18 +165,25 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_p
         make_run(small_fields, tmp_path / "damaged").train()
 
 
-def test_arrays_that_do_not_match_their_digest_are_damage(small_fields, whole, tmp_path, monkeypatch):
+def test_a_position_or_an_array_that_does_not_match_the_digest_is_damage(small_fields, whole, tmp_path):
+    """Both read well, with another number in them: nothing but the digest tells."""
     shutil.copytree(whole[0], tmp_path / "run")
-    from routelaws.accelerated.training import checkpoints
-
-    said = []
-    opened = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", said.append)
+    said, folder = [], tmp_path / "run" / "checkpoints"
     like = step.initial_state(from_mapping(small_fields, "test"))._asdict()
-    assert opened.restore(like).step == 24
-    digest = checkpoints._digest
-    monkeypatch.setattr(checkpoints, "_digest", lambda tree: "another" if not said else digest(tree))
-    assert opened.restore(like).step == 16
-    assert "do not match their digest" in said[0]
+    opened = checkpoints.Checkpoints(folder, said.append)
+    found = opened.restore(like)
+    assert found.step == 24 and not said
+    changed = jax.tree.map(lambda leaf: leaf + (leaf.size > 100), found.state)
+    digest = checkpoints._digest(found.state, 24, found.extra)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "_digest", lambda *_: digest)
+        opened.save(24, changed, found.extra)
+    opened.close()
+    for file in (folder / "16").rglob("*METADATA"):
+        file.write_text(file.read_text().replace('"next_batch": 16', '"next_batch": 17'))
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        checkpoints.Checkpoints(folder, said.append).restore(like)
+    assert [line.count("does not match its digest") for line in said] == [1, 1]
 
 
 def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
@@ -220,7 +227,7 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(small_fields, tmp_path):
-    with pytest.raises(loop.DivergedError, match=r"loss is nan at step \d+; the learning rate 1e\+20"):
+    with pytest.raises(loop.DivergedError, match=r"loss is nan at step \d+; .*the learning rate 1e\+20"):
         make_run(small_fields, tmp_path / "run", learning_rate=1e20, gradient_clip=1e20).train()
 
 

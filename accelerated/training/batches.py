@@ -75,7 +75,9 @@ class TrainingBatches(grain.DatasetIterator):
         self._batches.set_state({"next_index": state["next_batch"]})
 
 
-def training_batches(token_files: TokenFiles, *, sequence_length: int, batch_size: int, seed: int) -> TrainingBatches:
+def training_batches(
+    token_files: TokenFiles, *, sequence_length: int, batch_size: int, seed: int, rows: np.ndarray | None = None
+) -> TrainingBatches:
     """Return an endless, deterministic iterator over shuffled windows of the training tokens.
 
     Args:
@@ -83,9 +85,11 @@ def training_batches(token_files: TokenFiles, *, sequence_length: int, batch_siz
         sequence_length: S.
         batch_size: b, windows per batch.
         seed: any integer; every seed has an order of its own in every epoch.
+        rows: which of the b windows to read, for one of several processes; all if None.
 
     Returns:
-        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`. It runs no threads.
+        An iterator of [b, S+1] int32, inputs `[:, :-1]` and targets `[:, 1:]`; of these rows alone where they are
+        given. It runs no threads.
 
     Raises:
         InputError: the training text is too small for one batch.
@@ -103,7 +107,7 @@ def training_batches(token_files: TokenFiles, *, sequence_length: int, batch_siz
         chosen = order(epoch)[first : first + batch_size]
         if len(chosen) < batch_size:
             chosen = np.concatenate([chosen, order(epoch + 1)[: batch_size - len(chosen)]])
-        return gather(chosen)
+        return gather(chosen if rows is None else chosen[rows])
 
     no_threads = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     batches = iter(grain.MapDataset.range(sys.maxsize).map(batch).to_iter_dataset(no_threads))

@@ -1,14 +1,22 @@
-"""Checkpoints of a run: atomic, checked against a digest when they are read, the last two kept.
+"""Checkpoints of a run: written while training goes on, atomic, checked against a digest when they are read.
+
+A checkpoint holds the arrays (weights, the state of the optimizer), the number of steps done, and what is beside them:
+the position in the text, the time, what is counted between two evaluations. The random keys of a step follow from the
+seed of the run and the number of the step, so these two are all that they need.
 
 Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
-What Orbax does not notice is a file that changed afterwards. Each checkpoint therefore carries a digest of its arrays;
-one that cannot be read, or whose arrays do not match, is passed over in favour of the one before, and that is said.
+What Orbax does not notice is a file that changed afterwards. Each checkpoint therefore carries a digest of all that it
+holds; one that cannot be read, or does not match, is passed over in favour of the one before, and that is said.
+Arrays are read as numbers in Zarr's format and the rest as JSON: nothing in a file is ever run.
 """
 
 import contextlib
+import errno
 import gc
 import hashlib
+import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,13 +24,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from ..errors import InputError
+from ..errors import InputError, StorageError
+from ..files import REMEDIES, storage_line
+from . import hosts
 
 KEPT = 2
-"""Checkpoints kept per run: the last one, and one to fall back to."""
+"""Checkpoints kept per run if nothing else is said: the last one, and one to fall back to."""
 
 
 class Restored(NamedTuple):
@@ -37,24 +48,74 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: where they are; made if missing.
+        folder: where they are; made if missing, unless `read_only`.
         say: called with one line whenever a damaged checkpoint is passed over.
+        keep_last: how many of the newest are kept.
+        keep_every: those of a step that is a multiple of this are kept, too.
+        read_only: nothing is cleared away: the run that owns the folder may be writing there.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]):
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        keep_last: int = KEPT,
+        keep_every: int | None = None,
+        read_only: bool = False,
+    ):
         self.folder, self._say = Path(folder), say
-        self._checkpointer = ocp.training.Checkpointer(
-            self.folder.absolute(),
-            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-            preservation_policy=ocp.training.preservation_policies.LatestN(KEPT),
-            cleanup_tmp_directories=True,
-        )
+        policies = ocp.training.preservation_policies
+        kept = [policies.LatestN(keep_last), *([policies.EveryNSteps(keep_every)] if keep_every else [])]
+        with _quiet():
+            self._checkpointer = ocp.training.Checkpointer(
+                self.folder.absolute(),
+                save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+                preservation_policy=policies.AnyPreservationPolicy(kept),
+                cleanup_tmp_directories=not read_only,
+            )
 
     def save(self, step: int, state: dict, extra: dict) -> None:
-        """Write a checkpoint; one that exists for the same step is replaced."""
-        metadata = {"digest": _digest(state), "extra": extra}
-        with _quiet():
-            self._checkpointer.save_checkpointables(step, {"state": state}, custom_metadata=metadata, overwrite=True)
+        """Begin to write a checkpoint; one that exists for the same step is replaced.
+
+        The state is copied and its digest taken before this returns, so the next step may give its memory up. The
+        files are written while training goes on; `wait` returns when they are whole.
+
+        Raises:
+            StorageError: this checkpoint, or the one before, could not be written.
+        """
+        self.wait()
+        state = _copy(state)
+        metadata = {"whole": _digest(state, step, extra), "extra": extra}
+        with _quiet(), self._written():
+            self._checkpointer.save_checkpointables_async(
+                step, {"state": state}, custom_metadata=metadata, overwrite=True
+            )
+
+    def wait(self) -> None:
+        """Return when every checkpoint is whole on the disk.
+
+        Raises:
+            StorageError: one could not be written; those before it are kept.
+        """
+        with _quiet(), self._written():
+            self._checkpointer.wait()
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """Say in one line what keeps a checkpoint from being written, whichever library met it."""
+        try:
+            yield
+        except Exception as error:
+            reason = _first_cause(error)
+            number = next((n for n in REMEDIES if os.strerror(n) in reason or errno.errorcode[n] in reason), None)
+            if number is None and not isinstance(error, OSError):
+                raise
+            raise StorageError(storage_line(self.folder, os.strerror(number) if number else reason, number)) from error
+
+    def steps(self) -> list[int]:
+        """Return the steps of which there are checkpoints, from the newest to the oldest."""
+        return sorted((checkpoint.step for checkpoint in self._checkpointer.checkpoints), reverse=True)
 
     def restore(self, like: dict) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
@@ -66,7 +127,7 @@ class Checkpoints:
         Raises:
             InputError: there are checkpoints, and every one is damaged.
         """
-        steps = sorted((checkpoint.step for checkpoint in self._checkpointer.checkpoints), reverse=True)
+        steps = self.steps()
         for step in steps:
             with _quiet():
                 try:
@@ -81,15 +142,32 @@ class Checkpoints:
 
     def _read(self, step: int, like: dict) -> Restored:
         metadata = self._checkpointer.metadata(step).custom_metadata
-        abstract = jax.tree.map(_wanted, like)
-        state = self._checkpointer.load_checkpointables(step, {"state": abstract})["state"]
-        if _digest(state) != metadata["digest"]:
-            raise ValueError("its arrays do not match their digest")
+        state = self._checkpointer.load_checkpointables(step, {"state": jax.tree.map(_wanted, like)})["state"]
+        if "whole" in metadata:
+            whole, digest = metadata["whole"], _digest(state, step, metadata["extra"])
+        else:
+            whole, digest = metadata["digest"], _digest(state)  # older ones have none of what is beside
+        if digest != whole:
+            raise ValueError("its content does not match its digest")
         return Restored(step, state, metadata["extra"])
 
     def close(self) -> None:
-        """Wait for writes that are under way."""
-        self._checkpointer.close()
+        """Wait for writes that are under way, and let go of the folder.
+
+        Raises:
+            StorageError: the last checkpoint could not be written.
+        """
+        try:
+            self.wait()
+        finally:
+            with _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
+                self._checkpointer.close()
+
+
+@jax.jit
+def _copy(tree: dict) -> dict:
+    """Return the arrays in memory of their own, each where it is."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
@@ -122,11 +200,13 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _digest(tree: dict) -> str:
-    """Return a hash of every array of a tree, with its path, dtype and shape."""
+def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> str:
+    """Return a hash of every array of a tree, with its path, dtype and shape, and of the step and what is beside it."""
     result = hashlib.blake2b(digest_size=16)
+    if step is not None:
+        result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(leaf)
+        array = np.ascontiguousarray(hosts.whole(leaf))
         result.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
-        result.update(array.tobytes())
+        result.update(array.reshape(-1).view(np.uint8).data)
     return result.hexdigest()

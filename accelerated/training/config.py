@@ -15,6 +15,9 @@ from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
 from .mesh import check_mesh
 
+CHANGEABLE = ("mesh", "keep_last", "keep_every", "skip_bad_batches")
+"""Fields with another value of which a run may go on: no row that is there would be another."""
+
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
 
@@ -71,6 +74,14 @@ class TrainConfig:
     """Steps that run in one compiled call."""
     checkpoint_every: int | None = None
     """Steps between checkpoints; at every evaluation if not given."""
+    keep_last: int = 2
+    """Checkpoints to keep, the newest ones; older ones are removed."""
+    keep_every: int | None = None
+    """Keep the checkpoints of steps that are multiples of this, too."""
+    skip_bad_batches: int = 0
+    """Batches to pass over in all whose loss or gradient is not finite, or exploded; one more stops the run."""
+    loss_limit: float = 10.0
+    """A training loss above this many times that of equal odds for every token, ln V, counts as exploded."""
     corpus: tuple[str, ...] = ()
     """Files, folders and globs of text (.txt, .gz, .jsonl, ...); the Python standard library's source if not given."""
     eval: tuple[str, ...] = ()
@@ -142,6 +153,12 @@ class TrainConfig:
         _check_whole("seed", self.seed, 0)
         if self.checkpoint_every is not None:
             _check_whole("checkpoint_every", self.checkpoint_every, 1)
+        _check_whole("keep_last", self.keep_last, 1)
+        _check_whole("skip_bad_batches", self.skip_bad_batches, 0)
+        if self.keep_every is not None:
+            _check_whole("keep_every", self.keep_every, 1)
+        if not 1 < self.loss_limit:
+            raise InputError(f"loss_limit is {self.loss_limit}; it has to be above 1")
         for name in ("learning_rate", "router_rate", "gradient_clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

@@ -7,16 +7,16 @@
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
-        checkpoints/       the last two
+        checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
-A run that was killed goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log
-lines that were written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart
-but the time they took.
+At a step that has both, the checkpoint is begun before the evaluation and written during it. A run that was killed
+goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
+written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
+took. A batch whose loss or gradient is not finite changes nothing: the run stops, or passes it over where it may.
 """
 
 import json
 import math
-import shutil
 import time
 from pathlib import Path
 
@@ -24,22 +24,28 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from ..files import locked, make_folder, write_atomically
+from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
+from . import hosts, stopping
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
 from .config import TrainConfig
+from .diagnosis import failing_layer
 from .hashing import hash_table_of
 from .result_rows import read_rows, result_row, write_rows
-from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log
-from .step import TrainState, initial_state, make_evaluate, make_train_steps, open_layout
+from .resuming import lines_until, rows_until
+from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log, write_log
+from .step import StepMetrics, TrainState, highest_loss, initial_state, make_evaluate, make_train_steps, open_layout
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
 from .window_losses import EvaluationText, mean_loss, window_losses, write_window_losses
 
+GRACE = 5.0
+"""Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
+
 
 class DivergedError(InputError):
-    """The loss stopped being a finite number; the message says where and what to change."""
+    """A loss or gradient is not finite, or the loss exploded; the message says where and what to change."""
 
 
 class Run:
@@ -51,16 +57,27 @@ class Run:
         tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
         watch: told what happens.
+        checkpoints: where checkpoints are, if not in the folder: for one of several processes, see `hosts`.
 
     Raises:
-        InputError: the folder holds a run with another configuration, or the text is too small.
+        InputError: the folder holds a run with another configuration, the text is too small, or there are several
+            processes and no mesh.
     """
 
-    def __init__(self, config: TrainConfig, folder: Path, tokens: TokenFiles, hyper_id: int = 0, watch: Watch = silent):
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: Path,
+        tokens: TokenFiles,
+        hyper_id: int = 0,
+        watch: Watch = silent,
+        checkpoints: Path | None = None,
+    ):
         config.check()
         self.layout = open_layout(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
-        self.batches, self.evaluation_sets = open_text(config, tokens)
+        self.own_rows = self._own_rows()
+        self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
         # A table that was built once stays: the experts were trained by it.
         kept = read_hash_table(folder)
         self.table = hash_table_of(config, tokens, tokens.tokenizer) if kept is None else kept
@@ -68,27 +85,37 @@ class Run:
             check_params(config.init_from, jax.eval_shape(lambda: initial_state(config)).params)
             check_lender(Path(config.init_from), tokens.tokenizer, self.table)
         self.folder = make_folder(folder)
-        claim_folder(self.folder, config)
-        if not (self.folder / "tokenizer.model").exists():
-            shutil.copyfile(tokens.tokenizer, self.folder / "tokenizer.model")
-        if kept is None:
-            keep_hash_table(self.table, self.folder)
+        self.checkpoints = self.folder / "checkpoints" if checkpoints is None else checkpoints
+        with storage_errors(self.folder):
+            claim_folder(self.folder, config)
+            if not (self.folder / "tokenizer.model").exists():
+                write_atomically(self.folder / "tokenizer.model", tokens.tokenizer.read_bytes())
+            if kept is None:
+                keep_hash_table(self.table, self.folder)
         self.seconds = 0.0
+        self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
     def train(self) -> list[dict]:
         """Train to the end and return the rows of the results table.
 
         Raises:
-            DivergedError: the loss is no longer finite.
-            InputError: every checkpoint is damaged.
+            DivergedError: a loss or gradient is not finite, or the loss exploded.
+            InputError: every checkpoint is damaged, or another process trains this run.
+            StorageError: the disk is full, the folder is read-only, or a file is gone.
+            Resumable: the process was asked to stop; what was done is in a checkpoint.
         """
-        with locked(self.folder, wait=True, holder="this run"):
-            checkpoints = Checkpoints(self.folder / "checkpoints", lambda line: self.watch("say", line=line))
+        running = locked(self.folder, wait=GRACE, holder="another training of this run")
+        with storage_errors(self.folder), running:
+            claim_folder(self.folder, self.config)
+            remove_left(self.folder)
+            say, kept = self._say, {"keep_last": self.config.keep_last, "keep_every": self.config.keep_every}
+            checkpoints = Checkpoints(self.checkpoints, say, **kept)
             try:
                 step, state = self._start(checkpoints)
-                if step < self.config.steps:
-                    self._train_from(step, state, checkpoints)
+                if step < self.config.steps or self._row_is_missing(step):
+                    with stopping.held():
+                        self._train_from(step, state, checkpoints)
             finally:
                 checkpoints.close()
         return read_rows(self.folder / "results.csv")
@@ -102,15 +129,24 @@ class Run:
         step = 0
         if restored is not None:
             step, state = restored.step, TrainState(**restored.state)
-            self.watch("say", line=f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
+            self._say(f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
             self.batches.set_state(restored.extra["position"])
             self.seconds = restored.extra["wall_seconds"]
             self.dropped = tuple(restored.extra["dropped"])
-        self.rows = [row for row in read_rows(self.folder / "results.csv") if int(row["step"]) <= step]
+            self.skipped = restored.extra.get("skipped", 0)
+        elif (self.folder / "log.jsonl").exists():
+            self._say(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
+        self.rows = rows_until(self.folder / "results.csv", step, _stops(self.config)[0])
         write_rows(self.folder / "results.csv", self.rows)
-        lines = [line for line in read_log(self.folder / "log.jsonl") if line["step"] <= step]
-        write_atomically(self.folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        evaluated = not self._row_is_missing(step)
+        if evaluated and self.rows and int(self.rows[-1]["step"]) == step:
+            self.dropped = (0.0, 0)  # what the checkpoint has counted went into that row
+        write_log(self.folder / "log.jsonl", lines_until(read_log(self.folder / "log.jsonl"), step, evaluated))
         return step, state
+
+    def _row_is_missing(self, step: int) -> bool:
+        """Whether this step is one to evaluate at, and the table has no row for it yet."""
+        return step in _stops(self.config)[0] and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
         config = self.config
@@ -120,36 +156,105 @@ class Run:
         stops = sorted(evaluation_steps | checkpoint_steps)
         before, started = self.seconds, time.perf_counter()
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as self._log:
+            if self._row_is_missing(step):  # stopped after the checkpoint and before the row
+                self._record_evaluation(step, evaluate, state.params, checkpoints)
+            saved = step
             while step < config.steps:
+                if hosts.asked_anywhere(stopping.asked()):
+                    self._stop(step, saved, state, checkpoints)
                 stop = next(s for s in stops if s > step)
                 n = min(config.steps_per_call, stop - step)
                 call_started = time.perf_counter()
-                state, metrics = train_steps(state, self.batches.stacked(n), step)
+                batches = self._batches(n)
+                state, metrics = train_steps(state, batches, step, config.skip_bad_batches - self.skipped)
+                self._look_for_bad(step, batches, metrics, state.params, checkpoints)
                 step += n
                 self._record_steps(step, n, metrics, call_started)
                 self.seconds = before + time.perf_counter() - started
-                if step in evaluation_steps:
-                    self._record_evaluation(step, evaluate, state.params)
                 if step in checkpoint_steps:
-                    self.seconds = before + time.perf_counter() - started
                     checkpoints.save(step, state._asdict(), self._extra())
+                    saved = step
+                if step in evaluation_steps:
+                    self._record_evaluation(step, evaluate, state.params, checkpoints)
+
+    def _own_rows(self) -> np.ndarray | None:
+        """Return which sequences of a batch this process reads; None for all."""
+        if jax.process_count() == 1:
+            return None
+        if self.layout is None:
+            raise InputError(
+                f"mesh is not given; {jax.process_count()} processes need one, such as data={jax.device_count()}"
+            )
+        return hosts.own_rows(self.layout.rows(), self._shape_of_batches(1))
+
+    def _shape_of_batches(self, n: int) -> tuple[int, int, int]:
+        return n, self.config.batch_size, self.config.sequence_length + 1
+
+    def _batches(self, n: int):
+        """Return the next n batches, of all processes."""
+        own = self.batches.stacked(n)
+        if self.own_rows is None:
+            return own
+        return hosts.batch_of_all(own, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
+
+    def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
+        """Save what was done and raise `Resumable`."""
+        if step > saved:
+            checkpoints.save(step, state._asdict(), self._extra())
+        checkpoints.wait()
+        raise stopping.Resumable(
+            f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; resumable: the same command goes on "
+            "from there"
+        )
 
     def _extra(self) -> dict:
         """Return what a checkpoint has to hold beside the arrays."""
         position = self.batches.get_state()
-        return {"position": position, "wall_seconds": self.seconds, "dropped": list(self.dropped)}
+        counted = {"dropped": list(self.dropped), "skipped": self.skipped}
+        return {"position": position, "wall_seconds": self.seconds, **counted}
 
-    def _record_steps(self, step: int, n: int, metrics, call_started: float) -> None:
-        losses, added, norms, dropped = (np.asarray(leaf, np.float64) for leaf in metrics)  # waits for the call to end
+    def _look_for_bad(
+        self, step: int, batches: np.ndarray, metrics: StepMetrics, params: dict, checkpoints: Checkpoints
+    ) -> None:
+        """Count and say which batches were passed over.
+
+        Raises:
+            DivergedError: there were too many; the message names the step, the layer and the last good checkpoint.
+        """
+        bad = np.flatnonzero(np.asarray(metrics.bad))
+        allowed = self.config.skip_bad_batches
+        for place in bad:
+            wrong = _what_is_wrong(*(float(np.asarray(leaf)[place]) for leaf in metrics[:3]), self.config)
+            if self.skipped == allowed:
+                layer = self._failing_layer(params, batches[place], step + int(place))
+                raise DivergedError(self._diverged(f"{wrong} at step {step + 1 + place}; {layer}", checkpoints))
+            self.skipped += 1
+            self._write_log(kind="skipped", step=step + 1 + int(place), reason=wrong)
+            passed = f"the batch is passed over, {self.skipped} of at most {allowed}"
+            self._say(f"{self.folder}: {wrong} at step {step + 1 + place}; {passed}")
+
+    def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
+        try:
+            return failing_layer(self.config, self.table, params, windows, number)
+        except Exception as error:  # the memory may not do for a pass without the step's fusions, say
+            return f"the layer could not be found ({type(error).__name__})"
+
+    def _diverged(self, what: str, checkpoints: Checkpoints) -> str:
+        """Return the line on a run that cannot go on: what happened, what is left and what to change."""
+        checkpoints.wait()
+        left = next((f"the last good checkpoint is that of step {step:,}" for step in checkpoints.steps()), None)
+        rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high"
+        more = self.skipped + 1
+        again = f"or let it pass over more batches with skip_bad_batches {more} or above"
+        return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate}, {again}"
+
+    def _record_steps(self, step: int, n: int, metrics: StepMetrics, call_started: float) -> None:
+        taken = ~np.asarray(metrics.bad)  # waits for the call to end
+        losses, added, norms, dropped = (np.asarray(leaf, np.float64)[taken] for leaf in metrics[:4])
         seconds = time.perf_counter() - call_started
-        bad = np.flatnonzero(~np.isfinite(losses + added))
-        if len(bad):
-            first = step - n + 1 + int(bad[0])
-            raise DivergedError(
-                f"{self.folder}: the training loss is {(losses + added)[bad[0]]} at step {first}; "
-                f"the learning rate {self.config.peak_learning_rate():.3g} may be too high"
-            )
-        self.dropped = (self.dropped[0] + float(dropped.sum()), self.dropped[1] + n)
+        if not len(losses):
+            return
+        self.dropped = (self.dropped[0] + float(dropped.sum()), self.dropped[1] + len(dropped))
         tokens = n * self.config.batch_size * self.config.sequence_length
         rate = tokens / seconds
         self._write_log(
@@ -163,43 +268,68 @@ class Run:
         )
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
-    def _record_evaluation(self, step: int, evaluate, params: dict) -> None:
+    def _record_evaluation(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
         texts, objective = self.evaluation_sets, self.config.model.objective
-        found = {name: evaluate(params, text.tokens) for name, text in texts.items()}
+        found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in texts.items()}
         by_window = {
             name: window_losses(texts[name], result.loss, result.counted, objective) for name, result in found.items()
         }
         losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
-            raise DivergedError(f"{self.folder}: the validation loss is {losses['validation']} at step {step}")
+            what = f"the validation loss is {losses['validation']} at step {step}"
+            raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
         dropped = self.dropped[0] / max(1, self.dropped[1])
         self.dropped = (0.0, 0)
         self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         validation = by_window["validation"]
         self.rows.append(result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds))
+        if step == self.config.steps:
+            checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
         write_window_losses(self.folder, validation)
         write_rows(self.folder / "results.csv", self.rows)
         self.watch("evaluation", step=step, loss=losses["validation"])
+
+    def _say(self, line: str) -> None:
+        self.watch("say", line=line)
 
     def _write_log(self, **fields) -> None:
         self._log.write(json.dumps(fields) + "\n")
         self._log.flush()
 
 
-def open_text(config: TrainConfig, tokens: TokenFiles) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
+def open_text(
+    config: TrainConfig, tokens: TokenFiles, rows: np.ndarray | None = None
+) -> tuple[TrainingBatches, dict[str, EvaluationText]]:
     """Return the training batches of a run, and {name: windows} of what it is evaluated on.
+
+    Args:
+        config: the run.
+        tokens: its corpus.
+        rows: which sequences of a training batch to read; None for all.
 
     Raises:
         InputError: a text is missing or too small for the run.
     """
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
-    batches = training_batches(tokens, **sizes, seed=config.seed)
+    batches = training_batches(tokens, **sizes, seed=config.seed, rows=rows)
     sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
     for name, path in config.evaluation_sets().items():
         sets[name] = windows_of_text(path, tokens, **sizes, num_batches=wanted)
     return batches, sets
+
+
+def _what_is_wrong(loss: float, added: float, norm: float, config: TrainConfig) -> str:
+    """Return in words what makes a batch bad."""
+    if not math.isfinite(loss):
+        return f"the training loss is {loss}"
+    if not math.isfinite(added):
+        return f"what the routers add to the loss is {added}"
+    if not math.isfinite(norm):
+        return f"the norm of the gradient is {norm}"
+    limit = f"{highest_loss(config):.4g}, {config.loss_limit:g} times that of equal odds"
+    return f"the training loss is {loss:.4g}, above {limit}"
 
 
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:

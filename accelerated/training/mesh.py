@@ -22,57 +22,18 @@ devices is the run on one device whose batch is n groups; with "global" it is th
 the experts is one for all devices in both cases: see `routed_block.decide`.
 """
 
-from typing import NamedTuple
-
 import jax
 import numpy as np
 
 from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
+from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh
 from ..parallel import GROUPS, Spread
-
-AXES = ("data", "expert", "model")
-"""Axes of a mesh, the slowest first: devices that differ in model alone are neighbours."""
 
 BATCH_AXES = ("data", "expert")
 """The axes that sequences are spread over."""
 
 P = jax.P
-
-
-class MeshShape(NamedTuple):
-    """How many devices a mesh has along each axis."""
-
-    data: int = 1
-    expert: int = 1
-    model: int = 1
-
-    def shards(self) -> int:
-        """Return into how many parts a batch is cut."""
-        return self.data * self.expert
-
-    def devices(self) -> int:
-        """Return how many devices the mesh needs."""
-        return self.shards() * self.model
-
-
-def parse_mesh(text: str) -> MeshShape:
-    """Return the shape that a text such as "data=2,expert=4" means.
-
-    Raises:
-        InputError: not of that form, an axis that is unknown or given twice, or a size that is no whole number above 0.
-    """
-    sizes = {}
-    for item in text.split(","):
-        axis, equals, size = item.strip().partition("=")
-        if axis not in AXES or not equals or axis in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
-            allowed = ", ".join(AXES)
-            raise InputError(
-                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {allowed}, each once, and SIZE a "
-                "whole number of at least 1, as in data=2,expert=4"
-            )
-        sizes[axis] = int(size)
-    return MeshShape(**sizes)
 
 
 def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch_size: int) -> None:
@@ -161,7 +122,8 @@ class Layout:
         has_model_axis = self.shape.model > 1
         ragged = jax.default_backend() != "cpu"
         self.spread = Spread(BATCH_AXES, "expert", "model" if has_model_axis else None, balancing_group, ragged)
-        self.params = jax.tree_util.tree_map_with_path(lambda path, _: _cut(tuple(part.key for part in path)), shapes)
+        axes = parameter_axes(model)
+        self.params = jax.tree.map(lambda each: P(*each), axes, is_leaf=lambda node: isinstance(node, tuple))
         self.moments = jax.tree.map(self._cut_further, shapes, self.params)
 
     def _cut_further(self, weight, spec: P) -> P:
@@ -176,6 +138,10 @@ class Layout:
     def sharding(self, specs):
         """Return a tree of shardings from a tree of PartitionSpecs."""
         return jax.tree.map(lambda spec: jax.NamedSharding(self.mesh, spec), specs)
+
+    def rows(self) -> jax.NamedSharding:
+        """Return the sharding of batches [n, b, S + 1]."""
+        return jax.NamedSharding(self.mesh, P(None, BATCH_AXES))
 
     def sum_gradients(self, gradients: dict) -> dict:
         """Return this device's part of the sum of the gradients over all devices; for inside `jax.shard_map`."""
@@ -232,18 +198,6 @@ class Layout:
 
         specs = (self.params, rows, rows, P())
         return jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=(rows, P()), check_vma=False)
-
-
-def _cut(path: tuple[str, ...]) -> P:
-    """Return the axes that cut a weight of `transformer.parameter_shapes`, whose leading axis is that of the blocks."""
-    name = path[-1]
-    if "attention" in path:
-        return P(None, "model") if name == "output" else P(None, None, "model")  # heads
-    if name in ("up", "linear", "down") and path[0] in ("dense_ffn", "wide_ffn"):
-        return P(None, "model") if name == "down" else P(None, None, "model")  # hidden units
-    if name in ("up", "linear", "down"):
-        return P(None, "expert", "model") if name == "down" else P(None, "expert", None, "model")
-    return P()
 
 
 def _free_batch_axes(spec: P) -> tuple[str, ...]:

@@ -53,12 +53,29 @@ def result_row(
         load: [n_r, E G], share of the validation assignments that each expert took; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
     """
-    model, counted = config.model, config.accounting()
-    row = dict.fromkeys(COLUMNS, "")
+    row = dict.fromkeys(COLUMNS, "") | run_columns(config)
     row |= {f"loss_{name}": value for name, value in losses.items()}
     row |= {
         "hyper_id": hyper_id,
         "step": step,
+        "tokens": step * config.batch_size * config.sequence_length,
+        "dropped_fraction": dropped,
+        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
+        "idle_experts": float((load == 0).mean()) if load.size else "",
+        "evaluation_tokens": int(validation.tokens.sum()),
+        "evaluation_documents": documents(validation),
+        "standard_error": standard_error(validation) if documents(validation) > 1 else "",
+        "wall_seconds": round(seconds, 3),
+        "device": jax.devices()[0].device_kind,
+        "commit": commit(),
+    }
+    return row
+
+
+def run_columns(config: TrainConfig) -> dict:
+    """Return the cells that are the same in every row of a run, and follow from its configuration."""
+    model, counted = config.model, config.accounting()
+    return {
         "num_experts": model.experts,
         "d_model": model.d_model,
         "num_blocks": model.blocks,
@@ -75,7 +92,6 @@ def result_row(
         "model_size_label": size_label(counted.dense_parameters),
         "granularity": model.granularity,
         "capacity_factor": model.capacity_factor,
-        "tokens": step * config.batch_size * config.sequence_length,
         "sequence_length": config.sequence_length,
         "batch_size": config.batch_size,
         "vocab_size": model.vocab_size,
@@ -83,17 +99,7 @@ def result_row(
         "model_options": f"{model.activation} {model.positions}",
         "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
-        "dropped_fraction": dropped,
-        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
-        "idle_experts": float((load == 0).mean()) if load.size else "",
-        "evaluation_tokens": int(validation.tokens.sum()),
-        "evaluation_documents": documents(validation),
-        "standard_error": standard_error(validation) if documents(validation) > 1 else "",
-        "wall_seconds": round(seconds, 3),
-        "device": jax.devices()[0].device_kind,
-        "commit": commit(),
     }
-    return row
 
 
 def size_label(parameters: int) -> str:

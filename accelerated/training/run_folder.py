@@ -1,7 +1,7 @@
 """What the folder of a run holds beside its weights: whose it is, its log and its hash table.
 
 config.json        the resolved configuration            `claim_folder`, `read_config`
-log.jsonl          one line per compiled call            `read_log`
+log.jsonl          one line per compiled call            `read_log`, `write_log`
 hash_table.npy     of a hash: from token id to experts   `keep_hash_table`, `read_hash_table`
 """
 
@@ -13,15 +13,14 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from .config import TrainConfig, from_mapping
+from .config import CHANGEABLE, TrainConfig, from_mapping
 
 HASH_TABLE = "hash_table.npy"
 """Where a run keeps its table."""
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a fresh folder, or find the same one there, but for the mesh: a run that was stopped
-    may go on on other devices.
+    """Write the configuration into a fresh folder, or find the same one there; `CHANGEABLE` fields may differ.
 
     Raises:
         InputError: the folder holds a run with another configuration; the message names the first difference.
@@ -33,8 +32,10 @@ def claim_folder(folder: Path, config: TrainConfig) -> None:
     found = read_config(folder).fields()
     for name, ours in config.fields().items():
         theirs = found[name]
-        if ours != theirs and name != "mesh":
+        if ours != theirs and name not in CHANGEABLE:
             raise InputError(f"{folder}: holds a run with {name} {theirs!r}, not {ours!r}; choose another --out")
+    if found != config.fields():
+        write_atomically(path, config.to_json())
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -65,6 +66,11 @@ def read_log(path: Path) -> list[dict]:
         except json.JSONDecodeError:
             break
     return lines
+
+
+def write_log(path: Path, lines: list[dict]) -> None:
+    """Write a log anew, whole or not at all."""
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """One training step, several of them in one compiled call, and the evaluation."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .config import TrainConfig
-from .mesh import BATCH_AXES, Layout
+from .mesh import Layout
 
 FINAL_RATE = 0.1
 """The cosine ends at this share of the peak learning rate."""
@@ -45,6 +46,7 @@ class StepMetrics(NamedTuple):
     auxiliary: jax.Array  # what the routers add to it
     gradient_norm: jax.Array  # before clipping
     dropped_fraction: jax.Array  # mean over routed blocks; 0 for a dense model
+    bad: jax.Array  # bool: a loss or gradient that is not finite, or a loss that exploded; the batch changed nothing
 
 
 class Evaluation(NamedTuple):
@@ -159,24 +161,48 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 
 
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
-    """Return a jitted function (state, batches [n, b, S + 1], first_step) -> (state, `StepMetrics` of [n]).
+    """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
     The n steps are scanned: one call from Python and one set of buffers serves them all, which is what keeps small
     models from spending their time in the allocator. The state that goes in is given up (donated).
+
+    A bad batch changes nothing. `left` of them are passed over; from the next one on the state stays as it was before
+    it, so that what went wrong can be looked at.
 
     Args:
         config: the run.
         table: of a hash, see `hashing.hash_table_of`.
         layout: on which devices the state is, and the batches are put; None for one.
     """
+    train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
+    if layout is None:
+        return lambda state, batches, first_step, left=0: train_steps(
+            state, batches, first_step, np.int32(left), inputs
+        )
+    shardings = state_shardings(config, layout)
+
+    def run(state, batches, first_step, left=0):
+        state, batches = _put(state, shardings), _put(batches, layout.rows())
+        return train_steps(state, batches, first_step, np.int32(left), inputs)
+
+    return run
+
+
+def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layout | None = None):
+    """Return a jitted function (state, batches, first_step, left, `RunInputs`) -> (state, `StepMetrics`), see above.
+
+    Args:
+        config: the run; what `run_inputs` returns for it has to be given to the function.
+        base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
+        layout: see `make_train_steps`.
+    """
     model = config.model
     dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    inputs = _run_inputs(config, table)
 
     def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
         options |= {} if spread is None else {"spread": spread}
-        result = loss(params, tokens, model, training=True, **options)
+        result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
 
@@ -189,7 +215,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
     def step(state, now, given: RunInputs):
         windows, number = now
-        tokens, hidden = _task(windows, model, jax.random.fold_in(given.hidden_key, number))
+        tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
         key = jax.random.fold_in(given.noise_key, number)
         noise = draw_noise(key, model, config.batch_size, config.sequence_length)
         numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
@@ -201,21 +227,26 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
         params = carry_bias(params, numbers)
         dropped = numbers.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        metrics = StepMetrics(numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient), dropped)
+        value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)
+        bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
         state = TrainState(params, opt_state)
-        return state if layout is None else jax.lax.with_sharding_constraint(state, shardings), metrics
+        state = state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
+        return state, StepMetrics(value, added, norm, dropped, bad)
+
+    def guarded(carry, now, given: RunInputs):
+        state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
+        following, metrics = step(state, now, given)
+        left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
+        taken = ~metrics.bad & (left >= 0)
+        return (jax.tree.map(functools.partial(jnp.where, taken), following, state), left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step, given):
+    def train_steps(state, batches, first_step, left, given):
         numbers = first_step + jnp.arange(len(batches))
-        return jax.lax.scan(functools.partial(step, given=given), state, (batches, numbers))
+        carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), (batches, numbers))
+        return carry[0], metrics
 
-    def run(state, batches, first_step):
-        if layout is not None:
-            state, batches = _put(state, shardings), _put(batches, _rows(layout))
-        return train_steps(state, batches, first_step, inputs)
-
-    return run
+    return train_steps
 
 
 def _put(tree, shardings):
@@ -225,12 +256,12 @@ def _put(tree, shardings):
     return jax.device_put(tree, shardings)
 
 
-def _rows(layout: Layout) -> jax.NamedSharding:
-    """Return the sharding of batches [n, b, S + 1]."""
-    return jax.NamedSharding(layout.mesh, jax.P(None, BATCH_AXES))
+def highest_loss(config: TrainConfig) -> float:
+    """Return the training loss above which it counts as exploded, nats per token."""
+    return config.loss_limit * math.log(config.model.vocab_size)
 
 
-def _run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
+def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
     rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
     keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
@@ -271,7 +302,7 @@ def make_evaluate(
     def evaluate(params, batches, table):
         def one(_, now):
             windows, number = now
-            tokens, hidden = _task(windows, model, jax.random.fold_in(hidden_key, number))
+            tokens, hidden = task_of(windows, model, jax.random.fold_in(hidden_key, number))
             losses, load = of_batch(params, tokens, hidden, table)
             counted = jnp.ones(losses.shape, bool) if hidden is None else hidden
             return None, Evaluation(losses, counted, load)
@@ -281,13 +312,13 @@ def make_evaluate(
 
     def run(params, batches):
         if layout is not None:
-            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, _rows(layout))
+            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, layout.rows())
         return evaluate(params, batches, table)
 
     return run
 
 
-def _task(windows: jax.Array, model: ModelConfig, key: jax.Array):
+def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
     """Return (tokens, hidden) for `loss` from windows [b, S + 1]: a masked model reads and predicts the first S."""
     if model.objective == "causal":
         return windows, None

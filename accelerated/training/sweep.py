@@ -5,6 +5,7 @@ sweep folder/
     runs/000-dense-…/  one folder per run, see `loop`
     results.csv        the rows of every finished run
     sessions.json      when the sweep was at work, and on how many runs at a time
+    sessions/          the same of tasks of a job array
 """
 
 import concurrent.futures
@@ -14,29 +15,48 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
 from ..errors import InputError, WorkerDiedError
-from ..files import locked
+from ..files import locked, storage_errors
 from .config import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
 from .loop import Run, open_text
-from .result_rows import read_rows, write_rows
-from .sweep_folder import check_sweep_folder, claim_sweep_folder, folder_of_run, session
+from .stopping import Resumable, asked, held
+from .sweep_folder import check_sweep_folder, claim_sweep_folder, collect_rows, folder_of_run, is_finished, session
 from .tokens import TokenFiles, prepare_tokens
 from .watch import Watch
 from .workers import available_cores, start_worker, thread_environment
 
+STOPPED = "stopped"
+"""What a worker returns of a run that it was told to stop; no message of a failure is that short."""
+
+
+class Part(NamedTuple):
+    """One task of a job array: it trains the runs index, index + of, index + 2 of, ... of the grid."""
+
+    index: int
+    of: int
+
 
 def run_sweep(
-    grid: Grid, folder: Path, *, jobs: int | None = None, watch: Watch, later: Collection[int] = ()
+    grid: Grid,
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    watch: Watch,
+    later: Collection[int] = (),
+    part: Part | None = None,
 ) -> list[dict]:
-    """Train every run of a grid that is not finished, and return the rows of all.
+    """Train every run of a grid, or of a part of it, that is not finished, and return the rows of all that are.
+
+    Parts may be at work side by side, overlap, be killed and be repeated: each run has a lock of its own, and every
+    part writes the table of all finished runs at its end.
 
     Args:
         grid: the runs.
@@ -44,10 +64,12 @@ def run_sweep(
         jobs: runs at a time, each on one thread; as many as there are cores if None. On an accelerator always 1.
         watch: told what happens.
         later: hyper_ids of runs that are not trained now.
+        part: which runs this process trains; all of them, and nobody else any, if None.
 
     Raises:
         InputError: the folder holds something else, the text cannot be used, or runs diverged (the others are done).
         WorkerDiedError: a worker was killed; starting again goes on.
+        Resumable: the process was asked to stop; starting again goes on.
     """
     folder, on_cpu = Path(folder), jax.default_backend() == "cpu"
     jobs = (jobs or available_cores()) if on_cpu else 1
@@ -55,21 +77,32 @@ def run_sweep(
     check_sweep_folder(folder, grid)
     # Whatever is wrong with the text is found before anything is written.
     tokens = _prepare_tokens(grid, watch)
-    claim_sweep_folder(folder, grid)
-    with locked(folder, wait=False, holder="another sweep"), session(folder, started, jobs):
-        tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
-        todo = []
-        for task in tasks:
-            if is_finished(task):
-                watch("finished", run=task.hyper_id)
-            elif task.hyper_id not in later:
-                todo.append(task)
-        todo.sort(key=lambda task: -cost(task.config))  # the longest first: the short ones fill the gaps at the end
-        failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
-        rows = _collect_rows(folder, tasks)
+    with storage_errors(folder):
+        claim_sweep_folder(folder, grid)
+        alone = locked(folder, wait=False, holder="another sweep") if part is None else nullcontext()
+        task = None if part is None else f"{part.index}-of-{part.of}-{os.getpid()}-{round(1000 * started)}"
+        with alone, session(folder, started, jobs, task):
+            tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
+            mine = tasks if part is None else tasks[part.index :: part.of]
+            todo = []
+            for task in mine:
+                if is_finished(task.folder, task.config):
+                    watch("finished", run=task.hyper_id)
+                elif task.hyper_id not in later:
+                    todo.append(task)
+            todo.sort(key=lambda task: -cost(task.config))  # the longest first: the short ones fill the gaps at the end
+            try:
+                failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
+            except Resumable:
+                done = sum(is_finished(task.folder, task.config) for task in mine)
+                raise Resumable(
+                    f"{folder}: stopped with {done} of {len(mine)} runs finished and the others saved; resumable: the "
+                    "same command goes on"
+                ) from None
+            rows = collect_rows(folder)
     if failures:
         first = min(failures)
-        raise InputError(f"{len(failures)} of {len(grid.runs)} runs failed; the first: {failures[first]}")
+        raise InputError(f"{len(failures)} of {len(mine)} runs failed; the first: {failures[first]}")
     return rows
 
 
@@ -99,12 +132,6 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
     for run, files in zip(grid.runs, tokens, strict=True):
         open_text(run, files)
     return tokens
-
-
-def is_finished(task: Task) -> bool:
-    """Whether the last row of the run's table is that of its last step."""
-    rows = read_rows(task.folder / "results.csv")
-    return bool(rows) and int(rows[-1]["step"]) == task.config.steps
 
 
 def cost(config: TrainConfig) -> float:
@@ -147,19 +174,40 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
             futures = {pool.submit(_train_in_worker, task): task for task in todo}
             for future in concurrent.futures.as_completed(futures):
                 message = future.result()
+                if message == STOPPED:
+                    raise Resumable("a training process was told to stop")
                 if message is not None:
                     failures[futures[future].hyper_id] = message
+        except Resumable:
+            _stop_workers(pool)
+            raise
         except BrokenProcessPool as error:
             raise WorkerDiedError("a training process was killed; start the sweep again and it goes on") from error
         except BaseException:
-            for process in list(pool._processes.values()):  # do not wait for runs that nobody wants any more
-                process.kill()
+            _kill_workers(pool)  # do not wait for runs that nobody wants any more
             raise
         finally:
             pool.shutdown(cancel_futures=True)
             over.set()
             listener.join()
     return failures
+
+
+def _stop_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
+    """Tell the workers to stop with a checkpoint, and wait until they have; a second Ctrl-C kills them."""
+    with held():
+        try:
+            for process in list(pool._processes.values()):
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:
+            _kill_workers(pool)
+            raise
+
+
+def _kill_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def _pass_on(events, over: threading.Event, watch: Watch) -> None:
@@ -181,27 +229,24 @@ def _start_worker(sender, lock) -> None:
 
 
 def _train_in_worker(task: Task) -> str | None:
-    """Train one run in a worker; return why it failed, if the input was to blame."""
+    """Train one run in a worker; return why it failed, if the input was to blame, or `STOPPED`."""
 
     def watch(kind, **fields):
         with _lock:
             _sender.send((kind, {"run": task.hyper_id, **fields}))
 
+    if asked():
+        return STOPPED
     watch("start")
     try:
         _train(task, watch)
+    except Resumable:
+        return STOPPED
     except InputError as error:
         watch("failed", line=str(error))
         return str(error)
     watch("finished")
     return None
-
-
-def _collect_rows(folder: Path, tasks: list[Task]) -> list[dict]:
-    """Write results.csv from the tables of the finished runs, and return its rows."""
-    rows = [row for task in tasks if is_finished(task) for row in read_rows(task.folder / "results.csv")]
-    write_rows(Path(folder) / "results.csv", rows)
-    return rows
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import ctypes
 import multiprocessing
 import os
 import platform
-import signal
 import sys
 import threading
 from multiprocessing import connection
+
+from .stopping import obey
 
 _THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
 _SINGLE_THREAD_XLA = "--xla_cpu_multi_thread_eigen=false"
@@ -42,9 +43,9 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, and die with it."""
+    """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, stop when told to, and die with it."""
     keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey()
     parent = multiprocessing.parent_process()
 
     def end_with_parent():

@@ -1,0 +1,48 @@
+"""What `routelaws export` does: write the train step of a model to a file, for machines that are not here."""
+
+from pathlib import Path
+
+import tyro
+
+from ..errors import InputError
+from ..files import write_atomically
+from ..training.config import MODEL_FIELDS, TrainConfig, read_fields, read_toml
+from ..training.export import export_train_step
+from . import flags
+from .train import ModelFlags, RunFlags
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws export`. The values of a --config file are the defaults of the other flags."""
+    file = flags.value_of("--config", arguments)
+    values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
+    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+
+    def export(
+        out: Path,
+        platforms: tuple[str, ...] = ("tpu",),
+        config: Path | None = None,
+        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+    ) -> None:
+        """Write the train step of a model to a file that runs on other platforms.
+
+        Args:
+            out: The file.
+            platforms: What it is lowered for: some of cpu, cuda and tpu; none of them has to be here.
+            config: TOML file with fields of the run; flags go before it.
+            fields: The run.
+        """
+        export_to(fields.run(), platforms, out)
+
+    flags.run(export, "export", arguments)
+
+
+def export_to(config: TrainConfig, platforms: tuple[str, ...], out: Path) -> None:
+    """Write the train step of a run to the file `out`, and print what is in it."""
+    content = export_train_step(config, platforms)
+    try:
+        write_atomically(out, content)
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror or error}") from error
+    sizes = f"{config.steps_per_call} steps of {config.batch_size} x {config.sequence_length} tokens a call"
+    print(f"{out}: {config.name()} for {', '.join(platforms)}: {len(content):,} bytes, {sizes}")

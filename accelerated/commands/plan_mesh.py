@@ -1,0 +1,245 @@
+"""What `routelaws plan-mesh` does: say which mesh of devices a model fits on, and what it costs there."""
+
+from json import dumps as dump_json
+from pathlib import Path
+
+import tyro
+
+from ..accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
+from ..errors import InputError
+from ..mesh_plan import (
+    AXES,
+    Choice,
+    DevicePlan,
+    best_plan,
+    feasible_meshes,
+    parse_mesh,
+    plan_device,
+    smallest_that_fits,
+    why_not,
+)
+from ..training.config import MODEL_FIELDS, TrainConfig, read_fields, read_toml
+from . import flags
+from .train import ModelFlags, RunFlags
+from .units import bytes_of
+
+
+def main(arguments: list[str]) -> None:
+    """Run `routelaws plan-mesh`. The values of --size, then those of a --config file, are defaults of other flags."""
+    file, size = flags.value_of("--config", arguments), flags.value_of("--size", arguments)
+    values = TrainConfig().fields() | fields_of_size(size)
+    values |= {} if file is None else read_fields(read_toml(Path(file)), file)
+    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+
+    def plan_mesh(
+        devices: int,
+        memory: str,
+        size: str | None = None,
+        config: Path | None = None,
+        top: int = 10,
+        json: bool = False,
+        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+    ) -> None:
+        """Say which mesh of devices a model fits on, from its shapes alone.
+
+        Args:
+            devices: How many there are.
+            memory: Of each device, with a unit: 16GB, 80GiB.
+            size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch; flags go before it.
+            config: TOML file with fields of the run; flags go before it.
+            top: Meshes to show; with --mesh that one alone is planned.
+            json: Print one JSON object instead of words.
+            fields: The run.
+        """
+        if top < 1:
+            raise InputError(f"--top is {top}; at least 1")
+        report = mesh_report(fields.run(), devices, bytes_of(memory))
+        print(dump_json(report) if json else "\n".join(words(report, top)))
+
+    flags.run(plan_mesh, "plan-mesh", arguments)
+
+
+def fields_of_size(size: str | None) -> dict:
+    """Return the fields of a run of the paper, all but what routes it.
+
+    Raises:
+        InputError: the paper has no such size.
+    """
+    if size is None:
+        return {}
+    if size not in SIZES:
+        raise InputError(f"--size {size}: the paper has no such size; allowed: {', '.join(SIZES)}")
+    d_model, blocks, heads, kqv_size, _ = SIZES[size]
+    shape = {"d_model": d_model, "blocks": blocks, "heads": heads, "kqv_size": kqv_size}
+    batch = {"sequence_length": TABLE_SEQUENCE_LENGTH, "batch_size": TABLE_TOKENS_PER_STEP // TABLE_SEQUENCE_LENGTH}
+    return shape | batch | {"vocab_size": TABLE_VOCAB_SIZE}
+
+
+def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
+    """Return what the command says, as numbers.
+
+    Args:
+        config: the run; where it has a mesh, only that one is planned.
+        devices: how many there are.
+        memory: bytes of each.
+
+    Raises:
+        InputError: the mesh is another number of devices, or the model cannot be laid over it, or over any.
+    """
+    if devices < 1:
+        raise InputError(f"--devices is {devices}; at least 1")
+    model, mesh, shape = config.model, config.mesh, (config.batch_size, config.sequence_length, config.dtype)
+    if mesh is None:
+        meshes = feasible_meshes(model, devices, config.batch_size)
+    else:
+        meshes = [parse_mesh(mesh)]
+        if meshes[0].devices() != devices:
+            raise InputError(f"--mesh {mesh} has {meshes[0].devices()} devices, and --devices is {devices}")
+        problem = why_not(model, meshes[0], config.batch_size)
+        if problem is not None:
+            raise InputError(f"--mesh {mesh}: {problem}")
+    if not meshes:
+        raise InputError(
+            f"--devices {devices}: no mesh of so many: data x expert has to divide the batch of {config.batch_size} "
+            f"sequences, expert the {model.expert_count if model.num_routed else 0} experts, model the {model.heads} "
+            "heads"
+        )
+    plans = [plan_device(model, one, *shape) for one in meshes]
+    best = best_plan(plans, memory)
+    larger = None
+    if best is None and mesh is None:
+        larger = smallest_that_fits(model, memory, devices, *shape)
+    least = min(plans, key=lambda plan: plan.memory(recomputed=True))
+    tokens = config.batch_size * config.sequence_length
+    counted = config.accounting()
+    return {
+        "run": config.name(),
+        "dense_parameters": counted.dense_parameters,
+        "total_parameters": counted.total_parameters,
+        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
+        "devices": devices,
+        "memory_bytes": memory,
+        "batch_size": config.batch_size,
+        "sequence_length": config.sequence_length,
+        "dtype": config.dtype,
+        "tokens_per_step": tokens,
+        "meshes": [_entry(plan, memory, tokens) for plan in sorted(plans, key=_order(memory))],
+        "best": _choice(best),
+        "least_memory": _choice(Choice(least, True)),
+        "smallest_that_fits": _choice(larger),
+    }
+
+
+def _order(memory: float):
+    """Return the key by which meshes are listed: the best first, by the rule of `best_plan`; then those too large."""
+
+    def key(plan: DevicePlan):
+        kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
+        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.model)
+
+    return key
+
+
+def _entry(plan: DevicePlan, memory: float, tokens: int) -> dict:
+    entry = {name: value for name, value in plan._asdict().items() if name != "mesh"}
+    return {
+        "mesh": dict(zip(AXES, plan.mesh, strict=True)),
+        **entry,
+        "memory": plan.memory(),
+        "memory_recomputed": plan.memory(recomputed=True),
+        "traffic": plan.traffic(),
+        "traffic_recomputed": plan.traffic(recomputed=True),
+        "all_to_all_per_token": plan.all_to_all * plan.mesh.devices() / tokens,
+        "fits": plan.memory() <= memory,
+        "fits_recomputed": plan.memory(recomputed=True) <= memory,
+    }
+
+
+def _choice(choice: Choice | None) -> dict | None:
+    if choice is None:
+        return None
+    plan, again = choice
+    return {
+        "mesh": dict(zip(AXES, plan.mesh, strict=True)),
+        "devices": plan.mesh.devices(),
+        "recomputed": again,
+        "memory": plan.memory(again),
+        "traffic": plan.traffic(again),
+    }
+
+
+def words(report: dict, top: int) -> list[str]:
+    """Return a report as lines: the model, a table of the meshes, and which fits."""
+    routed = report["total_parameters"] != report["dense_parameters"]
+    size = f"{_short(report['dense_parameters'])} dense parameters"
+    size += f", {_short(report['total_parameters'])} in all" if routed else ""
+    shown = report["meshes"][:top]
+    unit, scale = ("GB", 1e9) if any(entry["memory"] >= 1e9 for entry in shown) else ("MB", 1e6)
+    lines = [
+        f"{report['run']}: {size}, beside {_short(report['embedding_and_norm'])} of embedding and last norm",
+        f"{report['devices']:,} devices of {_size(report['memory_bytes'])}; a step has {report['batch_size']:,} "
+        f"sequences of {report['sequence_length']:,} tokens, in {report['dtype']}",
+        "",
+        f"{unit} on each device: parameters, their gradients, the optimizer's state, activations, and the sum of these",
+        "(after the stroke with the blocks rematerialised); and what it sends in a step: tokens to experts and back,",
+        "sums over model, sums of gradients, new parameters",
+        "",
+    ]
+    heads = ("data", "expert", "model", "params", "grads", "state", "activations", "sum", "to experts", "over model")
+    rows = [[*heads, "sums", "new", ""], *(_cells(entry, scale) for entry in shown)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if len(report["meshes"]) > top:
+        lines.append(f"and {len(report['meshes']) - top} more: --top, or --json")
+    return [*lines, "", *_verdict(report)]
+
+
+def _cells(entry: dict, scale: float) -> list[str]:
+    """Return the cells of one mesh; what it sends is that of the program with which it fits."""
+
+    def amount(name):
+        return f"{entry[name] / scale:.3g}"
+
+    end = "_recomputed" if not entry["fits"] and entry["fits_recomputed"] else ""
+    fits = "fits, rematerialised" if end else "fits" if entry["fits"] else "too large"
+    pairs = [f"{amount(name)} | {amount(name + '_recomputed')}" for name in ("activations", "memory")]
+    moved = [amount(name + end) for name in ("all_to_all", "model_reduction")]
+    moved += [amount(name) for name in ("gradient_reduction", "parameter_gather")]
+    held = [amount(name) for name in ("parameters", "gradients", "optimizer")]
+    return [*map(str, entry["mesh"].values()), *held, *pairs, *moved, fits]
+
+
+def _verdict(report: dict) -> list[str]:
+    """Return which mesh is best and by which rule; or what would fit."""
+    best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
+    if best is not None:
+        how = (
+            "with every block rematerialised by `jax.checkpoint`, a third more arithmetic"
+            if best["recomputed"]
+            else "as it is"
+        )
+        return [
+            f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} of each device, and {_size(best['traffic'])} "
+            "sent by each in a step.",
+            "The rule: what fits without rematerialisation comes first, then the fewest bytes sent in a step.",
+        ]
+    lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
+    lines.append(f"Devices of {_size(least['memory'])} would do, with --mesh {_mesh(least)} and rematerialisation.")
+    if larger is not None:
+        lines.append(f"So would {larger['devices']:,} devices of this kind, with --mesh {_mesh(larger)}.")
+    return lines
+
+
+def _mesh(choice: dict) -> str:
+    return ",".join(f"{name}={size}" for name, size in choice["mesh"].items())
+
+
+def _size(value: float) -> str:
+    """Return bytes with a unit that suits them."""
+    unit, scale = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if value >= s), ("kB", 1e3))
+    return f"{value / scale:.3g} {unit}"
+
+
+def _short(number: int) -> str:
+    unit, scale = next(((u, s) for u, s in (("B", 1e9), ("M", 1e6), ("K", 1e3)) if number >= s), ("", 1))
+    return f"{number / scale:.4g}{unit}"

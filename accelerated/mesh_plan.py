@@ -1,0 +1,365 @@
+"""What a model asks of each device of a mesh, counted from shapes alone: bytes of memory, and bytes sent in a step.
+
+A mesh has three axes. How a training step is laid over them:
+
+    batch        over data and expert: outside routed layers, expert is a second data axis
+    experts      over expert; tokens go to them and come back by an all-to-all in each routed block
+    heads, hidden units of FFNs and experts    over model
+    embedding, norms, router                   on every device (our choice: the embedding is small beside the experts)
+    gradients    of experts are added up over data, all others over data and expert
+    optimizer    over the axes that the gradient is added up over, on top of the parameter's own (ZeRO-1): its moments
+                 are cut along the largest dimension that can be; where none can, every device has all of them
+
+`parameter_axes` says it for each parameter. Parameters, gradients and moments are float32; their bytes are exact.
+Activations are counted by the formula of `activation_bytes`: what the backward pass of plain autodiff reads again. That
+is an upper estimate, which the tests hold against the compiler's own account of small models.
+
+Traffic is what one device sends in one step, with rings: an all-reduce of s bytes over n devices sends 2 s (n - 1)/n, a
+reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. What routers exchange to balance globally is not in
+it: a few numbers for each expert. Each part of a layer that is cut over model sends whole rows to the experts.
+
+Letters are those of `notation`; t is b S / (data expert), the tokens of one device, and a the bytes of one number in
+matrix products.
+"""
+
+import math
+from typing import NamedTuple
+
+from .configuration import GROUPED, ModelConfig
+from .errors import InputError
+from .experts import expert_capacity
+from .transformer import parameter_shapes
+
+AXES = ("data", "expert", "model")
+"""The axes of a mesh, in this order."""
+
+WIDTHS = {"float32": 4, "bfloat16": 2}
+"""Bytes of one number, by the name of its type."""
+
+
+HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
+"""How many arrays as wide as the hidden layer of an FFN its gradient reads again, by activation."""
+
+
+class MeshShape(NamedTuple):
+    """How many devices a mesh has along each axis."""
+
+    data: int = 1
+    expert: int = 1
+    model: int = 1
+
+    def shards(self) -> int:
+        """Return into how many parts a batch is cut."""
+        return self.data * self.expert
+
+    def devices(self) -> int:
+        """Return how many devices the mesh needs."""
+        return self.shards() * self.model
+
+    def __str__(self) -> str:
+        """Return the mesh as `parse_mesh` reads it."""
+        return ",".join(f"{name}={size}" for name, size in zip(AXES, self, strict=True))
+
+
+class DevicePlan(NamedTuple):
+    """What one device holds and sends, in bytes. `recomputed` stands for: with the blocks rematerialised.
+
+    Attributes:
+        mesh: its mesh
+        parameters: float32
+        gradients: float32
+        optimizer: the two moments of AdamW
+        activations: what the backward pass reads again
+        activations_recomputed: the same where each block keeps its input alone
+        all_to_all: sent between experts in a step
+        all_to_all_recomputed: the same where the forward pass of each block runs twice
+        model_reduction: sent between the parts of heads and hidden units
+        model_reduction_recomputed: see above
+        gradient_reduction: sent to add up gradients
+        parameter_gather: sent to hand out what the optimizer has changed
+    """
+
+    mesh: MeshShape
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    activations_recomputed: int
+    all_to_all: int
+    all_to_all_recomputed: int
+    model_reduction: int
+    model_reduction_recomputed: int
+    gradient_reduction: int
+    parameter_gather: int
+
+    def memory(self, recomputed: bool = False) -> int:
+        """Return the bytes of a device."""
+        activations = self.activations_recomputed if recomputed else self.activations
+        return self.parameters + self.gradients + self.optimizer + activations
+
+    def traffic(self, recomputed: bool = False) -> int:
+        """Return the bytes that a device sends in a step."""
+        moved = self.all_to_all_recomputed if recomputed else self.all_to_all
+        reduced = self.model_reduction_recomputed if recomputed else self.model_reduction
+        return moved + reduced + self.gradient_reduction + self.parameter_gather
+
+
+class Choice(NamedTuple):
+    """The mesh that fits best, by the rule of `best_plan`."""
+
+    plan: DevicePlan
+    recomputed: bool
+
+
+def parse_mesh(text: str) -> MeshShape:
+    """Return the shape that a text such as "data=2,expert=4" means; an axis that is left out has size 1.
+
+    Raises:
+        InputError: not of that form, an axis that is unknown or given twice, or a size that is no whole number above 0.
+    """
+    sizes = {}
+    for item in text.split(","):
+        axis, equals, size = item.strip().partition("=")
+        if axis not in AXES or not equals or axis in sizes or not size.isascii() or not size.isdigit() or int(size) < 1:
+            raise InputError(
+                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {', '.join(AXES)}, each once, and "
+                "SIZE a whole number of at least 1, as in data=2,expert=4"
+            )
+        sizes[axis] = int(size)
+    return MeshShape(**sizes)
+
+
+def parameter_axes(config: ModelConfig) -> dict:
+    """Return the tree of `transformer.parameter_shapes` with, for each parameter, the mesh axis of each dimension.
+
+    None stands for a dimension that is not cut. `jax.P(*axes)` is the partition.
+    """
+    last, first = (None, None, "model"), (None, "model", None)
+    projection, out = (None, None, "model", None), (None, "model", None, None)
+
+    def axes(path: tuple[str, ...], node):
+        if isinstance(node, dict):
+            return {name: axes((*path, name), child) for name, child in node.items()}
+        room, name = path[0], path[-1]
+        if "attention" in path:
+            return out if name == "output" else projection
+        if room in ("dense_ffn", "wide_ffn"):
+            return first if name == "down" else last
+        if room == "routed_ffn" and name in ("up", "linear", "down"):
+            return (None, "expert", *(first if name == "down" else last)[1:])
+        return (None,) * len(node[0])
+
+    return axes((), parameter_shapes(config))
+
+
+def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
+    """Return what keeps a model from a mesh, in a few words; None if nothing does."""
+    replicas = mesh.shards()
+    if batch_size % replicas:
+        return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
+    if config.router in GROUPED and config.groups_by_position(True) and batch_size // replicas % config.group_size:
+        return f"{batch_size // replicas} sequences of a device are not whole groups of {config.group_size}"
+    if config.num_routed and config.expert_count % mesh.expert:
+        return f"expert={mesh.expert} does not divide {config.expert_count} experts"
+    if config.heads % mesh.model:
+        return f"model={mesh.model} does not divide {config.heads} heads"
+    narrow = config.ffn_width // config.granularity
+    return f"model={mesh.model} does not divide {narrow} hidden units" if narrow % mesh.model else None
+
+
+def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
+    """Return all meshes of so many devices that the model can be laid over; without experts, that axis has size 1."""
+    pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
+    found = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
+    found = [mesh for mesh in found if mesh.expert == 1 or config.num_routed]
+    return [mesh for mesh in found if why_not(config, mesh, batch_size) is None]
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, the small ones first."""
+    small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+def sent_rows(config: ModelConfig, tokens: int) -> int:
+    """Return how many rows a routed block of one device sends to the experts.
+
+    Args:
+        config: the model.
+        tokens: t, of the device.
+
+    Where the capacity is below t all slots are sent, E G times the capacity; elsewhere the k G assignments of each
+    token alone. A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    """
+    if config.num_routed == 0:
+        return 0
+    if config.router == "mixture_of_tokens":
+        return config.expert_count * tokens // config.group_size
+    capacity = expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor)
+    return config.expert_count * capacity if capacity < tokens else config.choices * tokens
+
+
+def plan_device(
+    config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
+) -> DevicePlan:
+    """Count what one device of a mesh holds and sends.
+
+    Args:
+        config: the model.
+        mesh: the mesh.
+        batch_size: b, of all devices together.
+        sequence_length: S.
+        dtype: of the matrix products, one of `WIDTHS`.
+
+    Raises:
+        InputError: the model cannot be laid over the mesh.
+    """
+    problem = why_not(config, mesh, batch_size)
+    if problem is not None:
+        raise InputError(f"mesh {mesh}: {problem}")
+    pieces = _pieces(config, mesh)
+    weights = 4 * sum(piece.count for piece in pieces)
+    tokens, width = batch_size * sequence_length // mesh.shards(), WIDTHS[dtype]
+    kept, recomputed = activation_bytes(config, mesh, batch_size, sequence_length, dtype)
+    # Rows cross to the experts and back in the forward pass, and so do their gradients in the backward pass.
+    rows = config.num_routed * sent_rows(config, tokens) * config.d_model * width
+    # The outputs of attention and FFN in the forward pass, and the gradients of their inputs in the backward pass.
+    sums = config.blocks * tokens * config.d_model * width
+    to_experts, of_parts = rows * _others(mesh.expert), 2 * sums * _others(mesh.model)
+    return DevicePlan(
+        mesh,
+        parameters=weights,
+        gradients=weights,
+        optimizer=sum(8 * piece.count // piece.parts for piece in pieces),
+        activations=kept,
+        activations_recomputed=recomputed,
+        all_to_all=round(4 * to_experts),
+        all_to_all_recomputed=round(6 * to_experts),
+        model_reduction=round(4 * of_parts),
+        model_reduction_recomputed=round(6 * of_parts),
+        gradient_reduction=round(sum(_reduction(piece, mesh) for piece in pieces)),
+        parameter_gather=round(sum(4 * piece.count * _others(piece.parts) for piece in pieces)),
+    )
+
+
+class _Piece(NamedTuple):
+    """What a device has of one parameter."""
+
+    count: int  # numbers
+    axes: tuple  # that cut it, or None, by dimension
+    summed: int  # devices over which its gradient is added up: data, and expert but for experts
+    parts: int  # into which its moments are cut further: that many, or 1
+
+
+def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
+    """Return what a device has of each parameter."""
+    sizes, found = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
+
+    def add(shapes, axes):
+        if isinstance(shapes, dict):
+            for name, child in shapes.items():
+                add(child, axes[name])
+            return
+        shape = shapes[0]
+        summed = mesh.data if "expert" in axes else mesh.shards()
+        cut = any(axis is None and size % summed == 0 for axis, size in zip(axes, shape, strict=True))
+        count = math.prod(shape) // math.prod(sizes[axis] for axis in axes)
+        found.append(_Piece(count, axes, summed, summed if cut else 1))
+
+    add(parameter_shapes(config), parameter_axes(config))
+    return found
+
+
+def _reduction(piece: _Piece, mesh: MeshShape) -> float:
+    """Return the bytes sent to add up the gradient of one parameter: scattered where its moments are cut, whole
+    elsewhere; and over model where that does not cut it."""
+    over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
+    rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
+    return over_batch + rest
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Return how many numbers all parameters have: P of the accounting, the embedding, the last norm and any bias.
+
+    P of a wide dense model counts a router in each wide block, as the released table does; the model has none.
+    """
+    return sum(piece.count for piece in _pieces(config, MeshShape()))
+
+
+def _others(size: int) -> float:
+    """Return (n - 1) / n, the share of a ring's data that leaves a device."""
+    return (size - 1) / size
+
+
+def activation_bytes(
+    config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
+) -> tuple[int, int]:
+    """Return the bytes of activations of one device: all of them, and with the blocks rematerialised.
+
+    Counted for each token of the device, with A = H kqv, f the hidden width, and r the rows of `sent_rows` for each
+    token. The factors are how many arrays of that size the gradient of the program reads again:
+
+        each block    4 d a + 6 · 4 d           inputs of its products, and the inside of two norms, in float32
+                      4 A/model a               queries, keys, values, and their mixture
+                      S H/model (4 + a)         the softmax of attention in float32, and its weights
+        a dense FFN   n f/model a               `HIDDEN_ARRAYS` n: 6 for GELU and SwiGLU, 2 for ReLU
+        a routed one  r (2 d + n f/(G model)) a and 2 · 4 E G for scores and probabilities
+        the end       3 · 4 V                   logits, their probabilities, and the gradient
+
+    In bfloat16 the weights that are multiplied are copied, too: a bytes for each parameter of the blocks.
+    Rematerialised, a block keeps its input, d a, and what is largest comes on top: one block with the copy of its
+    weights, or the end. A routed block without capacities is counted as if its experts ran on their own rows alone.
+    """
+    d, width, model = config.d_model, WIDTHS[dtype], mesh.model
+    tokens = batch_size * sequence_length // mesh.shards()
+    arrays = HIDDEN_ARRAYS[config.activation]
+    attention = 4 * width * (d + config.heads * config.kqv_size / model) + 24 * d
+    attention += sequence_length * config.heads / model * (4 + width)
+    plain = arrays * config.ffn_width / model * width
+    rows = sent_rows(config, tokens) / tokens
+    routed = rows * width * (2 * d + arrays * config.ffn_width / config.granularity / model) + 8 * config.expert_count
+    special = config.num_routed + config.num_wide
+    largest = attention + (routed if config.num_routed else plain * config.flop_increase)
+    kept = config.blocks * attention + (config.blocks - special) * plain
+    kept += config.num_routed * routed + config.num_wide * plain * config.flop_increase
+    end = 12 * config.vocab_size
+    copies = largest_copy = 0
+    if width < 4:
+        pieces = [piece for piece in _pieces(config, mesh) if len(piece.axes) > 2]  # all but embedding and last norm
+        copies = width * sum(piece.count for piece in pieces)
+        experts = sum(piece.count for piece in pieces if "expert" in piece.axes)
+        others = copies // width - experts
+        largest_copy = width * (experts // max(1, config.num_routed) + others // config.blocks)
+    stream = config.blocks * d * width
+    recomputed = tokens * stream + max(tokens * largest + largest_copy, tokens * end)
+    return round(tokens * (kept + end) + copies), round(recomputed)
+
+
+def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
+    """Return the plan that fits into so many bytes and is best; None if none fits.
+
+    The rule: a mesh that fits without rematerialisation before one that does not, since that costs a third more
+    arithmetic; then the fewest bytes sent in a step; then the smaller model axis, and the smaller memory.
+    """
+    for recomputed in (False, True):
+        fitting = [plan for plan in plans if plan.memory(recomputed) <= memory]
+        if fitting:
+            order = lambda plan: (plan.traffic(recomputed), plan.mesh.model, plan.memory(recomputed))  # noqa: B023, E731
+            return Choice(min(fitting, key=order), recomputed)
+    return None
+
+
+def smallest_that_fits(
+    config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
+) -> Choice | None:
+    """Return the best plan of the smallest number of devices, of those twice, four times … as many, that fits.
+
+    None where no number of devices does, since a batch, the experts and the heads can be cut so far and no further.
+    """
+    most = batch_size * config.heads
+    while (devices := 2 * devices) <= most:
+        meshes = feasible_meshes(config, devices, batch_size)
+        found = best_plan([plan_device(config, mesh, batch_size, sequence_length, dtype) for mesh in meshes], memory)
+        if found is not None:
+            return found
+    return None

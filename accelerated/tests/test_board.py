@@ -1,0 +1,131 @@
+"""Logs for TensorBoard: what is written is what `convert` reads, also when a run was cut off and went on."""
+
+import csv
+import dataclasses
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.tables.events import event_files
+from routelaws.accelerated.training import sweep, sweep_folder
+from routelaws.accelerated.training.board import Board, scalars
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.grid import Grid
+
+pytest.importorskip("tensorboard")
+
+
+def train(out, fields, *flags) -> None:
+    words = [
+        str(word)
+        for name, value in fields.items()
+        for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
+    ]
+    assert cli.main(["train", "--out", str(out), *words, "--tensorboard", *flags]) == 0
+
+
+def table_of(path) -> list[dict]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def points(folder) -> list[tuple[str, int, float]]:
+    """Return every (tag, step, value) that is written, repetitions too."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    return [
+        (value.tag, event.step, float(make_ndarray(value.tensor)))
+        for file in event_files(folder)
+        for event in EventFileLoader(str(file)).Load()
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "scalars"
+    ]
+
+
+def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
+    """A run of eight steps loses its last checkpoint, as if killed before it, and goes on from step 4."""
+    fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}
+    out = tmp_path / "run"
+    train(out, fields)
+    first = points(out / "tensorboard")
+    shutil.rmtree(out / "checkpoints" / "8")
+    train(out, fields)
+    again = points(out / "tensorboard")
+    assert [point[:2] for point in again] == [point[:2] for point in first], "no step is there twice"
+    untimed = [p for p in again if p[0] != "train/tokens_per_second"]
+    assert untimed == [p for p in first if p[0] != "train/tokens_per_second"]
+
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    losses = [(line["step"], line["loss"]) for line in log if line["kind"] == "train"]
+    assert [(step, value) for tag, step, value in again if tag == "train/loss"] == [
+        (step, float(np.float32(loss))) for step, loss in losses
+    ]
+    assert cli.main(["convert", str(out / "tensorboard"), "--out", str(tmp_path / "table.csv")]) == 0
+    ours, converted = table_of(out / "results.csv"), table_of(tmp_path / "table.csv")
+    assert [row["step"] for row in converted] == [row["step"] for row in ours] == ["4", "8"]
+    for mine, theirs in zip(ours, converted, strict=True):
+        assert np.float32(mine["loss_validation"]) == np.float32(theirs["loss_validation"])
+        for name in ("router_type", "num_experts", "k", "dense_parameter_count", "total_parameter_count", "seed"):
+            assert float(mine[name]) == float(theirs[name]) if name != "router_type" else mine[name] == theirs[name]
+
+
+def test_runs_side_by_side_and_a_log_that_was_cut_back(small_fields, tmp_path):
+    """The events of a sweep: run 1 is finished already; run 0 is killed within a line, and starts again at step 4."""
+    config = from_mapping(small_fields, "test")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    told, runs = [], {run: (folder, config) for run, folder in enumerate(folders)}
+    board = Board(lambda kind, run, **_: told.append((kind, run)), runs)
+
+    def line(step, loss):
+        return json.dumps({"kind": "train", "step": step, "loss": loss}) + "\n"
+
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "log.jsonl").write_text(line(2, 1.5))
+    board("finished", run=1)
+    board("start", run=0)
+    (folders[0] / "log.jsonl").write_text(line(4, 3.0) + line(8, 2.75)[:10])
+    board("step", run=0, step=4, loss=3.0)
+    (folders[0] / "log.jsonl").write_text(line(4, 3.0) + line(8, 2.75))
+    board("evaluation", run=0, step=8, loss=2.75)
+    assert points(folders[0]) == [("train/loss", 4, 3.0), ("train/loss", 8, 2.75)]
+    board("start", run=0)
+    (folders[0] / "log.jsonl").write_text(line(4, 3.0) + line(6, 2.5))
+    board("step", run=0, step=6, loss=2.5)
+    board("finished", run=0)
+    assert points(folders[0]) == [("train/loss", 4, 3.0), ("train/loss", 6, 2.5)]
+    assert points(folders[1]) == [("train/loss", 2, 1.5)]
+    assert [kind for kind, run in told if run == 0] == ["start", "step", "evaluation", "start", "step", "finished"]
+
+
+@pytest.mark.slow
+def test_a_sweep_writes_a_board_for_each_run(small_fields, tmp_path):
+    config = from_mapping({**small_fields, "steps": 8, "evaluations": 2}, "test")
+    grid = Grid("two", (config, dataclasses.replace(config, seed=2)))
+    folders = [sweep_folder.folder_of_run(tmp_path, i, run) for i, run in enumerate(grid.runs)]
+    board = Board(lambda *_, **__: None, {i: (folders[i], run) for i, run in enumerate(grid.runs)})
+    rows = sweep.run_sweep(grid, tmp_path, jobs=2, watch=board)
+    for i, folder in enumerate(folders):
+        wanted = [(int(r["step"]), np.float32(r["loss_validation"])) for r in rows if r["hyper_id"] == str(i)]
+        assert [(step, np.float32(v)) for tag, step, v in points(folder) if tag == "loss_validation"] == wanted
+
+
+def test_without_the_package_nothing_is_trained(small_fields, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    assert cli.main(["train", "--out", str(tmp_path / "run"), "--tensorboard"]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line == "routelaws: --tensorboard needs the package tensorboard: pip install 'routelaws[tensorboard]'"
+    assert not (tmp_path / "run").exists()
+
+
+def test_loads_are_those_of_the_table():
+    """Two routed blocks of four experts: half of the tokens is twice a fair share; one of eight idles."""
+    line = {"kind": "evaluation", "step": 8, "loss_validation": 2.5, "loss_c4": 3.0}
+    line["load"] = [[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]]
+    assert scalars(line) == {"loss_validation": 2.5, "loss_c4": 3.0, "load/max": 1.5, "load/idle": 0.125}
+    assert scalars({"kind": "skipped", "step": 3, "reason": "NaN"}) == {}

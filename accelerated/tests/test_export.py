@@ -1,0 +1,82 @@
+"""The train step as a program in a file: for every router, for chips that are not here, and the same step here."""
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.export import PLATFORMS, export_train_step, load_train_step, lower_train_step
+from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
+
+ROUTERS = {
+    "dense": {},
+    "wide": {"flop_increase": 2},
+    "hash": {"router": "hash", "experts": 4, "k": 2},
+    "bigram": {"router": "hash", "experts": 4, "hash": "bigram"},
+    "sinkhorn": {"router": "sinkhorn", "experts": 4},
+    "base": {"router": "base", "experts": 4},
+    "quantile": {"router": "quantile", "experts": 4, "k": 2},
+    "reinforce": {"router": "reinforce", "experts": 4},
+    "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
+    "expert_choice": {"router": "expert_choice", "experts": 4, "k": 2},
+    "mixture": {"router": "mixture_of_tokens", "experts": 2, "group_size": 4},
+}
+
+
+def each(quick: str):
+    """Return all routers; those that take longer than the quick one are slow."""
+    return [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in ROUTERS]
+
+
+def config_of(small_fields, name):
+    return from_mapping({**small_fields, **ROUTERS[name], "steps_per_call": 2}, "test")
+
+
+@pytest.mark.parametrize("name", each(quick="base"))
+def test_every_router_lowers_for_every_platform_and_never_asks_the_host(small_fields, name):
+    exported = lower_train_step(config_of(small_fields, name), PLATFORMS)
+    assert exported.platforms == PLATFORMS
+    program = exported.mlir_module()
+    assert "callback" not in program and "infeed" not in program and len(program) > 10_000
+
+
+@pytest.mark.parametrize("name", each(quick="dense"))
+def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, name):
+    config = config_of(small_fields, name)
+    shape = {"hash": (300, 2), "bigram": (2, 300)}.get(name)
+    table = None if shape is None else np.random.default_rng(0).integers(0, 4, shape).astype(np.int32)
+    batches = np.random.default_rng(1).integers(0, 300, (2, 4, 17)).astype(np.int32)
+    inputs, before = run_inputs(config, table), jax.tree.map(np.asarray, initial_state(config))
+    live, wanted = compiled_steps(config, base_method="auction")(initial_state(config), batches, 3, np.int32(0), inputs)
+    loaded = load_train_step(export_train_step(config, ("tpu", "cpu")))
+    after, metrics = loaded(initial_state(config), batches, 3, inputs)
+    jax.tree.map(np.testing.assert_array_equal, (live, wanted), (after, metrics))
+    moved = jax.tree.map(lambda a, b: np.any(a != b), before.params, after.params)
+    assert all(jax.tree.leaves(moved)), moved
+
+
+def test_the_command_writes_a_file_that_can_be_loaded(small_fields, tmp_path, capsys):
+    out = tmp_path / "step.bin"
+    flags = ["--out", str(out), "--platforms", "tpu", "cuda", "--d-model", "8", "--heads", "1", "--vocab-size", "300"]
+    assert cli.main(["export", *flags, "--steps-per-call", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        f"{out}: dense-d8-L2-s42 for tpu, cuda: {out.stat().st_size:,} bytes, 2 steps of 16 x 128"
+    )
+    loaded = load_train_step(out.read_bytes())
+    assert loaded.exported.platforms == ("tpu", "cuda")
+    assert loaded.exported.in_avals[-5].shape == (2, 16, 129)
+
+
+def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys):
+    assert cli.main(["export", "--out", str(tmp_path / "a"), "--platforms", "abacus"]) == 2
+    assert capsys.readouterr().err == (
+        "routelaws: platforms is 'abacus'; allowed: cpu, cuda, tpu, at least one of them\n"
+    )
+    assert not (tmp_path / "a").exists()
+    assert cli.main(["export", "--out", str(tmp_path / "a"), "--experts", "3"]) == 2
+    assert "a dense model has 1" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no exported train step that JAX"):
+        load_train_step(b"not a program")

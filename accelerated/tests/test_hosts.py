@@ -1,0 +1,195 @@
+"""One run on many hosts: what the flags mean, who reads which rows, and that two processes train what one does."""
+
+import csv
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.batches import training_batches
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
+from routelaws.accelerated.training.tokens import prepare_tokens
+
+SLURM = {name: "1" for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")}
+SLURM["SLURM_STEP_NODELIST"] = "node[1-2]"
+OPEN_MPI = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2"}
+POD = {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2", "TPU_WORKER_ID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"), [(SLURM, "SLURM"), (OPEN_MPI, "Open MPI"), (POD, "TPU pod"), ({"SLURM_JOB_ID": "7"}, None)]
+)
+def test_who_started_this_process(environment, name):
+    """An allocation without a step (`salloc`, and no `srun`) starts one process alone."""
+    assert launcher(environment) == name
+    if name is None:
+        with pytest.raises(InputError, match="neither SLURM, Open MPI nor a TPU pod has started this process"):
+            hosts_of("auto", None, None, None, environment)
+    else:
+        assert hosts_of("auto", None, None, None, environment) == Hosts(None, None, None)
+        assert hosts_of(None, None, None, None, environment) is None, "only where it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing beside --coordinator; all three"),
+        (["--processes", "2", "--process-id", "0"], "--coordinator: missing beside --processes, --process-id"),
+        (["--distributed", "auto"], "--distributed auto: neither SLURM"),
+        (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes by itself"),
+        (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
+        (["--coordinator", "a:70000", "--processes", "2", "--process-id", "0"], "--coordinator a:70000: HOST:PORT"),
+        (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id is 2; allowed with"),
+        (["--coordinator", "a:1", "--processes", "0", "--process-id", "0"], "--processes is 0; at least 1"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatch, flags, message):
+    for name in (*SLURM, *OPEN_MPI, *POD):
+        monkeypatch.delenv(name, raising=False)
+    assert cli.main(["train", "--out", str(tmp_path / "run"), *flags]) == 2
+    stderr = capsys.readouterr().err
+    assert message in stderr and stderr.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+class Cut:
+    """The sharding of batches of eight sequences over two processes of two devices each, seen from one of them.
+
+    `places` are (first, last) of the sequences on each device of the process.
+    """
+
+    def __init__(self, *places):
+        self.places = places
+
+    def addressable_devices_indices_map(self, shape):
+        assert shape[1] == 8
+        return {i: (slice(None), slice(*place), slice(None)) for i, place in enumerate(self.places)}
+
+
+@pytest.mark.parametrize(
+    ("places", "rows"),
+    [
+        ([(4, 6), (6, 8)], [4, 5, 6, 7]),
+        ([(0, 2), (4, 6)], [0, 1, 4, 5]),  # of a mesh whose neighbours are on other hosts
+        ([(0, 4), (0, 4)], [0, 1, 2, 3]),  # two parts of a model, of the same sequences
+        ([(None, None)], list(range(8))),
+    ],
+)
+def test_a_process_reads_the_rows_of_its_devices_alone(small_fields, places, rows):
+    tokens = prepare_tokens(read_corpus(small_fields["corpus"]), 300, tell=lambda line: None)
+    sizes = {"sequence_length": 16, "batch_size": 8, "seed": 1}
+    everything = training_batches(tokens, **sizes).stacked(3)
+    mine = own_rows(Cut(*places), (3, 8, 17))
+    assert mine.tolist() == rows
+    own = training_batches(tokens, **sizes, rows=mine)
+    assert np.array_equal(own.stacked(3), everything[:, rows])
+    alone = training_batches(tokens, **sizes)
+    alone.set_state(own.get_state())
+    assert alone.get_state()["next_batch"] == 3, "the position is one for any number of processes"
+
+
+def test_rows_of_one_process_are_put_where_they_belong():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding, batch = jax.NamedSharding(mesh, jax.P(None, "data")), np.arange(2 * 4 * 3).reshape(2, 4, 3)
+    rows = own_rows(sharding, batch.shape)
+    assert np.array_equal(batch_of_all(batch[:, rows], rows, sharding, batch.shape), batch)
+
+
+def start(folder, fields, processes: int, devices: int, *more, corpus_cache) -> list[subprocess.Popen]:
+    """Start the processes of a run, with so many devices in all."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
+    words = [
+        str(word)
+        for name, value in fields.items()
+        for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
+    ]
+    words = [sys.executable, "-m", "routelaws.accelerated", "train", "--out", str(folder), *words, *more]
+    join = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(processes)]
+    return [
+        subprocess.Popen(
+            [*words, *([*join, "--process-id", str(i)] if processes > 1 else [])],
+            env=os.environ | settings | {"ROUTELAWS_CACHE": str(corpus_cache)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(processes)
+    ]
+
+
+def ended(started: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+    done = [process.communicate(timeout=600) for process in started]
+    return [(process.returncode, *said) for process, said in zip(started, done, strict=True)]
+
+
+def losses(folder) -> list[tuple[int, float]]:
+    with open(folder / "results.csv", newline="", encoding="utf-8") as file:
+        return [(int(row["step"]), float(row["loss_validation"])) for row in csv.DictReader(file)]
+
+
+CLOSE = 1e-5
+"""Between runs whose sums are made in another order, after 16 steps in float32; measured: 1e-8 of the loss."""
+
+SPREAD = {
+    "dense": (["--mesh", "data=4"], {}),
+    "experts": (["--mesh", "data=2,expert=2"], {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}),
+    "heads": (["--mesh", "expert=2,model=2"], {"router": "base", "experts": 4}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPREAD)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_train_what_one_does(small_fields, tmp_path, name, processes):
+    """And a run of one that was cut off goes on in several, and in the end one alone has written."""
+    mesh, model = SPREAD[name]
+    fields = {**small_fields, **model, "heads": 2, "batch_size": 8, "steps": 16, "evaluations": 2}
+    cache = {"corpus_cache": tmp_path / "cache"}
+    [(code, _, stderr)] = ended(start(tmp_path / "one", fields, 1, 4, *mesh, **cache))
+    assert code == 0, stderr
+    done = ended(start(tmp_path / "many", fields, processes, 4, *mesh, **cache))
+    assert [code for code, *_ in done] == [0] * processes, done
+    reports = ["validation loss" in stdout for _, stdout, _ in done]  # beside what the collectives of CPUs print
+    assert reports == [True] + [False] * (processes - 1)
+    wanted, found = losses(tmp_path / "one"), losses(tmp_path / "many")
+    assert [step for step, _ in found] == [step for step, _ in wanted] == [8, 16]
+    assert np.allclose([loss for _, loss in found], [loss for _, loss in wanted], rtol=CLOSE, atol=0)
+    assert sorted(os.listdir(tmp_path / "many")) == sorted(os.listdir(tmp_path / "one"))
+    shutil.rmtree(tmp_path / "one" / "checkpoints" / "16")
+    done = ended(start(tmp_path / "one", fields, processes, 4, *mesh, **cache))
+    assert [code for code, *_ in done] == [0] * processes, done
+    assert "goes on at step 8 of 16" in done[0][2]
+    assert np.allclose([loss for _, loss in losses(tmp_path / "one")], [loss for _, loss in found], rtol=CLOSE, atol=0)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_all_with_a_checkpoint(small_fields, tmp_path):
+    fields = {**small_fields, "batch_size": 8, "steps": 4000, "evaluations": 1}
+    started = start(tmp_path / "run", fields, 2, 2, "--mesh", "data=2", corpus_cache=tmp_path / "cache")
+    log = tmp_path / "run" / "log.jsonl"
+    until = time.monotonic() + 300
+    while not (log.exists() and log.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.2)
+    started[1].send_signal(signal.SIGTERM)
+    done = ended(started)
+    assert [code for code, *_ in done] == [0, 0] and "resumable" in done[0][2], done
+    assert len(os.listdir(tmp_path / "run" / "checkpoints")) == 1
+
+
+@pytest.mark.slow
+def test_processes_without_a_mesh_are_refused(small_fields, tmp_path):
+    done = ended(start(tmp_path / "run", {**small_fields, "batch_size": 8}, 2, 2, corpus_cache=tmp_path / "cache"))
+    assert [code for code, *_ in done] == [2, 2]
+    assert "2 processes need one, such as data=2" in done[0][2] and not (tmp_path / "run").exists()

@@ -1,0 +1,124 @@
+"""The log of a run for TensorBoard: event files that follow `log.jsonl`, beside it in the folder of the run.
+
+    tensorboard/events.out.tfevents…     scalars by step, and the configuration for the tab HPARAMS
+
+`log.jsonl` is what is true: when a run goes on, its log is cut back to the checkpoint, and the event files are written
+anew from it. So no step stands there twice, whatever was killed and when; what is lost is at what time of the day the
+earlier steps were done. `routelaws convert` reads such a folder back into a results table.
+
+The writer is TensorBoard's own (the package `tensorboard`, kept by Google; PyTorch writes by it, too), the package that
+also reads these files here: one dependency for both ways.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from .config import TrainConfig
+from .result_rows import run_columns
+from .watch import Watch
+
+FOLDER = "tensorboard"
+"""Of the event files, in the folder of a run."""
+
+FLUSHED = 5.0
+"""Seconds after which a scalar is on the disk."""
+
+
+class Board:
+    """A `Watch` that tells another one what happens, and writes the logs of runs as event files.
+
+    Args:
+        watch: the other one.
+        runs: {run: (folder, configuration)}.
+
+    Raises:
+        InputError: the package tensorboard is missing.
+    """
+
+    def __init__(self, watch: Watch, runs: dict[int, tuple[Path, TrainConfig]]):
+        try:
+            import tensorboard.summary.writer.event_file_writer  # noqa: F401
+        except ImportError:
+            raise InputError(
+                "--tensorboard needs the package tensorboard: pip install 'routelaws[tensorboard]'"
+            ) from None
+        self.watch, self.runs = watch, runs
+        self._followed: dict[int, _Follower] = {}
+
+    def __call__(self, kind: str, run: int = 0, **fields) -> None:
+        """Take one event; see `training.watch.Watch`. A run says what it does after it has written its log."""
+        if kind == "start":
+            self._followed.pop(run, None)  # its log may have been cut back
+        elif kind in ("step", "evaluation", "finished", "failed") and self._log(run).exists():
+            if run not in self._followed:
+                folder, config = self.runs[run]
+                self._followed[run] = _Follower(Path(folder), config)
+            self._followed[run].follow(flush=kind != "step")
+            if kind in ("finished", "failed"):
+                self._followed.pop(run).close()
+        self.watch(kind, run=run, **fields)
+
+    def _log(self, run: int) -> Path:
+        return Path(self.runs[run][0]) / "log.jsonl"
+
+
+class _Follower:
+    """What writes the event file of one run, from the first line of its log on."""
+
+    def __init__(self, folder: Path, config: TrainConfig):
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.log, self.read, self.flushed = folder / "log.jsonl", 0, 0.0
+        for old in (folder / FOLDER).glob("events.out.tfevents*"):
+            old.unlink()
+        self.writer = EventFileWriter(str(folder / FOLDER))
+        settings = {name: value for name, value in run_columns(config).items() if value != ""}
+        self.writer.add_event(event_pb2.Event(summary=hparams_pb(settings, trial_id=config.name()), wall_time=0.0))
+
+    def follow(self, flush: bool) -> None:
+        """Write the lines that the log has more than the last time; a line that is not whole yet waits."""
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        with open(self.log, "rb") as file:
+            file.seek(self.read)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self.read += len(whole)
+        for line in whole.decode("utf-8").splitlines():
+            fields = json.loads(line)
+            for tag, value in scalars(fields).items():
+                event = event_pb2.Event(step=fields["step"], wall_time=time.time(), summary=scalar_pb(tag, value))
+                self.writer.add_event(event)
+        if flush or time.monotonic() - self.flushed > FLUSHED:
+            self.writer.flush()
+            self.flushed = time.monotonic()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def scalars(line: dict) -> dict[str, float]:
+    """Return {tag: number} of a line of the log.
+
+    A loss of an evaluation keeps the name of its column in the table, loss_validation; what is of training is below
+    train/, and what the loads of the experts come to, as in the table, below load/.
+    """
+    if line["kind"] == "evaluation":
+        found = {name: value for name, value in line.items() if name.startswith("loss_")}
+        load = np.asarray(line["load"], np.float64)
+        if load.size:
+            found |= {
+                "load/max": float((load.max(axis=1) * load.shape[1]).mean()),
+                "load/idle": float((load == 0).mean()),
+            }
+        return found
+    if line["kind"] != "train":
+        return {}
+    return {f"train/{name}": value for name, value in line.items() if name not in ("kind", "step")}

@@ -1,0 +1,130 @@
+"""Which layer first gave something that is not finite: the failing batch once more, block by block.
+
+Beyond the first m blocks all weights are set to 0, so that the residual stream passes them unchanged and the logits
+are those of a model of m blocks. The first m whose logits are not finite names the block. If there is none, the
+gradient is looked at, whose blocks are met from the last to the first.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..configuration import ModelConfig
+from ..transformer import Loss, draw_noise, loss
+from .config import TrainConfig
+from .step import RunInputs, run_inputs, task_of
+
+
+def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, windows: np.ndarray, number: int) -> str:
+    """Return in words which part of the model is the first whose activations or gradients are not finite.
+
+    Args:
+        config: the run.
+        table: of a hash.
+        params: the weights before the failing batch.
+        windows: [b, S + 1], the failing batch.
+        number: of its step; the first is 0.
+    """
+    wrong = _first_bad(params)
+    if wrong:
+        return f"before this step the weights {wrong} were not finite"
+    forward = functools.partial(_forward, config, windows=windows, number=number, given=run_inputs(config, table))
+
+    @jax.jit
+    def finite(params, blocks):
+        return jnp.isfinite(forward(first_blocks(params, config.model, blocks)).output.logits).all()
+
+    for blocks in range(config.model.blocks + 1):
+        if not finite(params, blocks):
+            return f"the first activations that are not finite are those of {_name(blocks, config.model)}"
+    (total, result), gradient = jax.jit(jax.value_and_grad(lambda p: ((r := forward(p)).total, r), has_aux=True))(
+        params
+    )
+    of_routers = np.flatnonzero(~np.isfinite(np.asarray(result.output.auxiliary)))
+    if len(of_routers):
+        return (
+            f"what the router of block {special_blocks(config.model)[of_routers[0]] + 1} adds to the loss is not finite"
+        )
+    norms = _norms_of_blocks(gradient, config.model)
+    bad = np.flatnonzero(~np.isfinite(norms))
+    if len(bad):
+        return f"the first gradient that is not finite, going back, is that of {_name(bad[-1], config.model)}"
+    wrong = _first_bad(gradient)
+    if wrong:
+        return f"the gradient of {wrong} is not finite"
+    if not np.isfinite(total):
+        return "all activations are finite, and the loss is not"
+    largest = int(np.argmax(norms))
+    return (
+        f"all is finite, and the largest gradient is that of {_name(largest, config.model)}, norm {norms[largest]:.3g}"
+    )
+
+
+def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: int, given: RunInputs) -> Loss:
+    """Return the training loss of a batch as the step computes it."""
+    model, dtype = config.model, None if config.dtype == "float32" else jnp.dtype(config.dtype)
+    tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
+    noise = draw_noise(jax.random.fold_in(given.noise_key, number), model, config.batch_size, config.sequence_length)
+    options = {"noise": noise, "table": given.table, "hidden": hidden, "compute_dtype": dtype}
+    return loss(params, tokens, model, training=True, **options)
+
+
+def special_blocks(model: ModelConfig) -> np.ndarray:
+    """Return which blocks are routed (or wide); the first is 0. The last of each group, or in "upper" the last ones."""
+    number = model.num_routed + model.num_wide
+    if not number:
+        return np.arange(0)
+    if model.layout == "upper":
+        return np.arange(model.blocks - number, model.blocks)
+    group = model.blocks // number
+    return np.arange(group - 1, model.blocks, group)
+
+
+def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
+    """Return, for each part of the parameter tree whose leaves are stacked by block, the block of each entry."""
+    special, everyone = special_blocks(model), np.arange(model.blocks)
+    parts = {"blocks": everyone, "routed_ffn": special, "wide_ffn": special}
+    return parts | {"dense_ffn": np.setdiff1d(everyone, special)}
+
+
+def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
+    """Return the parameters with 0 for all weights beyond the first `blocks` blocks, which may be traced."""
+    found = dict(params)
+    for name, of in _blocks_of(model).items():
+        if name in params:
+            kept = jnp.asarray(of) < blocks
+
+            def put(leaf, kept=kept):
+                return jnp.where(kept.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
+
+            found[name] = jax.tree.map(put, params[name])
+    return found
+
+
+def _norms_of_blocks(gradient: dict, model: ModelConfig) -> np.ndarray:
+    """Return [L + 1]: the norm of the gradient of the embedding and the final norm, and of each block."""
+    squares = np.zeros(model.blocks + 1)
+    for name, part in gradient.items():
+        if name not in _blocks_of(model):
+            squares[0] += float(optax.tree.norm(part)) ** 2
+            continue
+        for leaf in jax.tree.leaves(part):
+            by_entry = np.asarray(leaf, np.float64).reshape(len(leaf), -1)
+            np.add.at(squares, _blocks_of(model)[name] + 1, (by_entry**2).sum(axis=1))
+    return np.sqrt(squares)
+
+
+def _first_bad(tree: dict) -> str | None:
+    """Return the path of the first array with an entry that is not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not bool(jnp.isfinite(leaf).all()):
+            return "/".join(str(part.key) for part in path)
+    return None
+
+
+def _name(block: int, model: ModelConfig) -> str:
+    """Return what the first `block` blocks end with, in words."""
+    return f"block {block} of {model.blocks}" if block else "the embedding"

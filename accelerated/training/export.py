@@ -1,0 +1,134 @@
+"""The train step as a program in a file: lowered for tpu, cuda or cpu on any machine, run where the chips are.
+
+    content = export_train_step(config, ("tpu", "cuda"))     bytes; no TPU and no GPU is needed here
+    steps = load_train_step(content)                         there, with what made them: JAX and this package
+    state, metrics = steps(state, batches, first_step, inputs)
+
+The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
+run compiles, weights, optimizer, router and all, with one exception: in training BASE shares the tokens out by the
+auction, which stays on the device, and not by loops on the host, which no file can hold. Shapes are fixed: those of
+the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the table of
+a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from ..configuration import ModelConfig
+from ..errors import InputError
+from .config import TrainConfig
+from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""For which platforms a train step can be exported."""
+
+
+def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> bytes:
+    """Return the train step of a run as a file's content, which `load_train_step` reads.
+
+    Args:
+        config: the run.
+        platforms: some of `PLATFORMS`; none of them has to be here.
+
+    Raises:
+        InputError: an unknown platform, none, or a configuration that cannot be used.
+        ModuleNotFoundError: the package flatbuffers is missing.
+    """
+    return bytes(lower_train_step(config, platforms).serialize())
+
+
+def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> export.Exported:
+    """Return the train step as JAX's own object, whose `mlir_module()` is the program as a text.
+
+    Args:
+        config: the run.
+        platforms: some of `PLATFORMS`.
+
+    Raises:
+        InputError: an unknown platform, none, or a configuration that cannot be used.
+    """
+    unknown = [name for name in platforms if name not in PLATFORMS]
+    if unknown or not platforms:
+        found = repr(unknown[0]) if unknown else "empty"
+        raise InputError(f"platforms is {found}; allowed: {', '.join(PLATFORMS)}, at least one of them")
+    config.check()
+    state = jax.eval_shape(lambda: initial_state(config))
+    structure = jax.tree.structure(state)
+    steps = compiled_steps(config, base_method="auction")
+
+    def program(leaves, batches, first_step, inputs):
+        state, none_passed_over = jax.tree.unflatten(structure, leaves), jnp.int32(0)
+        after, metrics = steps(state, batches, first_step, none_passed_over, RunInputs(*inputs))
+        return tuple(jax.tree.leaves(after)), tuple(metrics)
+
+    table = table_shape(config.model)
+    inputs = jax.eval_shape(lambda: run_inputs(config, None))
+    inputs = inputs._replace(table=None if table is None else jax.ShapeDtypeStruct(table, np.int32))
+    batches = jax.ShapeDtypeStruct((config.steps_per_call, config.batch_size, config.sequence_length + 1), np.int32)
+    first_step = jax.ShapeDtypeStruct((), np.int32)
+    jitted = jax.jit(program, donate_argnames="leaves")
+    return export.export(jitted, platforms=tuple(dict.fromkeys(platforms)))(
+        tuple(jax.tree.leaves(state)), batches, first_step, tuple(inputs)
+    )
+
+
+class LoadedTrainStep(NamedTuple):
+    """A train step from a file; called as (state, batches, first_step, inputs) -> (state, `StepMetrics`).
+
+    The state that goes in is given up, as in a live run.
+
+    Attributes:
+        exported: JAX's own object
+        run: the compiled call, over leaves
+    """
+
+    exported: export.Exported
+    run: object
+
+    def __call__(
+        self, state: TrainState, batches: jax.Array, first_step: int, inputs: RunInputs
+    ) -> tuple[TrainState, StepMetrics]:
+        """Take n steps.
+
+        Args:
+            state: weights and optimizer, as `step.initial_state` or a checkpoint gives them.
+            batches: [n, b, S + 1] int32, with the n, b and S that were exported.
+            first_step: number of the first of the n steps, from 0.
+            inputs: what `step.run_inputs` returns for the run.
+
+        Raises:
+            ValueError: other shapes, or another platform, than were exported.
+        """
+        leaves, structure = jax.tree.flatten(state)
+        after, metrics = self.run(tuple(leaves), batches, np.int32(first_step), tuple(inputs))
+        return jax.tree.unflatten(structure, after), StepMetrics(*metrics)
+
+
+def load_train_step(content: bytes) -> LoadedTrainStep:
+    """Return the train step that `export_train_step` made.
+
+    Args:
+        content: of the file.
+
+    Raises:
+        InputError: the content is no exported program that this version of JAX reads.
+    """
+    try:
+        exported = export.deserialize(bytearray(content))
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        raise InputError(f"this is no exported train step that JAX {jax.__version__} can read: {error}") from error
+    return LoadedTrainStep(exported, jax.jit(exported.call, donate_argnums=0))
+
+
+def table_shape(model: ModelConfig) -> tuple[int, int] | None:
+    """Return the shape of a run's hash table, see `hashing.hash_table_of`; None for a run without one."""
+    if model.router != "hash" or model.hash == "position":
+        return None
+    return (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)

@@ -1,0 +1,247 @@
+"""One run on many hosts: processes that join, what each reads, and which one writes.
+
+    process 0   devices 0 1 2 3   rows 0-3 of every batch    writes the log, the table and the other files
+    process 1   devices 4 5 6 7   rows 4-7                   checkpoints: every process its own part of the arrays
+
+JAX's own runtime does the work (`jax.distributed`): one process for each host (for each GPU under SLURM and Open MPI,
+as JAX decides there), all of which run the same program on one mesh of all devices. Here is how a run is started on
+them, and the few places where a process has to know that it is not alone. A batch is the same one whatever the number
+of processes: each process reads those of its rows that its devices hold.
+
+How processes find each other:
+
+    --distributed auto                         SLURM, Open MPI and TPU pods: JAX reads what their launchers have set
+    --coordinator HOST:PORT --processes N --process-id I      anywhere else, the same HOST:PORT for all
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import InputError
+from .stopping import Resumable
+
+TIMEOUT = 300
+"""Seconds that a process waits for the others when it joins."""
+
+
+class Hosts(NamedTuple):
+    """How the processes of a run find each other.
+
+    Attributes:
+        coordinator: HOST:PORT of process 0; None where a launcher says it
+        processes: how many there are; None where a launcher says it
+        process_id: which of them this is, from 0; None where a launcher says it
+    """
+
+    coordinator: str | None = None
+    processes: int | None = None
+    process_id: int | None = None
+
+
+def launcher(environment: Mapping[str, str]) -> str | None:
+    """Return who has started this process as one of several, by what it left in the environment; None for nobody.
+
+    These are the launchers that `jax.distributed.initialize()` asks by itself.
+    """
+    if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
+        return "SLURM"
+    if "OMPI_MCA_orte_hnp_uri" in environment:
+        return "Open MPI"
+    workers = environment.get("TPU_WORKER_HOSTNAMES") or environment.get("MEGASCALE_COORDINATOR_ADDRESS")
+    return "TPU pod" if workers or "TPU_WORKER_ID" in environment else None
+
+
+def hosts_of(
+    distributed: str | None,
+    coordinator: str | None,
+    processes: int | None,
+    process_id: int | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Hosts | None:
+    """Return how the processes find each other, by the flags of a command; None for a process alone.
+
+    Args:
+        distributed: "auto" or None.
+        coordinator: HOST:PORT.
+        processes: N.
+        process_id: I.
+        environment: of the process.
+
+    Raises:
+        InputError: flags that do not go together, that are out of range, or no launcher where one is needed.
+    """
+    given = {"--coordinator": coordinator, "--processes": processes, "--process-id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if distributed not in (None, "auto"):
+        raise InputError(f"--distributed is {distributed!r}; allowed: auto")
+    if distributed == "auto":
+        if len(missing) < 3:
+            raise InputError("--distributed auto finds the other processes by itself; leave out " + _rest(given))
+        if launcher(environment) is None:
+            raise InputError(
+                "--distributed auto: neither SLURM, Open MPI nor a TPU pod has started this process; give "
+                "--coordinator HOST:PORT, --processes N and --process-id I"
+            )
+        return Hosts()
+    if len(missing) == 3:
+        return None
+    if missing:
+        raise InputError(f"{', '.join(missing)}: missing beside {_rest(given)}; all three are needed")
+    host, colon, port = coordinator.rpartition(":")
+    if not host or not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
+    if processes < 1:
+        raise InputError(f"--processes is {processes}; at least 1")
+    if not 0 <= process_id < processes:
+        raise InputError(f"--process-id is {process_id}; allowed with --processes {processes}: 0 to {processes - 1}")
+    return Hosts(coordinator, processes, process_id)
+
+
+def _rest(given: dict) -> str:
+    return ", ".join(name for name, value in given.items() if value is not None)
+
+
+@contextlib.contextmanager
+def joined(hosts: Hosts | None) -> Iterator[None]:
+    """Be one of the processes of a run, from before JAX is first asked for a device until the end.
+
+    A process that ends with an error does not wait for the others, so that they learn of it: their next collective
+    fails, or the launcher ends them.
+
+    Args:
+        hosts: from `hosts_of`; nothing happens for None.
+
+    Raises:
+        InputError: the others could not be reached.
+    """
+    if hosts is None:
+        yield
+        return
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # where the devices are CPUs
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `stopping` hears
+    try:
+        jax.distributed.initialize(*hosts, initialization_timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"the other processes could not be joined within {TIMEOUT} s: {reason}") from error
+    try:
+        yield
+    except Resumable:  # all stop together
+        jax.distributed.shutdown()
+        raise
+    jax.distributed.shutdown()  # waits for the others
+
+
+def is_writer() -> bool:
+    """Return whether this process writes what one process alone writes: log, table, configuration, tokenizer."""
+    return jax.process_index() == 0
+
+
+def wait_for_all(what: str) -> None:
+    """Return when every process has come here.
+
+    Args:
+        what: a name of the place, the same for all.
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
+
+
+@contextlib.contextmanager
+def writer_first(what: str) -> Iterator[None]:
+    """Let process 0 do what is inside before the others do: what it leaves on the disk, they find.
+
+    Args:
+        what: a name, the same for all.
+    """
+    if not is_writer():
+        wait_for_all(what)
+    yield
+    if is_writer():
+        wait_for_all(what)
+
+
+def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1) -> np.ndarray:
+    """Return the places on one axis of a global array that the devices of this process hold, in order.
+
+    Args:
+        sharding: of the array.
+        shape: of the array.
+        axis: which one; the sequences of batches [n, b, S + 1] if not given.
+    """
+    indices = sharding.addressable_devices_indices_map(shape).values()
+    return np.unique(np.concatenate([np.arange(shape[axis])[index[axis]] for index in indices]))
+
+
+def batch_of_all(
+    own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
+) -> jax.Array:
+    """Return the global array of which each process has read its rows.
+
+    Args:
+        own: the rows of this process.
+        rows: which ones they are, as `own_rows` says.
+        sharding: of the whole.
+        shape: of the whole.
+        axis: that of the rows.
+    """
+
+    def piece(index):
+        wanted = np.searchsorted(rows, np.arange(shape[axis])[index[axis]])
+        return own.take(wanted, axis)
+
+    return jax.make_array_from_callback(shape, sharding, piece)
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[Path]:
+    """Give the folder of a run to the process that writes, and to every other one a copy of its small files.
+
+    All processes then do the same, read the same, and what the others write is thrown away. Checkpoints, which all
+    processes write together, stay in the folder itself.
+
+    Args:
+        folder: of the run, in a file system that all processes see.
+    """
+    if jax.process_count() == 1:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="routelaws-") as scratch:
+        if not is_writer() and folder.is_dir():
+            for file in folder.iterdir():
+                if file.is_file() and not file.name.startswith("."):
+                    shutil.copyfile(file, Path(scratch) / file.name)
+        wait_for_all("copies of the folder")
+        yield folder if is_writer() else Path(scratch)
+
+
+def asked_anywhere(here: bool) -> bool:
+    """Return whether something was asked of any process; all of them have to come here."""
+    if jax.process_count() == 1:
+        return here
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(here))))
+
+
+def whole(tree):
+    """Return arrays as NumPy arrays, whole, in every process; all processes have to ask for the same."""
+
+    def one(leaf):
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+            from jax.experimental import multihost_utils
+
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.asarray(leaf)
+
+    return jax.tree.map(one, tree)
