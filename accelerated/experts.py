@@ -2,11 +2,13 @@
 
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
-What differs is how the work is laid out. With a finite capacity factor every expert has the same number of slots and
-all experts run as one batched matrix product `[E, C, d] x [E, d, f]`. When nothing may be dropped, one expert can hold
-all tokens, and E·T slots would be needed; instead the sorted assignments are cut into blocks of equal length, each
-with tokens of one expert only, and the batch axis of the product runs over the blocks: at most twice the rows that a
-dense layer has, whatever the loads.
+What differs is how the work is laid out. On CPU, where the products of one expert are large enough, the experts run
+one after the other on as many rows as each really has (`grouped`), and a capacity costs nothing that is not used.
+
+Otherwise, as on GPU and TPU, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same number
+of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be needed; instead
+the sorted assignments are cut into blocks of equal length, each with tokens of one expert only, and the batch axis of
+the product runs over the blocks: at most twice the rows that a dense layer has, whatever the loads.
 
 With a mask shapes stay as they are: buffers are large enough for all tokens, and the slots past the capacity of the
 real ones stay empty. Where nothing asks for a slot at all the dropped fraction is NaN. A gate that is NaN makes the
@@ -403,10 +405,15 @@ def _run_in_pieces(params, x, expert, gate, slot, kept, activation) -> jax.Array
     if slot is None:
         slot = _queue_position(queue, num_experts)
     matrices = _matrices(params)
-    down = matrices.pop("down")
     _check_activation(activation, matrices.get("linear"))
     rows = place_rows(queue, slot, num_experts)
-    return grouped_ffn(_PHI[activation], tuple(matrices.values()), down, x, gate.astype(x.dtype), rows)
+    matrices["x"], matrices["gate"] = x, gate.astype(x.dtype)
+    # Inside `shard_map` the loops want arrays that vary over the same axes, and so do their gradients. This condition
+    # never holds and is gone after compiling.
+    each = sum(jax.lax.stop_gradient(values.reshape(-1)[0]) for values in matrices.values())
+    alike = {name: jnp.where(False, each, values) for name, values in matrices.items()}
+    down, x, gate = (alike.pop(name) for name in ("down", "x", "gate"))
+    return grouped_ffn(_PHI[activation], tuple(alike.values()), down, x, gate, rows)
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:

@@ -7,8 +7,9 @@ rows. There is one `while_loop` for each size, over the experts that took it; a 
 expert with more rows than the largest size has whole pieces of that size beside its last one.
 
     rows of expert e   | whole piece | whole piece | last piece, padded to its size |
-                         last in the file of loops: they add to the      first: writes the gradient
-                         gradient of the expert's matrices               of the expert's matrices
+
+In the backward pass the last piece of an expert comes first and writes the gradient of the matrices of the expert; its
+whole pieces, if there are any, add to what is there. The gradient of an idle expert stays 0.
 
 The backward pass is written by hand, for three reasons. A gather by an order of rows has a gather as its gradient, not
 a scatter-add. Autodiff cannot reverse a `while_loop`. And of a piece only the vectors before the nonlinearity are
