@@ -2,11 +2,13 @@
 
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
-What differs is how the work is laid out. With a finite capacity factor every expert has the same number of slots and
-all experts run as one batched matrix product `[E, C, d] x [E, d, f]`. When nothing may be dropped, one expert can hold
-all tokens, and E·T slots would be needed; instead the sorted assignments are cut into blocks of equal length, each
-with tokens of one expert only, and the batch axis of the product runs over the blocks: at most twice the rows that a
-dense layer has, whatever the loads.
+What differs is how the work is laid out. On CPU, where the products of one expert are large enough, the experts run
+one after the other on as many rows as each really has (`grouped`), and a capacity costs nothing that is not used.
+
+Otherwise, as on GPU and TPU, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same number
+of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be needed; instead
+the sorted assignments are cut into blocks of equal length, each with tokens of one expert only, and the batch axis of
+the product runs over the blocks: at most twice the rows that a dense layer has, whatever the loads.
 
 With a mask shapes stay as they are: buffers are large enough for all tokens, and the slots past the capacity of the
 real ones stay empty. Where nothing asks for a slot at all the dropped fraction is NaN. A gate that is NaN makes the
@@ -23,10 +25,15 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
+from .grouped import grouped_ffn, place_rows, position_in_queue
 from .notation import _as_bool, canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
+
+_LEAST_PRODUCT = 1 << 22
+"""Multiplications in the product of an expert of mean load and one of its matrices from which the experts run in pieces
+on CPU; below it the steps of the loops cost more than empty slots. Measured on two cores with AVX-512."""
 
 
 class Placement(NamedTuple):
@@ -142,13 +149,19 @@ def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.
 def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Placement:
     """Return the placement in buffers of `slots` slots, of which the first `capacity` may be used."""
     num_tokens, k = expert.shape
+    slot, kept = _slots(expert, num_experts, slots, capacity, order, priority, asked)
     queue = _queue(expert, num_experts, asked)
-    slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
-    kept = slot < capacity
     token = jnp.full((num_experts, slots), num_tokens, jnp.int32)
     ids = jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], (num_tokens, k))
     token = token.at[queue, jnp.where(kept, slot, slots)].set(ids, mode="drop")
     return Placement(slot, kept, token)
+
+
+def _slots(expert, num_experts, slots, capacity, order, priority, asked):
+    """Return the place of each assignment in its queue, `slots` where it stands in none, and whether it has a slot."""
+    queue = _queue(expert, num_experts, asked)
+    slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
+    return slot, slot < capacity
 
 
 def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.Array:
@@ -157,9 +170,7 @@ def _queue_position(expert, num_experts, order="choice", priority=None) -> jax.A
     if order == "priority":
         return _rank(expert, num_experts, jax.lax.stop_gradient(priority))
     turned = order == "choice"
-    chosen = jax.nn.one_hot((expert.T if turned else expert).reshape(-1), num_experts, dtype=jnp.int32)  # [k T, E]
-    before = jnp.cumsum(chosen, axis=0) - chosen
-    position = (before * chosen).sum(axis=1)
+    position = position_in_queue((expert.T if turned else expert).reshape(-1), num_experts)
     return position.reshape(k, num_tokens).T if turned else position.reshape(num_tokens, k)
 
 
@@ -209,19 +220,29 @@ def expert_ffn(
 
 def _activated(hidden, activation, linear):
     """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
+    _check_activation(activation, linear)
+    return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
+
+
+def _check_activation(activation, linear):
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):
         given = "missing" if linear is None else "given"
         raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
-    if activation == "gelu":
-        return gelu(hidden)
-    return jax.nn.relu(hidden) if activation == "relu" else silu(hidden) * linear
+
+
+def _swiglu(hidden, linear):
+    return silu(hidden) * linear
+
+
+_PHI = {"gelu": gelu, "relu": jax.nn.relu, "swiglu": _swiglu}
+"""The nonlinearities by name."""
 
 
 def _matrices(params: dict) -> dict:
     """Return the matrices of all experts: up, down and, where there is one, linear."""
-    return {name: params[name] for name in ("up", "down", "linear") if name in params}
+    return {name: jnp.asarray(params[name]) for name in ("up", "down", "linear") if name in params}
 
 
 @jax.custom_vjp
@@ -336,25 +357,63 @@ def routed_ffn(
     if asked is not None:
         gate = jnp.where(asked, gate, 0)
     slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
+    in_pieces = num_experts > 1 and _pieces_pay(params, x, k)
     if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
+        if in_pieces:
+            return RoutedOutput(_run_in_pieces(params, x, expert, gate, None, asked, activation), none)
         return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
     # PLACE
     capacity = slots
     if asked is not None:
         num_real = asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
-    placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
-    row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
-    buffers = _permute_rows(x, placement.token.reshape(-1), row)
-    # RUN
-    buffers = buffers.reshape(num_experts, slots, -1)
-    outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
-    # COMBINE
-    output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
+    if in_pieces:
+        slot, kept = _slots(expert, num_experts, slots, capacity, order, priority, asked)
+        output = _run_in_pieces(params, x, expert, gate, slot, kept, activation)
+    else:
+        placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
+        kept = placement.kept
+        row = jnp.where(kept, expert * slots + placement.slot, num_experts * slots)
+        buffers = _permute_rows(x, placement.token.reshape(-1), row)
+        # RUN
+        buffers = buffers.reshape(num_experts, slots, -1)
+        outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
+        # COMBINE
+        output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
     if asked is None:
-        return RoutedOutput(output, (~placement.kept).mean(dtype=gate.dtype))
-    return RoutedOutput(output, ((asked & ~placement.kept).sum() / asked.sum()).astype(gate.dtype))
+        return RoutedOutput(output, (~kept).mean(dtype=gate.dtype))
+    return RoutedOutput(output, ((asked & ~kept).sum() / asked.sum()).astype(gate.dtype))
+
+
+def _pieces_pay(params: dict, x: jax.Array, k: int) -> bool:
+    """Return whether the experts run in pieces (`grouped`): on CPU, where the products of one expert are large enough.
+
+    What the process computes on by default decides, when the function is traced. The result is the same either way.
+    """
+    matrices = _matrices(params).values()
+    if jax.default_backend() != "cpu" or any(matrix.dtype != x.dtype for matrix in matrices):
+        return False
+    num_experts, width, hidden = params["up"].shape
+    return len(x) * k * width * hidden >= _LEAST_PRODUCT * num_experts
+
+
+def _run_in_pieces(params, x, expert, gate, slot, kept, activation) -> jax.Array:
+    """Run every assignment that is kept (None: all), as a loop over the experts with as many rows as each has."""
+    num_experts = len(params["up"])
+    queue = _queue(expert, num_experts, kept)
+    if slot is None:
+        slot = _queue_position(queue, num_experts)
+    matrices = _matrices(params)
+    _check_activation(activation, matrices.get("linear"))
+    rows = place_rows(queue, slot, num_experts)
+    matrices["x"], matrices["gate"] = x, gate.astype(x.dtype)
+    # Inside `shard_map` the loops want arrays that vary over the same axes, and so do their gradients. This condition
+    # never holds and is gone after compiling.
+    each = sum(jax.lax.stop_gradient(values.reshape(-1)[0]) for values in matrices.values())
+    alike = {name: jnp.where(False, each, values) for name, values in matrices.items()}
+    down, x, gate = (alike.pop(name) for name in ("down", "x", "gate"))
+    return grouped_ffn(_PHI[activation], tuple(alike.values()), down, x, gate, rows)
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:

@@ -299,6 +299,7 @@ BOUNDS["reinforce.estimator"] = Bound(2e-11, "of the norm of the gradient; five-
 BOUNDS["reinforce.credit"] = Bound(0.1, "of the norm of the gradient, from below: a bias that shows; measured 0.12")
 BOUNDS["experts.gelu"] = Bound(4, "u (|x| + |x|^3); measured 1.9")
 BOUNDS["experts.ffn"] = Bound(8, "u |x||U||D|; d + f + 6 = 16 in the worst case; measured 3.5")
+BOUNDS["experts.pieces"] = Bound(40, "u of the largest entry, at least 1; sums in another order; measured 14")
 BOUNDS["experts.combine"] = Bound(4, "u sum of |gate y|: at k = 2 two roundings in each twin; measured 2.0")
 BOUNDS["experts.routed_ffn"] = Bound(8, "u sum of |gate| |x||U||D|; d + f + k + 6 = 18 at worst; measured 2.2")
 BOUNDS["experts.dropped"] = Bound(3, "u of the value: a count over T k, as sinkhorn.load; measured 1.5")
