@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -250,6 +251,39 @@ def test_killed_it_ends_with_the_same_table(text_file, tmp_path, one_diverges, k
     assert table(out) == table(one_diverges[0])
     assert len(json.loads((out / "sessions.json").read_text())) == kills + 1
     assert len(table(out)) == 4
+
+
+@pytest.mark.slow
+def test_tasks_side_by_side_give_the_table_of_a_sweep(text_file, tmp_path, one_diverges):
+    """Two tasks and a third that repeats one, each with a worker of its own; one is killed, and started again."""
+    path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "out"
+    start = [command("sweep", path, "--out", out, "--index", i) for i in (0, 1)]
+    tasks = [
+        subprocess.Popen(start[i], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for i in (0, 1, 0)
+    ]
+    deadline = time.time() + 120
+    while not any(out.glob("runs/000*/checkpoints/8/commit_success.txt")) and time.time() < deadline:
+        time.sleep(0.02)
+    tasks[0].kill()
+    said = [task.communicate(timeout=300)[1] for task in tasks]
+    assert tasks[1].returncode == 0 and not any("Traceback" in text for text in said)
+    assert all(subprocess.run(again, capture_output=True, timeout=300).returncode == 0 for again in start)
+    assert table(out) == table(one_diverges[0])
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, one_diverges):
+    path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "out"
+    process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 120
+    while not any(out.glob("runs/*/checkpoints/8/commit_success.txt")) and time.time() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0 and "Traceback" not in said
+    assert re.fullmatch(r"routelaws: .*stopped with [01] of 2 runs .* resumable: .*goes on", said.splitlines()[-1])
+    kill_and_finish(path, out, [])
+    assert table(out) == table(one_diverges[0])
 
 
 @pytest.mark.slow

@@ -6,17 +6,18 @@ seed of the run and the number of the step, so these two are all that they need.
 
 Orbax writes each checkpoint into a temporary folder and renames it, so a kill leaves either a whole checkpoint or none.
 What Orbax does not notice is a file that changed afterwards. Each checkpoint therefore carries a digest of all that it
-holds; one that cannot be read, or does not match, is passed over in favour of the one before, and that is said.
+holds; one that cannot be read, or does not match, is passed over in favour of the one before, and that is said. It is
+set aside as damaged-STEP when the next checkpoint is written.
 Arrays are read as numbers in Zarr's format and the rest as JSON: nothing in a file is ever run.
 """
 
 import contextlib
-import errno
 import gc
 import hashlib
 import json
 import logging
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -45,35 +46,24 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run. Nothing is written, moved or cleared away before the first `save`.
 
     Args:
-        folder: where they are; made if missing, unless `read_only`.
+        folder: where they are; made by the first `save` if missing.
         say: called with one line whenever a damaged checkpoint is passed over.
         keep_last: how many of the newest are kept.
         keep_every: those of a step that is a multiple of this are kept, too.
-        read_only: nothing is cleared away: the run that owns the folder may be writing there.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        say: Callable[[str], None],
-        *,
-        keep_last: int = KEPT,
-        keep_every: int | None = None,
-        read_only: bool = False,
+        self, folder: Path, say: Callable[[str], None], *, keep_last: int = KEPT, keep_every: int | None = None
     ):
         self.folder, self._say = Path(folder), say
         policies = ocp.training.preservation_policies
-        kept = [policies.LatestN(keep_last), *([policies.EveryNSteps(keep_every)] if keep_every else [])]
-        with _quiet():
-            self._checkpointer = ocp.training.Checkpointer(
-                self.folder.absolute(),
-                save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-                preservation_policy=policies.AnyPreservationPolicy(kept),
-                cleanup_tmp_directories=not read_only,
-            )
+        rules = [policies.LatestN(keep_last), *([policies.EveryNSteps(keep_every)] if keep_every else [])]
+        self._rules = policies.AnyPreservationPolicy(rules)
+        self._damaged: list[int] = []
+        self._writer: ocp.training.Checkpointer | None = None
 
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Begin to write a checkpoint; one that exists for the same step is replaced.
@@ -88,9 +78,26 @@ class Checkpoints:
         state = _copy(state)
         metadata = {"whole": _digest(state, step, extra), "extra": extra}
         with _quiet(), self._written():
-            self._checkpointer.save_checkpointables_async(
-                step, {"state": state}, custom_metadata=metadata, overwrite=True
-            )
+            self._writer = self._writer or self._open()
+            self._writer.save_checkpointables_async(step, {"state": state}, custom_metadata=metadata, overwrite=True)
+
+    def _open(self) -> ocp.training.Checkpointer:
+        """Return what writes into the folder, with what a kill has left cleared away and damage set aside."""
+        for step in self.steps():
+            try:
+                ocp.checkpointables_metadata(self._path(step))
+            except Exception:  # Orbax would not open the folder
+                self._damaged.append(step)
+        for step in set(self._damaged):
+            aside = self.folder / f"damaged-{step}"
+            shutil.rmtree(aside, ignore_errors=True)
+            self._path(step).rename(aside)
+        return ocp.training.Checkpointer(
+            self.folder.absolute(),
+            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+            preservation_policy=self._rules,
+            cleanup_tmp_directories=True,
+        )
 
     def wait(self) -> None:
         """Return when every checkpoint is whole on the disk.
@@ -98,8 +105,9 @@ class Checkpoints:
         Raises:
             StorageError: one could not be written; those before it are kept.
         """
-        with _quiet(), self._written():
-            self._checkpointer.wait()
+        if self._writer is not None:
+            with _quiet(), self._written():
+                self._writer.wait()
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -107,15 +115,21 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            reason = _first_cause(error)
-            number = next((n for n in REMEDIES if os.strerror(n) in reason or errno.errorcode[n] in reason), None)
+            number = next((n for n in REMEDIES if os.strerror(n) in _whole_text(error)), None)
             if number is None and not isinstance(error, OSError):
                 raise
-            raise StorageError(storage_line(self.folder, os.strerror(number) if number else reason, number)) from error
+            reason = _first_cause(error) if number is None else os.strerror(number)
+            raise StorageError(storage_line(self.folder, reason, number)) from error
 
     def steps(self) -> list[int]:
         """Return the steps of which there are checkpoints, from the newest to the oldest."""
-        return sorted((checkpoint.step for checkpoint in self._checkpointer.checkpoints), reverse=True)
+        if not self.folder.is_dir():
+            return []
+        # A checkpoint that is not whole has another name: a number is given by a rename, at the end.
+        return sorted((int(path.name) for path in self.folder.iterdir() if path.name.isdecimal()), reverse=True)
+
+    def _path(self, step: int) -> Path:
+        return self.folder.absolute() / str(step)
 
     def restore(self, like: dict) -> Restored | None:
         """Return the newest checkpoint that is whole, or None if there is none at all.
@@ -135,14 +149,15 @@ class Checkpoints:
                 except Exception as error:  # whatever a damaged file makes the reader do
                     reason = _first_cause(error)
                 gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
+            self._damaged.append(step)
             self._say(f"{self.folder}: checkpoint at step {step} is damaged and passed over ({reason})")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None
 
     def _read(self, step: int, like: dict) -> Restored:
-        metadata = self._checkpointer.metadata(step).custom_metadata
-        state = self._checkpointer.load_checkpointables(step, {"state": jax.tree.map(_wanted, like)})["state"]
+        metadata = ocp.checkpointables_metadata(self._path(step)).custom_metadata
+        state = ocp.load_checkpointables(self._path(step), {"state": jax.tree.map(_wanted, like)})["state"]
         if "whole" in metadata:
             whole, digest = metadata["whole"], _digest(state, step, metadata["extra"])
         else:
@@ -161,7 +176,8 @@ class Checkpoints:
             self.wait()
         finally:
             with _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
-                self._checkpointer.close()
+                if self._writer is not None:
+                    self._writer.close()
 
 
 @jax.jit
@@ -174,6 +190,11 @@ def _wanted(leaf) -> jax.ShapeDtypeStruct:
     """Return what to read into; without a sharding Orbax wants the devices that the array was saved from."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _whole_text(error: BaseException | None) -> str:
+    """Return what an error and those that led to it say."""
+    return "" if error is None else f"{error}\n{_whole_text(error.__cause__ or error.__context__)}"
 
 
 def _first_cause(error: BaseException) -> str:

@@ -24,7 +24,7 @@ def load_params(folder: str | Path, like: dict, watch: Watch = silent) -> dict:
         InputError: no run, no checkpoint, or weights of another shape.
     """
     shapes = check_params(folder, like)
-    checkpoints = Checkpoints(Path(folder) / "checkpoints", lambda line: watch("say", line=line), read_only=True)
+    checkpoints = Checkpoints(Path(folder) / "checkpoints", lambda line: watch("say", line=line))
     try:
         restored = checkpoints.restore(shapes._asdict())
     finally:

@@ -1,0 +1,478 @@
+"""Many runs with a fault each: after every one of them the same command ends with the table of an undisturbed run.
+
+    python accelerated/tests/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
+
+    kill at a moment    SIGKILL at a random time: in a step, in the compiler, in the writing of a checkpoint
+    kill at a file      SIGKILL just before a random operation on a file of the run: a checkpoint, the table, the log
+    kill in the text    the same while the text is tokenized
+    checkpoint cut, emptied, flipped     files of the newest checkpoint are damaged between two kills
+    full disk           a tmpfs as small as the fault wants (a limit on the size of files where none can be mounted)
+    clock               the time of day jumps back by up to ten years
+    two at once         two processes on one folder
+    SIGTERM             at a random time: exit code 0, and one line that says "resumable"
+    job array           tasks of a sweep, side by side, killed and repeated
+
+A run is the real command in a process of its own. That process is a fork of one that has imported everything and
+started nothing (JAX has no devices yet), which saves the imports; compiled programs are kept between runs. A command
+that was not killed has to end with exit code 0 or 2, and without a traceback. Compared are results.csv (without
+wall_seconds), the losses by window and the log (without speeds), byte by byte.
+"""
+
+import argparse
+import collections
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+FIELDS = {
+    "vocab_size": 300, "d_model": 8, "heads": 1, "sequence_length": 16, "batch_size": 4, "steps": 24,
+    "steps_per_call": 4, "evaluations": 3, "evaluation_tokens": 256, "checkpoint_every": 4,
+}  # fmt: skip
+MODELS = {
+    "dense": {"router": "dense", "blocks": 1},
+    "sinkhorn": {"router": "sinkhorn", "blocks": 2, "experts": 4, "capacity_factor": 1.25},
+}
+GRID = """
+[base]
+{base}
+[[runs]]
+router = "dense"
+blocks = 1
+seed = [1, 2, 3]
+"""
+WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
+"""Python's audit events before which a process may be killed: what it does with files."""
+
+YEARS = 10 * 365 * 86_400.0
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int  # the exit code, or less the signal
+    said: str  # its standard error
+
+
+# ONE COMMAND, IN A FORK
+
+
+def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | None = None) -> int:
+    """Start a command in a fork of this process, and return its id; `prepare` sets the fault up inside it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        with open(said, "ab", buffering=0) as file:
+            os.dup2(file.fileno(), 2)
+            os.dup2(file.fileno(), 1)
+        if cache is not None:
+            os.environ["ROUTELAWS_CACHE"] = str(cache)
+        from routelaws.accelerated import cli
+        from routelaws.accelerated.training import sweep
+
+        # Workers are processes of their own and import everything anew; as on an accelerator, this process trains.
+        sweep._train_in_workers = lambda todo, jobs, watch: sweep._train_here(todo, watch)
+        prepare()
+        code = cli.main(arguments)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def end(pid: int, said: Path) -> Ended:
+    """Wait for a command."""
+    _, status = os.waitpid(pid, 0)
+    return Ended(os.waitstatus_to_exitcode(status), said.read_text(encoding="utf-8", errors="replace"))
+
+
+def run(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | None = None) -> Ended:
+    """Run a command to its end."""
+    said.unlink(missing_ok=True)
+    return end(start(arguments, said, prepare, cache), said)
+
+
+def run_until(arguments: list[str], said: Path, seconds: float, number: int, cache: Path | None = None) -> Ended:
+    """Run a command and send it a signal after some seconds, if it still runs then."""
+    said.unlink(missing_ok=True)
+    pid, until = start(arguments, said, cache=cache), time.monotonic() + seconds
+    while time.monotonic() < until:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            break
+        time.sleep(0.005)
+    os.kill(pid, number)  # a process that has ended is still there, until `end` asks for it
+    return end(pid, said)
+
+
+# FAULTS INSIDE A COMMAND
+
+
+def count_operations(below: Path, counts: Path):
+    """Return a `prepare` that writes the path of each operation on files below a folder, one a line."""
+
+    def prepare():
+        log = open(counts, "a", encoding="utf-8", buffering=1)
+        _audit(below, lambda event, path: log.write(f"{event} {path}\n"))
+
+    return prepare
+
+
+def kill_before(below: Path, place: int):
+    """Return a `prepare` that kills the process before the operation with this number on files below a folder."""
+
+    def prepare():
+        left = [place]
+
+        def count(event, path):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        _audit(below, count)
+
+    return prepare
+
+
+def _audit(below: Path, called) -> None:
+    prefix = str(below)
+
+    def hook(event, arguments):
+        if event in WATCHED and arguments and isinstance(arguments[0], str | os.PathLike):
+            if os.fspath(arguments[0]).startswith(prefix):
+                called(event, os.fspath(arguments[0]))
+
+    sys.addaudithook(hook)
+
+
+def clock_that_jumps_back(draw: random.Random):
+    """Return a `prepare` after which the time of day, asked for several times, has jumped back."""
+    after, by = draw.randint(1, 40), draw.uniform(60, YEARS)
+
+    def prepare():
+        now, asked = time.time, [0]
+
+        def jumping():
+            asked[0] += 1
+            return now() - (by if asked[0] > after else 0.0)
+
+        time.time = jumping
+        time.time_ns = lambda: int(1e9 * jumping())
+
+    return prepare
+
+
+def small_files(size: int):
+    """Return a `prepare` that limits the size of every file that is written."""
+
+    def prepare():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return prepare
+
+
+def damage(checkpoint: Path, how: str, draw: random.Random) -> None:
+    """Damage files of a checkpoint: all of them cut or emptied, or one bit of each of some files turned over."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size)
+    for path in files if how != "flipped" else draw.sample(files, draw.randint(1, len(files))):
+        content = bytearray(path.read_bytes())
+        if how == "flipped":
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content if how == "flipped" else content[: len(content) // 2 if how == "cut" else 0])
+
+
+# WHAT IS COMPARED
+
+
+def table(folder: Path, name: str = "results.csv") -> list[dict]:
+    """Return the rows of a table without the time that they took."""
+    with open(folder / name, newline="", encoding="utf-8") as file:
+        return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in csv.DictReader(file)]
+
+
+def log(folder: Path) -> list[dict]:
+    """Return the lines of a log without speeds."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+
+
+def difference(found: Path, wanted: Path) -> str | None:
+    """Return what is not the same in two folders of runs, None if nothing is."""
+    if table(found) != table(wanted):
+        return "results.csv"
+    windows = "validation_windows.csv"
+    if (wanted / windows).exists() and (found / windows).read_bytes() != (wanted / windows).read_bytes():
+        return windows
+    return "log.jsonl" if (wanted / "log.jsonl").exists() and log(found) != log(wanted) else None
+
+
+class Campaign:
+    """The undisturbed runs, and what it takes to disturb others.
+
+    Args:
+        folder: an empty one, for everything.
+        seed: of the faults.
+    """
+
+    def __init__(self, folder: Path, seed: int):
+        self.folder, self.draw = folder, random.Random(seed)
+        self.text, self.said = folder / "lines.txt", folder / "said.txt"
+        draw = random.Random(0)
+        syllables = ["ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "vu", "ze"]
+        words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
+        self.text.write_text(
+            "".join(" ".join(draw.choices(words, k=draw.randint(3, 12))) + ".\n" for _ in range(2200)), encoding="utf-8"
+        )
+        self.grid = folder / "grid.toml"
+        fields = {**FIELDS, "corpus": [str(self.text)]}
+        self.grid.write_text(GRID.format(base="\n".join(f"{k} = {json.dumps(v)}" for k, v in fields.items())))
+        self.whole: dict[str, Path] = {}
+        self.seconds: dict[str, float] = {}
+        self.operations: dict[str, int] = {}
+        self.bytes: dict[str, int] = {}
+        self.tmpfs = self._can_mount()
+        self.hits = collections.Counter()  # of kills at a file, by what it was
+
+    def _can_mount(self) -> bool:
+        place = self.folder / "mount"
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
+            return False
+        subprocess.run(["umount", place], check=True)
+        return True
+
+    def command(self, model: str, out: Path) -> list[str]:
+        """Return the command that trains a model into a folder."""
+        fields = FIELDS | MODELS[model]
+        flags = [part for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        return ["train", *flags, "--corpus", str(self.text), "--out", str(out)]
+
+    def task(self, index: int, of: int, out: Path) -> list[str]:
+        """Return the command of a task of the sweep."""
+        return ["sweep", str(self.grid), "--index", str(index), "--of", str(of), "--out", str(out)]
+
+    def train_undisturbed(self, models: list[str]) -> None:
+        """Train each model once for its programs, and once for its table, its time and its operations on files."""
+        for model in models:
+            run(self.command(model, self.folder / f"first-{model}"), self.said)
+            out, counts = self.folder / f"whole-{model}", self.folder / f"operations-{model}"
+            began = time.monotonic()
+            ended = run(self.command(model, out), self.said, count_operations(out, counts))
+            self.seconds[model] = time.monotonic() - began
+            assert ended.code == 0, ended.said
+            self.whole[model] = out
+            self.operations[model] = len(counts.read_text().splitlines())
+            self.bytes[model] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+            assert difference(self.folder / f"first-{model}", out) is None, "two undisturbed runs differ"
+
+    def train_undisturbed_sweep(self) -> None:
+        """Train the sweep, one task after the other."""
+        out = self.folder / "whole-sweep"
+        for index in range(3):
+            ended = run(self.task(index, 3, out), self.said)
+            assert ended.code == 0, ended.said
+        assert len(table(out)) == 3 * FIELDS["evaluations"]
+        self.whole["sweep"] = out
+
+    # FAULTS: each takes a model and a fresh folder, and returns how the disturbed commands ended
+
+    def kill_at_a_moment(self, model: str, out: Path) -> list[Ended]:
+        wait = self.draw.uniform(0.02, 1.05) * self.seconds[model]
+        return [run_until(self.command(model, out), self.said, wait, signal.SIGKILL)]
+
+    def kill_at_a_file(self, model: str, out: Path) -> list[Ended]:
+        place = self.draw.randrange(self.operations[model])
+        lines = (self.folder / f"operations-{model}").read_text().splitlines()
+        path = Path(lines[place].partition(" ")[2]).relative_to(self.whole[model])
+        kind = path.parts[0] if path.parts else "the folder"
+        self.hits["checkpoint" if kind == "checkpoints" else kind.split(".")[1] if kind[0] == "." else kind] += 1
+        return [run(self.command(model, out), self.said, kill_before(out, place))]
+
+    def kill_in_the_text(self, model: str, out: Path) -> list[Ended]:
+        cache = self.folder / "fresh-cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        kill = kill_before(cache, self.draw.randrange(16))
+        ended = [run(self.command(model, out), self.said, kill, cache) for _ in range(2)]
+        return [*ended, run(self.command(model, out), self.said, cache=cache)]
+
+    def _damaged(self, model: str, out: Path, how: str) -> list[Ended]:
+        """Copy an undisturbed run, or one that was killed, and damage its newest checkpoint."""
+        ended = []
+        if self.draw.random() < 0.5:
+            shutil.copytree(self.whole[model], out)
+        else:
+            place = self.draw.randrange(self.operations[model] // 2, self.operations[model])
+            ended = [run(self.command(model, out), self.said, kill_before(out, place))]
+        whole = sorted((p for p in (out / "checkpoints").glob("*") if p.name.isdigit()), key=lambda p: int(p.name))
+        if len(whole) > 1:
+            damage(whole[-1], how, self.draw)
+        return ended
+
+    def checkpoint_cut(self, model: str, out: Path) -> list[Ended]:
+        return self._damaged(model, out, "cut")
+
+    def checkpoint_emptied(self, model: str, out: Path) -> list[Ended]:
+        return self._damaged(model, out, "emptied")
+
+    def checkpoint_flipped(self, model: str, out: Path) -> list[Ended]:
+        return self._damaged(model, out, "flipped")
+
+    def full_disk(self, model: str, out: Path) -> list[Ended]:
+        size = int(self.draw.uniform(0.05, 0.95) * self.bytes[model])
+        if not self.tmpfs:
+            return [run(self.command(model, out), self.said, small_files(size // 20))]
+        out.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", out], check=True)
+        try:
+            ended = run(self.command(model, out), self.said)
+            shutil.copytree(out, f"{out}-copy")
+        finally:
+            subprocess.run(["umount", out], check=True)
+        out.rmdir()
+        os.rename(f"{out}-copy", out)  # as on a larger disk
+        return [ended]
+
+    def clock(self, model: str, out: Path) -> list[Ended]:
+        return [run(self.command(model, out), self.said, clock_that_jumps_back(self.draw))]
+
+    def two_at_once(self, model: str, out: Path) -> list[Ended]:
+        said = [self.folder / f"said-{i}.txt" for i in range(2)]
+        pids = []
+        for path in said:
+            path.unlink(missing_ok=True)
+            pids.append(start(self.command(model, out), path))
+            time.sleep(self.draw.uniform(0, 0.3))
+        return [end(pid, path) for pid, path in zip(pids, said, strict=True)]
+
+    def sigterm(self, model: str, out: Path) -> list[Ended]:
+        wait = self.draw.uniform(0.3, 1.0) * self.seconds[model]
+        ended = run_until(self.command(model, out), self.said, wait, signal.SIGTERM)
+        told = "resumable" in ended.said or "validation loss" in ended.said.splitlines()[-1]
+        return [ended if told and ended.code == 0 else ended._replace(code=1)]
+
+    def job_array(self, model: str, out: Path) -> list[Ended]:
+        """Two tasks of two, side by side with a third that repeats one of them; one is killed."""
+        del model
+        indices = [0, 1, self.draw.randrange(2)]
+        said = [self.folder / f"said-{i}.txt" for i in range(3)]
+        pids = []
+        for index, path in zip(indices, said, strict=True):
+            path.unlink(missing_ok=True)
+            pids.append(start(self.task(index, 2, out), path))
+        time.sleep(self.draw.uniform(0.1, 1.0) * 2 * self.seconds["dense"])
+        os.kill(self.draw.choice(pids), signal.SIGKILL)
+        return [end(pid, path) for pid, path in zip(pids, said, strict=True)]
+
+    def one(self, kind: str, number: int) -> str | None:
+        """Do one faulted run, and then the same command until its end; return what was wrong, None if nothing was."""
+        sweep = kind == "job array"
+        model = "sweep" if sweep else self.draw.choice([name for name in self.whole if name != "sweep"])
+        out = self.folder / f"run-{number}"
+        ended = getattr(self, kind.replace(" ", "_").lower())(model, out)
+        commands = [self.task(i, 2, out) for i in range(2)] if sweep else [self.command(model, out)]
+        ended += [run(arguments, self.said) for arguments in commands]
+        for one in ended:
+            if one.code not in (-signal.SIGKILL, 0, 2) or "Traceback" in one.said:
+                return f"exit code {one.code}: {one.said[-600:]}"
+        if any(one.code for one in ended[-len(commands) :]):
+            return f"the last command did not end well: {ended[-1].said[-600:]}"
+        wrong = difference(out, self.whole[model])
+        if wrong is None:
+            shutil.rmtree(out)
+        return wrong and f"{wrong} differs"
+
+
+KINDS = {
+    "kill at a moment": 7, "kill at a file": 7, "kill in the text": 2, "checkpoint cut": 2, "checkpoint emptied": 2,
+    "checkpoint flipped": 4, "full disk": 3, "clock": 2, "two at once": 2, "SIGTERM": 3, "job array": 1,
+}  # fmt: skip
+"""The faults, and how often each comes among 35."""
+
+
+def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
+    """Return which fault each run has: shares as in `KINDS`, every kind once before any comes too often."""
+    whole = [kind for kind in kinds for _ in range(KINDS[kind])]
+    draw.shuffle(whole)
+    first = draw.sample(kinds, len(kinds))
+    return (first + whole * (runs // len(whole) + 1))[:runs]
+
+
+def main() -> int:
+    """Run the campaign; exit code 1 if a table differed."""
+    flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    flags.add_argument("--runs", type=int, default=200)
+    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument("--json", type=Path, help="where to write the counts")
+    flags.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
+    flags.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after this long")
+    given = flags.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="routelaws-campaign-"))
+    prepare_environment(folder)
+    began, campaign = time.monotonic(), Campaign(folder, given.seed)
+    campaign.train_undisturbed(given.models)
+    if "job array" in given.kinds:
+        campaign.train_undisturbed_sweep()
+    print(f"undisturbed runs: {time.monotonic() - began:.0f} s; a full disk is {_full_disk(campaign)}", flush=True)
+    done, failed = collections.Counter(), []
+    for number, kind in enumerate(order(given.kinds, given.runs, campaign.draw)):
+        if time.monotonic() - began > 60 * given.minutes:
+            break
+        wrong = campaign.one(kind, number)
+        done[kind] += 1
+        if wrong:
+            failed.append({"run": number, "kind": kind, "folder": str(folder / f"run-{number}"), "wrong": wrong})
+        print(f"{number + 1:4}/{given.runs}  {kind:20} {wrong or 'the same'}", flush=True)
+    report(done, failed, campaign, given, time.monotonic() - began)
+    if not failed:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+def prepare_environment(folder: Path) -> None:
+    """Set what the commands inherit: one thread, a token cache and a folder of programs; import all that they need."""
+    from routelaws.accelerated.training.workers import thread_environment
+
+    os.environ |= {**thread_environment(1), "ROUTELAWS_CACHE": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
+    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    import routelaws.accelerated.commands.sweep
+    import routelaws.accelerated.commands.train  # noqa: F401
+
+
+def _full_disk(campaign: Campaign) -> str:
+    return "a tmpfs" if campaign.tmpfs else "a limit on the size of files: no tmpfs can be mounted here"
+
+
+def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.Namespace, seconds: float) -> None:
+    """Print the counts as a table, and write them as JSON."""
+    print(f"\n{'fault':22}{'runs':>6}{'same table':>12}")
+    for kind in done:
+        bad = sum(one["kind"] == kind for one in failed)
+        print(f"{kind:22}{done[kind]:6}{done[kind] - bad:12}")
+    print(f"{'all':22}{sum(done.values()):6}{sum(done.values()) - len(failed):12}")
+    print(f"kills at a file, by file: {dict(campaign.hits)}; {seconds:.0f} s")
+    for one in failed:
+        print(f"run {one['run']} ({one['kind']}), kept in {one['folder']}: {one['wrong']}")
+    if given.json:
+        content = {"seed": given.seed, "runs": sum(done.values()), "by_kind": done, "failed": failed}
+        content |= {"killed_at": campaign.hits, "full_disk": _full_disk(campaign), "seconds": round(seconds)}
+        given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,414 @@
+"""What a user sees when something goes wrong in training: one line, an exit code, and a folder that goes on."""
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli, files
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep
+from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.result_rows import read_rows
+from routelaws.accelerated.training.run_folder import read_log
+from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
+
+SECONDS = "wall_seconds"
+
+
+@pytest.fixture(scope="module")
+def flags(small_fields):
+    """The flags of a run of 24 steps, evaluated and saved at 8, 16 and 24."""
+    fields = {**small_fields, "blocks": 1}
+    corpus = fields.pop("corpus")[0]
+    return [
+        "train", "--corpus", corpus, *(p for k, v in fields.items() for p in (f"--{k.replace('_', '-')}", str(v)))
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory):
+    """The folder of an undisturbed run."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert cli.main([*flags, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def train(flags, capsys):
+    """Run `routelaws train` with more flags; return its exit code and the lines of its standard error."""
+
+    def run(out: Path, *more) -> tuple[int, list[str]]:
+        code = cli.main([*flags, "--out", str(out), *map(str, more)])
+        said = capsys.readouterr().err.splitlines()
+        return code, [line for line in said if "pieces to train on" not in line and not line.startswith("step ")]
+
+    return run
+
+
+def table(folder: Path) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != SECONDS} for row in read_rows(folder / "results.csv")]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def at_step(monkeypatch, number: int, happen) -> None:
+    """Let something happen in the run just after the call that ends with a step."""
+    before = loop.Run._record_steps
+
+    def record(self, at, *given):
+        before(self, at, *given)
+        if at == number:
+            happen()
+
+    monkeypatch.setattr(loop.Run, "_record_steps", record)
+
+
+# DIVERGENCE
+
+
+def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(train, tmp_path):
+    code, said = train(tmp_path / "run", "--learning-rate", "1e20", "--gradient-clip", "1e20")
+    lines = [line for line in said if line.startswith("routelaws: ")]
+    assert (
+        code == 2
+        and lines == said[-1:]
+        and f"routelaws: {tmp_path / 'run'}: the training loss is nan at step 2; " in (lines[0])
+    )
+    assert (
+        "; the first activations that are not finite are those of block 1 of 1; there is no checkpoint yet; "
+        in lines[0]
+    )
+    assert (
+        "; the learning rate 1e+20 may be too high, or let it pass over more batches with skip_bad_batches 1"
+        in lines[0]
+    )
+
+
+def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path, monkeypatch):
+    """With a rate of next to nothing each batch has its loss under the first weights: the limit makes one bad."""
+    still = ("--learning-rate", "1e-12", "--steps", "8", "--evaluations", "1", "--checkpoint-every", "4")
+    assert train(tmp_path / "plain", *still, "--steps-per-call", "1")[0] == 0
+    losses = [line["loss"] for line in read_log(tmp_path / "plain" / "log.jsonl") if line["kind"] == "train"]
+    last_but_one, highest = sorted(losses)[-2:]
+    bad = losses.index(highest) + 1
+    limit = ("--loss-limit", (last_but_one + highest) / 2 / np.log(300))
+
+    code, said = train(tmp_path / "run", *still, *limit)
+    saved = f"the last good checkpoint is that of step {4 * ((bad - 1) // 4)}" if bad > 4 else "no checkpoint yet"
+    assert code == 2 and len(said) == 1 and saved in said[0]
+    assert f"the training loss is {highest:.4g}, above" in said[0] and f" at step {bad}; all is finite" in said[0]
+    assert "the largest gradient is that of" in said[0] and said[0].endswith("with skip_bad_batches 1 or above")
+
+    at_step(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    code, said = train(tmp_path / "run", *still, *limit, "--skip-bad-batches", "1")
+    code, more = train(tmp_path / "run", *still, *limit, "--skip-bad-batches", "1")
+    assert code == 0 and [line for line in said + more if "the batch is passed over, 1 of at most 1" in line]
+    log = read_log(tmp_path / "run" / "log.jsonl")
+    assert [line["step"] for line in log if line["kind"] == "skipped"] == [bad]
+    mean = np.mean([loss for loss in losses[4 * ((bad - 1) // 4) :][:4] if loss != highest])
+    of_call = [line["loss"] for line in log if line["kind"] == "train" and line["step"] >= bad][0]
+    assert np.isclose(of_call, mean, rtol=1e-5)
+
+
+def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
+    config = from_mapping({**small_fields, "loss_limit": 1.0001, "learning_rate": 0.01}, "test")
+    state = step.initial_state(config)
+    before = [np.array(leaf) for leaf in _leaves(state)]
+    batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
+    after, metrics = step.make_train_steps(config)(state, batches, 0, 2)
+    assert metrics.bad.all()
+    assert all(np.array_equal(a, b) for a, b in zip(_leaves(after), before, strict=True))
+
+
+def _leaves(tree):
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("layout", "block"),
+    [("spread", 1), ("upper", 3), *(pytest.param("spread", i, marks=SLOW) for i in (0, 2, 3)),
+     *(pytest.param("upper", i, marks=SLOW) for i in (0, 1, 2))],
+)  # fmt: skip
+def test_the_layer_that_overflows_is_named(small_fields, layout, block):
+    model = dict(router="sinkhorn", experts=4, blocks=4, layout=layout)
+    config = from_mapping({**small_fields, **model}, "test")
+    params = step.initial_state(config).params
+    attention = params["blocks"]["attention"]
+    for name in ("value", "output"):  # finite, with a product that is not
+        attention[name] = attention[name].at[block].set(1e30)
+    windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
+    said = diagnosis.failing_layer(config, None, params, windows, 0)
+    assert said == f"the first activations that are not finite are those of block {block + 1} of 4"
+
+
+@pytest.mark.slow
+def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
+    """Huge up and tiny down: what comes out is finite, what goes back overflows before it is small again."""
+    config = from_mapping({**small_fields, "blocks": 3}, "test")
+    params = step.initial_state(config).params
+    up, down = params["dense_ffn"]["up"], params["dense_ffn"]["down"]
+    params["dense_ffn"] = {"up": up.at[1].multiply(1e37), "down": down.at[1].multiply(1e-37)}
+    windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
+    said = diagnosis.failing_layer(config, None, params, windows, 0)
+    assert said.endswith("is that of block 2 of 3") and "the first gradient that is not finite" in said
+
+
+# SIGNALS, LOCKS, FILES
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)])
+def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole, tmp_path, monkeypatch, number):
+    at_step(monkeypatch, 12, lambda: os.kill(os.getpid(), number))
+    code, said = train(tmp_path / "run")
+    line = f"{tmp_path / 'run'}: stopped after step 12 of 24; resumable: the same command goes on from there"
+    assert (code, said) == (0, [f"routelaws: {line}"])
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    monkeypatch.undo()
+    code, said = train(tmp_path / "run")
+    assert code == 0 and said[0] == f"{tmp_path / 'run'}: goes on at step 12 of 24"
+    assert table(tmp_path / "run") == table(whole)
+
+
+def test_a_run_that_another_process_trains_is_refused(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "GRACE", 0.05)
+    (tmp_path / "run").mkdir()
+    with files.locked(tmp_path / "run", wait=False, holder="test"):
+        code, said = train(tmp_path / "run")
+    line = "another training of this run is running there; wait for it or choose another --out"
+    assert (code, said) == (2, [f"routelaws: {tmp_path / 'run'}: {line}"])
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        pytest.param(errno.EROFS, "choose another --out, or make it writable", marks=SLOW),
+    ],
+)
+def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, tmp_path, monkeypatch, number, remedy):
+    """At the second row of the table; the checkpoint of that step is there already."""
+    before, out = files.write_atomically, tmp_path / "run"
+
+    def write(path, content):
+        if path.name == "results.csv" and content.count("\n") > 2:
+            raise OSError(number, os.strerror(number), str(path))
+        before(path, content)
+
+    monkeypatch.setattr("routelaws.accelerated.training.result_rows.write_atomically", write)
+    code, said = train(out)
+    line = f"{out}/results.csv: {os.strerror(number)}; what is whole there stays: {remedy} and start the same command"
+    assert (code, said) == (2, [f"routelaws: {line} again"])
+    assert len(table(out)) == 1
+    monkeypatch.undo()
+    assert train(out)[0] == 0 and table(out) == table(whole)
+    assert read_log(out / "log.jsonl")[-1]["load"] == [] and len(read_log(out / "log.jsonl")) == 9
+
+
+def test_a_corpus_that_is_gone_is_one_line_and_what_is_there_stays(flags, whole, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    before = content(out)
+    gone = str(tmp_path / "gone.txt")
+    code = cli.main([*flags, "--out", str(out), "--corpus", gone])
+    assert (code, capsys.readouterr().err) == (2, f"routelaws: {gone}: no such file or folder\n")
+    assert content(out) == before
+
+
+def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
+    (out / "checkpoints" / "8.orbax-checkpoint-tmp").mkdir(parents=True)  # half of one
+    code, said = train(out)
+    assert code == 0 and said[0] == f"{out}: was stopped before its first checkpoint was whole, and starts anew"
+    assert table(out) == table(whole)
+
+
+def test_a_table_that_lost_a_row_is_said_and_not_filled_with_others(train, whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    lines = (out / "results.csv").read_text().splitlines(keepends=True)
+    (out / "results.csv").write_text("".join([lines[0], *lines[2:]]))
+    code, said = train(out)
+    assert code == 2 and said[-1].startswith(
+        f"routelaws: {out}/results.csv: is damaged: it has 2 of the 3 rows up to step 24"
+    )
+
+
+def test_checkpoints_are_kept_by_number_and_by_step(train, tmp_path):
+    out = tmp_path / "run"
+    often = ("--checkpoint-every", "4")
+    assert train(out, *often, "--keep-last", "1", "--keep-every", "8")[0] == 0
+    assert sorted(int(path.name) for path in (out / "checkpoints").iterdir()) == [8, 16, 24]
+    code, said = train(out, *often, "--keep-last", "3")  # how many are kept may change
+    assert code == 0 and json.loads((out / "config.json").read_text())["keep_last"] == 3
+    assert train(out, *often, "--seed", "5")[0] == 2
+
+
+# NOTHING RUNS FROM A FILE, NOTHING IS WRITTEN ELSEWHERE
+
+
+class Bomb:
+    """What writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+RUNS_CODE = ("pickle.find_class", "marshal.loads", "exec", "compile", "import", "os.system", "subprocess.Popen")
+heard = []
+listening = []
+sys.addaudithook(lambda event, _: listening and event in RUNS_CODE and heard.append(event))
+
+
+def test_a_checkpoint_runs_no_code(small_fields, whole, tmp_path):
+    """A restore compiles, imports and unpickles nothing; files that are pickles are damage, and are not run."""
+    like = step.initial_state(from_mapping({**small_fields, "blocks": 1}, "test"))._asdict()
+    folder, said = tmp_path / "checkpoints", []
+    shutil.copytree(whole / "checkpoints", folder)
+    assert checkpoints.Checkpoints(folder, said.append).restore(like).step == 24  # whatever it imports is imported
+    opened = checkpoints.Checkpoints(folder, said.append)
+    listening.append(True)
+    try:
+        assert opened.restore(like).step == 24
+    finally:
+        listening.clear()
+    assert not heard
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "armed")))
+    assert (tmp_path / "armed").exists()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.write_bytes(pickle.dumps(Bomb(tmp_path / "fired")))
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        checkpoints.Checkpoints(folder, said.append).restore(like)
+    assert not (tmp_path / "fired").exists()
+
+
+@pytest.mark.parametrize("field", ["router", "hash", "grouping", "objective", "activation", "positions", "layout"])
+def test_no_field_of_a_sweep_leads_out_of_its_folder(tmp_path, field):
+    """Names of run folders are made of these; each is one of the known words."""
+    run = {"router": "hash", "experts": 4, field: "../../../outside"}
+    (tmp_path / "sweep.json").write_text(json.dumps({"name": "../../outside", "runs": [run]}))
+    with pytest.raises(InputError, match="outside"):
+        read_plan(tmp_path)
+
+
+def test_a_position_in_a_checkpoint_is_compared_and_no_path(train, whole, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    config = from_mapping(json.loads((out / "config.json").read_text()))
+    opened = checkpoints.Checkpoints(out / "checkpoints", print)
+    found = opened.restore(step.initial_state(config)._asdict())
+    opened.save(16, found.state, found.extra | {"position": found.extra["position"] | {"tokens": "../../outside"}})
+    opened.save(24, found.state, found.extra | {"position": found.extra["position"] | {"tokens": "../../outside"}})
+    opened.close()
+    code, said = train(out)
+    assert code == 2 and "the saved position in the text was for tokens ../../outside" in said[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_links_in_a_folder_are_replaced_and_not_followed(train, whole, tmp_path):
+    """Somebody else's results folder: its table, log and configuration are links to a file of mine."""
+    out, mine = tmp_path / "run", tmp_path / "mine"
+    mine.write_text("precious")
+    shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
+    for name in ("results.csv", "log.jsonl", "validation_windows.csv", f".results.csv.{os.getpid()}"):
+        (out / name).unlink(missing_ok=True)
+        (out / name).symlink_to(mine)
+    train(out)
+    assert mine.read_text() == "precious"
+
+
+# JOB ARRAYS
+
+
+@pytest.fixture
+def grid(text_file, tmp_path):
+    """A grid of three runs."""
+    path = tmp_path / "grid.toml"
+    path.write_text(
+        f'[base]\ncorpus = ["{text_file}"]\nvocab_size = 300\nd_model = 8\nheads = 1\nblocks = 1\nsteps = 8\n'
+        "sequence_length = 16\nbatch_size = 4\nevaluations = 1\nevaluation_tokens = 256\n[[runs]]\nseed = [1, 2, 3]\n"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["--index", "3"], "--index 3: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
+        (["--index", "-1"], "--index -1: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
+        (["--index", "2", "--of", "2"], "--index 2: there are 2 tasks; allowed: 0 to 1 (a job array 0-1)"),
+        (["--index", "0", "--of", "4"], "--of 4: the grid has 3 runs; allowed: 1 to 3 tasks"),
+        (["--of", "2"], "--of 2: needs --index, which of the tasks this one is"),
+        (["--index", "0", "--hold-out", "largest"],
+         "--hold-out: does not go with --index, since the largest runs wait for all others"),
+    ],
+)  # fmt: skip
+def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line):
+    assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), *more]) == 2
+    assert capsys.readouterr().err == f"routelaws: {line}\n" and not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def trained_here(monkeypatch):
+    """Runs of a sweep are trained in this process, as on an accelerator: workers would import everything anew."""
+    monkeypatch.setattr(sweep, "_train_in_workers", lambda todo, jobs, watch: sweep._train_here(todo, watch))
+
+
+def test_the_table_is_complete_when_the_last_task_is_done(grid, tmp_path, capsys, trained_here):
+    """Tasks in another order, one of them twice, one of a run that is trained elsewhere at that moment."""
+    out = tmp_path / "out"
+
+    def task(index, of):
+        code = cli.main(["sweep", grid, "--out", str(out), "--index", str(index), "--of", str(of)])
+        return code, capsys.readouterr()
+
+    assert task(1, 2)[1].out == f"{out}: 1 of 3 runs are finished\n"
+    plan = read_plan(out).runs
+    folder = folder_of_run(out, 2, plan[2])
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch, files.locked(folder, wait=False, holder="test"):
+        patch.setattr(loop, "GRACE", 0.05)
+        code, said = task(0, 2)
+    assert code == 2 and said.err.splitlines()[-1] == (
+        f"routelaws: 1 of 2 runs failed; the first: {folder}: another training of this run is running there; wait for "
+        "it or choose another --out"
+    )
+    assert [row["hyper_id"] for row in table(out)] == ["0", "1"]
+    assert task(0, 2)[1].out == f"{out}: 3 of 3 runs are finished; routelaws report {out} writes the report\n"
+    assert [(row["hyper_id"], row["seed"]) for row in table(out)] == [("0", "1"), ("1", "2"), ("2", "3")]
+    (out / "results.csv").unlink()  # as if the last task had been killed just before it wrote it
+    assert task(1, 2)[0] == 0 and len(table(out)) == 3
+    assert len(read_sessions(out)) == 4 and not (out / "sessions.json").exists()
+
+
+# THE CAMPAIGN
+
+
+def test_faulted_runs_end_with_the_table_of_an_undisturbed_one(tmp_path):
+    """A handful of `make campaign`: processes that are killed, and files that are damaged."""
+    campaign, counts = Path(__file__).parent / "campaign.py", tmp_path / "counts.json"
+    kinds = ["kill at a file", "checkpoint flipped", "full disk", "two at once"]
+    given = ["--runs", "4", "--models", "dense", "--kinds", *kinds, "--json", str(counts)]
+    done = subprocess.run([sys.executable, str(campaign), *given], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(counts.read_text())["by_kind"] == dict.fromkeys(kinds, 1)
