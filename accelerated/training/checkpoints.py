@@ -150,7 +150,7 @@ class Checkpoints:
                     reason = _first_cause(error)
                 gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
             self._damaged.append(step)
-            self._say(f"{self.folder}: checkpoint at step {step} is damaged and passed over ({reason})")
+            self._say(f"{self.folder}: checkpoint at step {step:,} is damaged and passed over ({reason})")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None

@@ -223,15 +223,15 @@ class Run:
         """
         bad = np.flatnonzero(np.asarray(metrics.bad))
         allowed = self.config.skip_bad_batches
-        for place in bad:
-            wrong = _what_is_wrong(*(float(np.asarray(leaf)[place]) for leaf in metrics[:3]), self.config)
+        for place in map(int, bad):
+            numbers = (float(np.asarray(leaf)[place]) for leaf in metrics[:3])
+            wrong = _what_is_wrong(*numbers, step + 1 + place, self.config)
             if self.skipped == allowed:
-                layer = self._failing_layer(params, batches[place], step + int(place))
-                raise DivergedError(self._diverged(f"{wrong} at step {step + 1 + place}; {layer}", checkpoints))
+                layer = self._failing_layer(params, batches[place], step + place)
+                raise DivergedError(self._diverged(f"{wrong}; {layer}", checkpoints))
             self.skipped += 1
-            self._write_log(kind="skipped", step=step + 1 + int(place), reason=wrong)
-            passed = f"the batch is passed over, {self.skipped} of at most {allowed}"
-            self._say(f"{self.folder}: {wrong} at step {step + 1 + place}; {passed}")
+            self._write_log(kind="skipped", step=step + 1 + place, reason=wrong)
+            self._say(f"{self.folder}: {wrong}; the batch is passed over, {self.skipped} of at most {allowed}")
 
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
         try:
@@ -243,10 +243,9 @@ class Run:
         """Return the line on a run that cannot go on: what happened, what is left and what to change."""
         checkpoints.wait()
         left = next((f"the last good checkpoint is that of step {step:,}" for step in checkpoints.steps()), None)
-        rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high"
-        more = self.skipped + 1
-        again = f"or let it pass over more batches with skip_bad_batches {more} or above"
-        return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate}, {again}"
+        rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: choose a lower one"
+        more = f"or go on past it with --skip-bad-batches {self.skipped + 1}"
+        return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate} and another --out, {more}"
 
     def _record_steps(self, step: int, n: int, metrics: StepMetrics, call_started: float) -> None:
         taken = ~np.asarray(metrics.bad)  # waits for the call to end
@@ -276,7 +275,7 @@ class Run:
         }
         losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
-            what = f"the validation loss is {losses['validation']} at step {step}"
+            what = f"the validation loss is {losses['validation']} at step {step:,}"
             raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
         dropped = self.dropped[0] / max(1, self.dropped[1])
@@ -320,16 +319,16 @@ def open_text(
     return batches, sets
 
 
-def _what_is_wrong(loss: float, added: float, norm: float, config: TrainConfig) -> str:
-    """Return in words what makes a batch bad."""
+def _what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:
+    """Return in words what makes the batch of a step bad."""
+    at = f"at step {number:,}"
     if not math.isfinite(loss):
-        return f"the training loss is {loss}"
+        return f"the training loss is {loss} {at}"
     if not math.isfinite(added):
-        return f"what the routers add to the loss is {added}"
+        return f"what the routers add to the loss is {added} {at}"
     if not math.isfinite(norm):
-        return f"the norm of the gradient is {norm}"
-    limit = f"{highest_loss(config):.4g}, {config.loss_limit:g} times that of equal odds"
-    return f"the training loss is {loss:.4g}, above {limit}"
+        return f"the norm of the gradient is {norm} {at}"
+    return f"the training loss is {loss:.4g} {at}, above {highest_loss(config):.4g}, {config.loss_limit:g} ln V"
 
 
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
