@@ -72,6 +72,8 @@ def storage_errors(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # whoever read our output has left
+        raise
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | os.PathLike) else folder
         raise StorageError(storage_line(where, error.strerror or str(error), error.errno)) from error

@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
+from ..files import storage_errors
 from ..findings.run_pairs import beside
 from ..report.engine import write_report
 from ..report.run_table import run_table
@@ -23,8 +24,15 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """
     if not folders:
         raise InputError("the folder of a sweep is needed, or the folders of two or more runs")
-    if len(folders) == 1 and (folders[0] / "sweep.json").exists() and importlib.util.find_spec("filelock"):
-        collect_rows(folders[0])  # a task of a job array may have been killed before it did
+    if len(folders) == 1:
+        _collect(folders[0])
     with Working("writing the report: fits, intervals, figures"):
         text = write_report(folders[0]) if len(folders) == 1 else run_table(beside(folders))
     print(text)
+
+
+def _collect(folder: Path) -> None:
+    """Write the table of a sweep: a task of a job array may have been killed just before it did."""
+    if (folder / "sweep.json").exists() and (folder / "runs").is_dir() and importlib.util.find_spec("filelock"):
+        with storage_errors(folder):
+            collect_rows(folder)

@@ -452,6 +452,9 @@ def prepare_environment(folder: Path) -> None:
     os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     import routelaws.accelerated.commands.sweep
     import routelaws.accelerated.commands.train  # noqa: F401
+    from routelaws.accelerated.training.result_rows import commit
+
+    commit()  # remembered: a commit in the middle of the campaign would change the rows
 
 
 def _full_disk(campaign: Campaign) -> str:

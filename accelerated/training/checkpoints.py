@@ -64,6 +64,7 @@ class Checkpoints:
         self._rules = policies.AnyPreservationPolicy(rules)
         self._damaged: list[int] = []
         self._writer: ocp.training.Checkpointer | None = None
+        self._silence = contextlib.ExitStack()
 
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Begin to write a checkpoint; one that exists for the same step is replaced.
@@ -92,6 +93,7 @@ class Checkpoints:
             aside = self.folder / f"damaged-{step}"
             shutil.rmtree(aside, ignore_errors=True)
             self._path(step).rename(aside)
+        self._silence.enter_context(_silent_loggers())  # its threads speak whenever they fail, and `wait` says so
         return ocp.training.Checkpointer(
             self.folder.absolute(),
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
@@ -175,7 +177,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            with _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
+            with self._silence, _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
                 if self._writer is not None:
                     self._writer.close()
 
@@ -205,20 +207,28 @@ def _first_cause(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silent_loggers() -> Iterator[None]:
     """Keep Orbax from printing what is said here in one line, or is no news."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("absl", "asyncio"))}
     for logger in levels:
         logger.setLevel(logging.CRITICAL + 1)
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # reads that were given up, when they are collected
     try:
-        with warnings.catch_warnings():
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Orbax from warning, too, and the interpreter from telling of reads that were given up."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with _silent_loggers(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         sys.unraisablehook = hook
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> str:
