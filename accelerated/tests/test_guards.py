@@ -81,7 +81,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(tr
     code, said = train(tmp_path / "run", "--learning-rate", "1e20", "--gradient-clip", "1e20")
     line = (
         f"routelaws: {tmp_path / 'run'}: the training loss is nan at step 2; the first activations that are not finite "
-        "are those of block 1 of 1; there is no checkpoint yet; the learning rate 1e+20 may be too high: choose a "
+        "are those of the embedding; there is no checkpoint yet; the learning rate 1e+20 may be too high: choose a "
         "lower one and another --out, or go on past it with --skip-bad-batches 1"
     )
     assert code == 2 and [each for each in said if each.startswith("routelaws: ")] == [line]
@@ -100,7 +100,7 @@ def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path,
     saved = f"the last good checkpoint is that of step {4 * ((bad - 1) // 4)}" if bad > 4 else "no checkpoint yet"
     assert code == 2 and len(said) == 1 and saved in said[0]
     assert f"the training loss is {highest:.4g} at step {bad}, above {limit[1] * np.log(300):.4g}, " in said[0]
-    assert " ln V; all is finite, and " in said[0]
+    assert " ln V; run once more, all of it is finite, and " in said[0]
     assert "the largest gradient is that of" in said[0] and said[0].endswith("with --skip-bad-batches 1")
 
     at_step(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))

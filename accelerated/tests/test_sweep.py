@@ -261,7 +261,7 @@ def test_tasks_side_by_side_give_the_table_of_a_sweep(text_file, tmp_path, one_d
     tasks = [
         subprocess.Popen(start[i], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for i in (0, 1, 0)
     ]
-    deadline = time.time() + 120
+    deadline = time.time() + 300
     while not any(out.glob("runs/000*/checkpoints/8/commit_success.txt")) and time.time() < deadline:
         time.sleep(0.02)
     tasks[0].kill()
@@ -275,11 +275,11 @@ def test_tasks_side_by_side_give_the_table_of_a_sweep(text_file, tmp_path, one_d
 def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, one_diverges):
     path, out = write_grid(tmp_path, text_file, SMALL), tmp_path / "out"
     process = subprocess.Popen(command("sweep", path, "--out", out), stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 120
+    deadline = time.time() + 300
     while not any(out.glob("runs/*/checkpoints/8/commit_success.txt")) and time.time() < deadline:
         time.sleep(0.02)
     process.terminate()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0 and "Traceback" not in said
     assert re.fullmatch(r"routelaws: .*stopped with [01] of 2 runs .* resumable: .*goes on", said.splitlines()[-1])
     kill_and_finish(path, out, [])

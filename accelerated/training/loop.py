@@ -9,7 +9,7 @@
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
         checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
-At a step that has both, the checkpoint is begun before the evaluation and written during it. A run that was killed
+Checkpoints are written while training goes on, and the last row when the last of them is whole. A run that was killed
 goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
 written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
 took. A batch whose loss or gradient is not finite changes nothing: the run stops, or passes it over where it may.
@@ -38,7 +38,7 @@ from .step import StepMetrics, TrainState, highest_loss, initial_state, make_eva
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
-from .window_losses import EvaluationText, mean_loss, window_losses, write_window_losses
+from .window_losses import EvaluationText, WindowLosses, mean_loss, window_losses, write_window_losses
 
 GRACE = 5.0
 """Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
@@ -138,10 +138,8 @@ class Run:
             self._say(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
         self.rows = rows_until(self.folder / "results.csv", step, _stops(self.config)[0])
         write_rows(self.folder / "results.csv", self.rows)
-        evaluated = not self._row_is_missing(step)
-        if evaluated and self.rows and int(self.rows[-1]["step"]) == step:
-            self.dropped = (0.0, 0)  # what the checkpoint has counted went into that row
-        write_log(self.folder / "log.jsonl", lines_until(read_log(self.folder / "log.jsonl"), step, evaluated))
+        lines = lines_until(read_log(self.folder / "log.jsonl"), step, not self._row_is_missing(step))
+        write_log(self.folder / "log.jsonl", lines)
         return step, state
 
     def _row_is_missing(self, step: int) -> bool:
@@ -156,9 +154,9 @@ class Run:
         stops = sorted(evaluation_steps | checkpoint_steps)
         before, started = self.seconds, time.perf_counter()
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as self._log:
-            if self._row_is_missing(step):  # stopped after the checkpoint and before the row
-                self._record_evaluation(step, evaluate, state.params, checkpoints)
-            saved = step
+            if self._row_is_missing(step):  # stopped after the last checkpoint and before the last row
+                self._keep(*self._evaluate(step, evaluate, state.params, checkpoints))
+            saved, found = step, None
             while step < config.steps:
                 if hosts.asked_anywhere(stopping.asked()):
                     self._stop(step, saved, state, checkpoints)
@@ -171,11 +169,16 @@ class Run:
                 step += n
                 self._record_steps(step, n, metrics, call_started)
                 self.seconds = before + time.perf_counter() - started
+                found = self._evaluate(step, evaluate, state.params, checkpoints) if step in evaluation_steps else None
+                if found and step < config.steps:
+                    self._keep(*found)
+                self.seconds = before + time.perf_counter() - started
                 if step in checkpoint_steps:
                     checkpoints.save(step, state._asdict(), self._extra())
                     saved = step
-                if step in evaluation_steps:
-                    self._record_evaluation(step, evaluate, state.params, checkpoints)
+            if found:
+                checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
+                self._keep(*found)
 
     def _own_rows(self) -> np.ndarray | None:
         """Return which sequences of a batch this process reads; None for all."""
@@ -267,7 +270,8 @@ class Run:
         )
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
-    def _record_evaluation(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
+    def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> tuple[dict, WindowLosses]:
+        """Return the row of an evaluation and what it is the mean of; the log has it from here on."""
         texts, objective = self.evaluation_sets, self.config.model.objective
         found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in texts.items()}
         by_window = {
@@ -279,15 +283,18 @@ class Run:
             raise DivergedError(self._diverged(what, checkpoints))
         load = np.asarray(found["validation"].load, np.float64)
         dropped = self.dropped[0] / max(1, self.dropped[1])
-        self.dropped = (0.0, 0)
         self._write_log(kind="evaluation", step=step, **{f"loss_{k}": v for k, v in losses.items()}, load=load.tolist())
         validation = by_window["validation"]
-        self.rows.append(result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds))
-        if step == self.config.steps:
-            checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
+        row = result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds)
+        return row, validation
+
+    def _keep(self, row: dict, validation: WindowLosses) -> None:
+        """Write an evaluation into the table; what was counted for it begins anew."""
+        self.dropped = (0.0, 0)
+        self.rows.append(row)
         write_window_losses(self.folder, validation)
         write_rows(self.folder / "results.csv", self.rows)
-        self.watch("evaluation", step=step, loss=losses["validation"])
+        self.watch("evaluation", step=row["step"], loss=row["loss_validation"])
 
     def _say(self, line: str) -> None:
         self.watch("say", line=line)

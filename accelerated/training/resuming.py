@@ -10,7 +10,7 @@ from .result_rows import read_rows
 def rows_until(path: Path, step: int, evaluations: set[int]) -> list[dict]:
     """Return the rows of a run's table up to a step.
 
-    The row of the step itself may be missing: a checkpoint is whole a moment before its evaluation is.
+    The row of the step itself may be missing: the last row is written when the last checkpoint is whole.
 
     Args:
         path: results.csv.
