@@ -78,6 +78,8 @@ class Checkpoints:
         self.wait()
         state = _copy(state)
         metadata = {"whole": _digest(state, step, extra), "extra": extra}
+        if self._writer is None:  # its threads speak whenever they fail; `wait` says it in one line
+            self._silence.enter_context(_silent_loggers())
         with _quiet(), self._written():
             self._writer = self._writer or self._open()
             self._writer.save_checkpointables_async(step, {"state": state}, custom_metadata=metadata, overwrite=True)
@@ -93,7 +95,6 @@ class Checkpoints:
             aside = self.folder / f"damaged-{step}"
             shutil.rmtree(aside, ignore_errors=True)
             self._path(step).rename(aside)
-        self._silence.enter_context(_silent_loggers())  # its threads speak whenever they fail, and `wait` says so
         return ocp.training.Checkpointer(
             self.folder.absolute(),
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
