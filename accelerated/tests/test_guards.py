@@ -87,6 +87,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(tr
     assert code == 2 and [each for each in said if each.startswith("routelaws: ")] == [line]
 
 
+@pytest.mark.slow
 def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path, monkeypatch):
     """With a rate of next to nothing each batch has its loss under the first weights: the limit makes one bad."""
     still = ("--learning-rate", "1e-12", "--steps", "8", "--evaluations", "1", "--checkpoint-every", "4")
@@ -135,8 +136,8 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("layout", "block"),
-    [("spread", 1), ("upper", 3), *(pytest.param("spread", i, marks=SLOW) for i in (0, 2, 3)),
-     *(pytest.param("upper", i, marks=SLOW) for i in (0, 1, 2))],
+    [("spread", 1), *(pytest.param("spread", i, marks=SLOW) for i in (0, 2, 3)),
+     *(pytest.param("upper", i, marks=SLOW) for i in range(4))],
 )  # fmt: skip
 def test_the_layer_that_overflows_is_named(small_fields, layout, block):
     model = dict(router="sinkhorn", experts=4, blocks=4, layout=layout)
