@@ -77,7 +77,8 @@ def _ffn_forward(matrices, x, activation):
 
 def _ffn_backward(activation, kept, gradient):
     matrices, x, hidden = kept
-    activated, pull = jax.vjp(functools.partial(_activate, activation=activation), hidden)
+    activated = _activate(hidden, activation)
+    _, pull = jax.vjp(functools.partial(_activate, activation=activation), jax.lax.optimization_barrier(hidden))
     (of_hidden,) = pull(gradient @ matrices["down"].T)
     of_matrices = {name: weight_gradient(x, of) for name, of in of_hidden.items()}
     of_matrices["down"] = weight_gradient(activated, gradient)

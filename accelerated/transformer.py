@@ -38,8 +38,8 @@ that `parameter_shapes` states are those before the cut.
 """
 
 _WRITTEN_OUT = 4
-"""Loops of so many steps at most are written out: XLA on CPU copies what a loop keeps for the backward pass, which costs
-a fifth of the time of a step, and a model of four blocks compiles no slower without the loop."""
+"""Loops of so many steps at most are written out: XLA on CPU copies what a loop keeps for the backward pass, which
+takes a fifth of the time of a step, and a model of four blocks compiles no slower without the loop."""
 
 
 class Output(NamedTuple):
