@@ -71,10 +71,10 @@ def _logits(query, key, relative, mask, causal):
 
 
 def _seen(length, keys, mask, causal):
-    """Return [Q, K] or [b, 1, Q, K] bool, what each query sees."""
+    """Return [Q, K] or [b, Q, K] bool, what each query sees."""
     before = keys - length
     seen = np.tri(length, keys, before, dtype=bool) if causal else np.ones((length, keys), bool)
-    return seen if mask is None else seen & (mask[:, None, None, :] | np.eye(length, keys, before, dtype=bool))
+    return seen if mask is None else seen & (mask[:, None, :] | np.eye(length, keys, before, dtype=bool))
 
 
 def _shift(by_distance: jax.Array, keys: int) -> jax.Array:
