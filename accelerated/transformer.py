@@ -17,21 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .attention import attend
 from .configuration import UNGATED, ModelConfig
+from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .experts import expert_ffn
-from .notation import (
-    ExpertChoice,
-    Routing,
-    _as_bool,
-    _at_least_float32,
-    _total,
-    log_sum_exp,
-    one_hot,
-    softmax,
-    top_k_indices,
-)
+from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
+from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
@@ -44,6 +36,10 @@ TRUNCATION = 2.0
 What is left has a standard deviation of 0.8796 times the one before the cut. It is not scaled up again: the deviations
 that `parameter_shapes` states are those before the cut.
 """
+
+_WRITTEN_OUT = 4
+"""Loops of so many steps at most are written out: XLA on CPU copies what a loop keeps for the backward pass, which
+takes a fifth of the time of a step, and a model of four blocks compiles no slower without the loop."""
 
 
 class Output(NamedTuple):
@@ -278,58 +274,27 @@ def attention(
     Returns:
         [b, S, d].
     """
-    _, length, d_model = x.shape
-    query, key, value = (_project(x, params[name]) for name in ("query", "key", "value"))  # [b, S, H, kqv]
+    b, length, d_model = x.shape
+    _, heads, width = params["query"].shape
+    matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
+    projected = product(x.reshape(b * length, d_model), jnp.concatenate(matrices, axis=1))
+    query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, kqv] each
+    relative = None
     if positions == "rotary":
-        query, key = (jnp.swapaxes(rotary(jnp.swapaxes(vectors, 1, 2)), 1, 2) for vectors in (query, key))
-    logits = jnp.einsum("bihc,bjhc->bhij", query, key)
-    if positions == "relative":
-        first = 0 if causal else 1 - length
-        distances = jnp.asarray(sinusoids(length, d_model, first)[::-1], x.dtype)  # from S - 1 down to `first`
-        relative = _project(distances, params["relative_key"])
-        logits = logits + (_shift if causal else _shift_both)(jnp.einsum("bihc,mhc->bhim", query, relative))
-    logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32)) / math.sqrt(query.shape[-1])
-    seen = np.tril(np.ones((length, length), bool)) if causal else np.ones((length, length), bool)
-    if mask is not None:
-        seen = seen & (_as_bool(mask)[:, None, None, :] | np.eye(length, dtype=bool))  # [b, 1, S, S]
-    weights = softmax(jnp.where(seen, logits, -jnp.inf)).astype(x.dtype)
-    mixed = jnp.einsum("bhij,bjhc->bihc", weights, value)
-    return _total(_flat_product(mixed.reshape(*x.shape[:2], -1), params["output"].reshape(-1, d_model)), axis_name)
+        query, key = rotary(query), rotary(key)
+    else:
+        distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
+        distances = jnp.asarray(np.append(np.zeros((1, d_model)), distances, axis=0), x.dtype)
+        relative = jnp.einsum("md,dhc->hmc", distances, params["relative_key"])
+    mixed = attend(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
+    mixed = mixed.transpose(1, 2, 0, 3).reshape(b * length, heads * width)
+    return _total(product(mixed, params["output"].reshape(-1, d_model)).reshape(x.shape), axis_name)
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
     """Return x @ matrix for x [..., d]. One product of two matrices: XLA on CPU is up to three times slower on
     products with more axes."""
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
-
-
-def _project(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return [..., H, kqv] for x [..., d] and weights [d, H, kqv]."""
-    d_model, heads, kqv = weights.shape
-    return _flat_product(x, weights.reshape(d_model, heads * kqv)).reshape(*x.shape[:-1], heads, kqv)
-
-
-def _shift(logits: jax.Array) -> jax.Array:
-    """Turn [b, H, S, m] over distances S-1 … 0 into [b, H, S, S] over keys: entry (i, j) is that of distance i - j.
-
-    One zero column on the left moves row i by i places when the array is read as [S + 1, S]; entries with j > i are
-    not distances and are masked by the caller.
-    """
-    b, heads, length, _ = logits.shape
-    padded = jnp.pad(logits, ((0, 0), (0, 0), (0, 0), (1, 0)))
-    return padded.reshape(b, heads, length + 1, length)[:, :, 1:]
-
-
-def _shift_both(logits: jax.Array) -> jax.Array:
-    """Turn [b, H, S, m] over distances S-1 … 1-S into [b, H, S, S] over keys: entry (i, j) is that of distance i - j.
-
-    With a zero column on the right a row has 2 S entries, and (i, j) is entry i (2 S - 1) + S - 1 + j of all of them:
-    read from entry S - 1 on as rows of 2 S - 1, the first S of row i are wanted.
-    """
-    b, heads, length, _ = logits.shape
-    flat = jnp.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(b, heads, -1)
-    rows = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
-    return rows.reshape(b, heads, length, 2 * length - 1)[..., :length]
 
 
 def apply(
@@ -374,7 +339,18 @@ def apply(
     Differs from the reference: under jit `config` and `training` are static. A token that is out of range cannot raise:
     it is clamped.
     """
+    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
+    options |= {"base_method": base_method, "spread": spread}
+    return _run(params, tokens, config, compute_dtype, options)[0]
+
+
+def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Array, jax.Array]:
+    """Return the output of `apply`, and the factors of its logits: the vectors [b, S, d] and the embedding.
+
+    Who multiplies the factors in another way does not read the logits, and under jit what is not read is not computed.
+    """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
+    mask, noise, held, spread = (options[name] for name in ("mask", "noise", "held", "spread"))
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
     if spread is not None and mask is not None:
@@ -382,10 +358,10 @@ def apply(
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     seen["axis_name"] = None if spread is None else spread.model
     if config.num_routed:
-        options = {"training": training, "table": table, "mask": mask, "base_method": base_method, "spread": spread}
+        shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
 
         def run(ffn, x, noise, held):
-            done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **options)
+            done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **shared)
             return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
 
         h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, noise, held)
@@ -397,7 +373,7 @@ def apply(
             h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config)
         rest = (None, jnp.empty(0), jnp.empty(0), None, None)
     x = layer_norm(params["final_norm"], h)
-    return Output(_flat_product(x, embedding.T), *rest)
+    return Output(_flat_product(x, embedding.T), *rest), x, embedding
 
 
 def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig) -> jax.Array:
@@ -413,7 +389,7 @@ def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: Model
 
 
 def _dense_ffn(ffn: dict, x: jax.Array, activation: str, axis_name: str | None) -> jax.Array:
-    return _total(expert_ffn(**ffn, x=x.reshape(-1, x.shape[-1]), activation=activation).reshape(x.shape), axis_name)
+    return _total(dense_ffn(ffn, x.reshape(-1, x.shape[-1]), activation).reshape(x.shape), axis_name)
 
 
 def _wide_block(ffn, x, noise, held, *, activation, axis_name):
@@ -422,10 +398,9 @@ def _wide_block(ffn, x, noise, held, *, activation, axis_name):
 
 
 def _scan(step, h: jax.Array, layers):
-    """Scan over the leading axis of `layers`, but write a loop of two out: XLA on CPU copies what a loop keeps for the
-    backward pass, which then costs more than the loop saves in compiling."""
+    """Scan over the leading axis of `layers`, a short loop written out, see `_WRITTEN_OUT`."""
     length = len(jax.tree.leaves(layers)[0])
-    return jax.lax.scan(step, h, layers, unroll=length if length <= 2 else 1)
+    return jax.lax.scan(step, h, layers, unroll=length if length <= _WRITTEN_OUT else 1)
 
 
 def _run_groups(run, h, params, ffns, seen, config, noise=None, held=None) -> tuple:
@@ -554,17 +529,11 @@ def loss(
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    options |= {"compute_dtype": compute_dtype, "base_method": base_method, "spread": spread}
-    output = apply(params, inputs, config, **options)
-    logits = _at_least_float32(output.logits)
-    log_z = log_sum_exp(logits, axis=-1)
-    of_target = jnp.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
-    log_probability = of_target - log_z
-    if counted is None:
-        cross_entropy = -log_probability.mean()
-    else:
-        log_probability = jnp.where(counted, log_probability, 0)
-        cross_entropy = -log_probability.sum() / counted.sum(dtype=logits.dtype)
+    options |= {"base_method": base_method, "spread": spread}
+    output, x, embedding = _run(params, inputs, config, compute_dtype, options)
+    counts = jnp.ones(targets.shape, bool) if counted is None else counted
+    total, log_probability = summed_log_probability(x, embedding, targets, counts)
+    cross_entropy = -total / counts.sum(dtype=total.dtype)
     credit = None
     if config.router == "reinforce" and training:
         over = None if spread is None else spread.balanced_over()

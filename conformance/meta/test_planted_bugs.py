@@ -14,7 +14,7 @@ import pytest
 
 from routelaws import accelerated
 from routelaws import reference as oracle
-from routelaws.accelerated import balance, experts, notation, routed_block, transformer
+from routelaws.accelerated import attention, balance, experts, notation, routed_block, transformer
 from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.routers import base, expert_choice, hash_layer, quantile, sinkhorn, top_k
 from routelaws.conformance.engine.harness import altered
@@ -599,8 +599,8 @@ def late_distances(length, d_model, first=0, *, sinusoids=transformer.sinusoids)
     return sinusoids(length + 1, d_model, first + 1)
 
 
-def shifted_by_one(logits, shift=transformer._shift):
-    return jnp.roll(shift(logits), 1, axis=-1)
+def shifted_by_one(logits, keys, shift=attention._shift):
+    return jnp.roll(shift(logits, keys), 1, axis=-1)
 
 
 def always_training(*arguments, training, block=routed_block.routed_block, **options):
@@ -650,13 +650,13 @@ PRIVATE = {
     "gradient of the first choice only": (
         experts, "_permute_rows", first_choice_only, lambda b: test_experts.check_gradient(b, CROWDED, float("inf"))),
     "no causal mask": (
-        transformer, "np", proxy(np, tril=lambda m: m),
+        attention, "np", proxy(np, tri=lambda rows, columns, *_, dtype: np.ones((rows, columns), dtype)),
         lambda b: test_transformer.check_causality(b, case("dense", 0), 1)),
     "distance off by one": (
         transformer, "sinusoids", late_distances,
         lambda b: test_transformer.check_own_routing(b, case("dense", 0), False)),
     "shift off by one": (
-        transformer, "_shift", shifted_by_one,
+        attention, "_shift", shifted_by_one,
         lambda b: test_transformer.check_own_routing(b, case("dense", 0), False)),
     "another epsilon in the norm": (
         transformer, "NORM_EPSILON", 1e-6, lambda b: test_transformer.check_own_routing(b, case("dense", 0), False)),

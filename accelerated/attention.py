@@ -1,0 +1,147 @@
+"""Softmax attention over heads, with a backward pass of its own.
+
+The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head the second term is one product with the
+keys of all distances, whose row i has to be moved by i places. The product has one more column in front than there are
+distances: without its first entries it holds the moved rows, in the same order, as rows of another length. Autodiff
+would write and read the moved rows and their gradients several times.
+
+The backward pass keeps queries, keys, values, results and, for sequences that are short beside the width of a head,
+the weights; for others the weights are computed again. XLA on CPU is slow on products that sum over the first axis of
+both factors, so the smaller factor of these is copied transposed.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+LEAST_HALF = 64
+"""Causal attention runs in two halves of the queries, of so many at least: the first half needs no later key."""
+
+KEPT_WEIGHTS = 4
+"""Weights are kept for the backward pass up to so many keys for each number of a key: no more than a hidden layer."""
+
+
+def attend(query, key, value, relative, mask, causal: bool) -> jax.Array:
+    """Return softmax attention, [H, b, S, c].
+
+    Args:
+        query: [H, b, S, c].
+        key: [H, b, S, c].
+        value: [H, b, S, c].
+        relative: [H, 1 + D, c], a row of zeros and the keys of the D distances from S − 1 downwards, to 0 if causal
+            and to 1 − S if not; None for no such term.
+        mask: [b, S] bool, True for a real token; the others are seen by themselves alone. None if all are real.
+        causal: position i sees positions up to i only.
+    """
+    length = query.shape[2]
+    if not causal or length < 2 * LEAST_HALF:
+        return _attend(query, key, value, relative, mask, causal)
+    half, parts = length // 2, []
+    for first, end in ((0, half), (half, length)):
+        seen = None if mask is None else mask[:, :end]
+        distances = relative
+        if relative is not None:
+            distances = jnp.concatenate([relative[:, :1], relative[:, 1 + length - end :]], axis=1)
+        parts.append(_attend(query[:, :, first:end], key[:, :, :end], value[:, :, :end], distances, seen, causal))
+    return jnp.concatenate(parts, axis=2)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(query, key, value, relative, mask, causal):
+    """Return `attend` for the last Q queries of K positions: query [H, b, Q, c], key and value [H, b, K, c], mask
+    [b, K]. Distances begin at K − 1. Without `causal` Q is K."""
+    return _forward(query, key, value, relative, mask, causal)[0]
+
+
+def _logits(query, key, relative, mask, causal):
+    """Return [H, b, Q, K] in float32 at least, −∞ where nothing is seen."""
+    heads, b, length, width = query.shape
+    keys = key.shape[2]
+    logits = jnp.einsum("hbic,hbjc->hbij", query, key)
+    if relative is not None:
+        by_distance = jnp.einsum("htc,hmc->htm", query.reshape(heads, -1, width), relative)
+        logits = logits + _shift(by_distance.reshape(heads, b, length, -1), keys)
+    logits = logits.astype(jnp.promote_types(query.dtype, jnp.float32)) * (1 / math.sqrt(width))
+    if causal or mask is not None:
+        logits = jnp.where(_seen(length, keys, mask, causal), logits, -jnp.inf)
+    return logits
+
+
+def _seen(length, keys, mask, causal):
+    """Return [Q, K] or [b, Q, K] bool, what each query sees."""
+    before = keys - length
+    seen = np.tri(length, keys, before, dtype=bool) if causal else np.ones((length, keys), bool)
+    return seen if mask is None else seen & (mask[:, None, :] | np.eye(length, keys, before, dtype=bool))
+
+
+def _shift(by_distance: jax.Array, keys: int) -> jax.Array:
+    """Turn [..., Q, 1 + D], a column of anything and distances from K − 1 downwards, into [..., Q, K] over keys.
+
+    Query i stands at K − Q + i. What (i, j) wants, distance K − Q + i − j, is entry (i, Q − i + j), which is number
+    Q + i D + j of all of them. Entries of the result that are no distance hold anything.
+    """
+    *head, length, columns = by_distance.shape
+    rows = by_distance.reshape(*head, -1)[..., length:].reshape(*head, length, columns - 1)
+    return rows[..., :keys]
+
+
+def _shift_back(by_key: jax.Array, columns: int) -> jax.Array:
+    """Return the gradient of `_shift` for 1 + D columns: what is at (i, j) goes back to its distance."""
+    *head, length, keys = by_key.shape
+    if columns - 1 > keys:
+        by_key = jnp.concatenate([by_key, jnp.zeros((*head, length, columns - 1 - keys), by_key.dtype)], axis=-1)
+    rows = by_key.reshape(*head, -1)
+    return jnp.concatenate([jnp.zeros((*head, length), rows.dtype), rows], axis=-1).reshape(*head, length, columns)
+
+
+def _forward(query, key, value, relative, mask, causal):
+    logits = _logits(query, key, relative, mask, causal)
+    largest = logits.max(axis=-1, keepdims=True)
+    weights = jnp.exp(logits - largest)  # not yet divided by their sum: that is cheaper for what they give
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights.astype(value.dtype)
+    mixed = (jnp.einsum("hbij,hbjc->hbic", weights, value) / total).astype(value.dtype)
+    kept = weights if key.shape[2] <= KEPT_WEIGHTS * key.shape[3] else None
+    return mixed, (query, key, value, relative, mask, mixed, largest, total, kept)
+
+
+def _backward(causal, kept, gradient):
+    query, key, value, relative, mask, mixed, largest, total, weights = kept
+    if weights is None:
+        weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)
+    heads, b, length, width = query.shape
+    scaled = gradient / total  # in float32 at least, as `total` is
+    along = (scaled * mixed).sum(axis=-1, keepdims=True)
+    of_value = _from_transposed(scaled.astype(value.dtype), weights)
+    factor = 1 / math.sqrt(width)
+    of_weights = jnp.einsum("hbic,hbjc->hbij", (scaled * factor).astype(value.dtype), value)
+    of_logits = (weights * (of_weights - along * factor)).astype(query.dtype)
+    of_query = jnp.einsum("hbij,hbjc->hbic", of_logits, key)
+    of_key = _from_transposed(query, of_logits)
+    if relative is None:
+        return of_query, of_key, of_value, None, None
+    by_distance = _shift_back(of_logits, relative.shape[1]).reshape(heads, b * length, -1)
+    of_query += jnp.einsum("htm,hmc->htc", by_distance, relative).reshape(query.shape)
+    of_relative = _from_transposed(query, by_distance.reshape(heads, b, length, -1)).sum(axis=1)
+    return of_query, of_key, of_value, of_relative, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _from_transposed(narrow: jax.Array, wide: jax.Array) -> jax.Array:
+    """Return wideᵀ · narrow over the last two axes, for narrow [..., n, c] and wide [..., n, m]: [..., m, c]."""
+    return jax.lax.platform_dependent(narrow, wide, cpu=_by_transposed_copy, default=_plain_transposed)
+
+
+def _plain_transposed(narrow, wide):
+    return jnp.swapaxes(wide, -1, -2) @ narrow
+
+
+def _by_transposed_copy(narrow, wide):
+    """See `products.weight_gradient`."""
+    keep = jax.lax.optimization_barrier
+    return jnp.swapaxes(keep(keep(jnp.swapaxes(narrow, -1, -2)) @ wide), -1, -2)

@@ -1,0 +1,170 @@
+"""Backward passes that are written by hand: attention, the dense FFN, products and the cross-entropy against autodiff
+of their plain definitions, in float64; and in bfloat16 against float32."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cross_entropy, experts
+from routelaws.accelerated.attention import attend
+from routelaws.accelerated.cross_entropy import summed_log_probability
+from routelaws.accelerated.products import dense_ffn, product
+
+LIMIT = 1e-12
+"""Of the largest entry of each result, 1 at least: sums of up to 130 products in float64; measured 1e-14."""
+
+LIMIT_LARGE = 1e-8
+"""The same for logits of 1e4, whose rounding is that of a weight: 1e4 times as much."""
+
+LIMIT_BFLOAT16 = 0.05
+"""The same in bfloat16: a dozen roundings of 2^-9 on the way; measured 0.015."""
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def plain_attend(query, key, value, relative, mask, causal):
+    """By definition: the key of each distance is looked up."""
+    length, width = query.shape[2:]
+    distance = np.arange(length)[:, None] - np.arange(length)
+    logits = jnp.einsum("hbic,hbjc->hbij", query, key)
+    if relative is not None:
+        of_distance = relative[:, np.maximum(length - distance, 0) if not causal else length - np.maximum(distance, 0)]
+        logits = logits + jnp.einsum("hbic,hijc->hbij", query, of_distance)
+    seen = distance >= 0 if causal else distance > -length
+    if mask is not None:
+        seen = seen & (mask[:, None, :] | (distance == 0))
+    weights = jax.nn.softmax(jnp.where(seen, logits / math.sqrt(width), -jnp.inf))
+    return jnp.einsum("hbij,hbjc->hbic", weights, value)
+
+
+def inputs(length, width, causal, with_relative, with_mask, scale=1.0, heads=2, b=3):
+    random = np.random.default_rng(length + width)
+    query, key, value = random.standard_normal((3, heads, b, length, width))
+    distances = length if causal else 2 * length - 1
+    relative = np.append(np.zeros((heads, 1, width)), random.standard_normal((heads, distances, width)), axis=1)
+    mask = random.random((b, length)) < 0.7 if with_mask else None
+    return query * scale, key, value, relative if with_relative else None, mask
+
+
+def with_gradient(attention, query, key, value, relative, mask, causal):
+    """Return the result and the gradients of its product with fixed numbers, for all that is differentiable."""
+    arrays = [jnp.asarray(array) for array in (query, key, value, relative) if array is not None]
+    weights = np.random.default_rng(0).standard_normal(query.shape)
+
+    def run(*arrays):
+        return attention(*arrays, *[None] * (4 - len(arrays)), mask, causal)
+
+    def total(*arrays):
+        return (run(*arrays) * weights).sum()
+
+    return [jax.jit(run)(*arrays), *jax.jit(jax.grad(total, range(len(arrays))))(*arrays)]
+
+
+def assert_same(found, wanted, limit, what):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        assert one.shape == other.shape, what
+        error, size = np.abs(one - other).max(), np.abs(other).max()
+        assert error <= limit * max(size, 1), f"{what}: off by {error}, the largest entry is {size}"
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "causal", "relative", "mask"),  # two halves from 128 on; the weights of a width of 40 are kept
+    [(1, 2, True, True, True), (5, 1, False, True, True), (131, 2, True, True, True), (130, 40, True, True, False),
+     (130, 40, True, False, True), (9, 4, False, False, True)],
+)  # fmt: skip
+def test_attention(length, width, causal, relative, mask):
+    given = inputs(length, width, causal, relative, mask)
+    found, wanted = (with_gradient(attention, *given, causal) for attention in (attend, plain_attend))
+    assert_same(found, wanted, LIMIT, f"attention, S {length}, c {width}, causal {causal}, mask {mask}")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_of_large_and_of_equal_logits(causal):
+    for scale, limit in ((1e4, LIMIT_LARGE), (-1e4, LIMIT_LARGE), (0.0, LIMIT)):
+        given = inputs(7, 4, causal, True, False, scale)
+        found, wanted = (with_gradient(attention, *given, causal) for attention in (attend, plain_attend))
+        assert all(np.isfinite(array).all() for array in found)
+        assert_same(found, wanted, limit, f"attention of queries times {scale}")
+
+
+def test_attention_in_bfloat16():
+    given = [
+        array if array is None else jnp.asarray(array, jnp.bfloat16) for array in inputs(130, 40, True, True, False)
+    ]
+    found = with_gradient(attend, *given, True)
+    wide = [array if array is None else array.astype(jnp.float32) for array in given]
+    assert all(array.dtype == jnp.bfloat16 for array in found[1:])
+    assert_same(found, with_gradient(plain_attend, *wide, True), LIMIT_BFLOAT16, "attention in bfloat16")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+def test_dense_ffn(activation, narrow=3):
+    random = np.random.default_rng(narrow)
+    shapes = {"up": (narrow, 12), "down": (12, narrow)} | ({"linear": (narrow, 12)} if activation == "swiglu" else {})
+    matrices = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+    x = random.standard_normal((9, narrow))
+
+    def plain(matrices, x):
+        return experts.expert_ffn(**matrices, x=x, activation=activation)
+
+    found, wanted = (
+        jax.jit(jax.value_and_grad(lambda *given, run=run: (run(*given) ** 2).sum(), (0, 1)))(matrices, x)
+        for run in (lambda matrices, x: dense_ffn(matrices, x, activation), plain)
+    )
+    assert_same(found, wanted, LIMIT, f"dense FFN, {activation}")
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (1, 1)])
+def test_product(shape):
+    random = np.random.default_rng(1)
+    x, matrix, weights = (random.standard_normal(size) for size in ((6, shape[0]), shape, (6, shape[1])))
+    found = jax.jit(jax.grad(lambda *given: (product(*given) * weights).sum(), (0, 1)))(x, matrix)
+    assert_same(found, (weights @ matrix.T, x.T @ weights), LIMIT, f"product {shape}")
+
+
+def plain_log_probability(x, embedding, target, counted):
+    found = jax.nn.log_softmax((x @ embedding.T).astype(jnp.promote_types(x.dtype, jnp.float32)))
+    found = jnp.where(counted, jnp.take_along_axis(found, target[..., None], axis=-1)[..., 0], 0)
+    return found.sum(), found
+
+
+def cross_entropy_case(scale, dtype=float):
+    random = np.random.default_rng(2)
+    x, embedding = (jnp.asarray(random.standard_normal(shape), dtype) for shape in ((3, 10, 4), (11, 4)))
+    return x * scale, embedding, random.integers(0, 11, (3, 10)), random.random((3, 10)) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("tokens", "scale", "limit"),  # chunks of 3 and of 4 positions, of which the last has one or two; and one chunk
+    [(9, 1.0, LIMIT), (12, 0.0, LIMIT), (12, 1e4, LIMIT_LARGE), (1000, 1.0, LIMIT)],
+)
+def test_cross_entropy(monkeypatch, tokens, scale, limit):
+    monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", tokens)
+    x, embedding, target, counted = cross_entropy_case(scale)
+    found, wanted = (
+        jax.jit(jax.value_and_grad(lambda *given, of=of: of(*given, target, counted), (0, 1), has_aux=True))(
+            x, embedding
+        )
+        for of in (summed_log_probability, plain_log_probability)
+    )
+    assert_same(found, wanted, limit, f"log-probabilities in chunks of {tokens} tokens")
+    assert_same(summed_log_probability(x, embedding, target, counted), wanted[0], limit, "without a gradient")
+
+
+def test_cross_entropy_in_bfloat16():
+    x, embedding, target, counted = cross_entropy_case(1.0, jnp.bfloat16)
+    found = jax.grad(lambda x: summed_log_probability(x, embedding, target, counted)[0])(x)
+    wanted = jax.grad(lambda x: plain_log_probability(x, embedding.astype(x.dtype), target, counted)[0])(
+        x.astype(jnp.float32)
+    )
+    assert found.dtype == jnp.bfloat16
+    assert_same(found, wanted, LIMIT_BFLOAT16, "gradient of log-probabilities in bfloat16")
