@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import os
 import re
 
 import tyro
@@ -15,7 +16,7 @@ def run(function, command: str, arguments: list[str]):
     """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), _wide(not {"-h", "--help"} & set(arguments)):
             call = tyro.cli(
                 _deferred(function), args=arguments, prog=f"routelaws {command}", description=_summary(function)
             )
@@ -24,6 +25,20 @@ def run(function, command: str, arguments: list[str]):
             raise
         raise InputError(_one_line(said.getvalue())) from None
     return call()
+
+
+@contextlib.contextmanager
+def _wide(wanted: bool):
+    """Let the parser print lines that do not end, which break no path of an error in two. Help keeps its width."""
+    before = os.environ.get("COLUMNS")
+    if wanted:
+        os.environ["COLUMNS"] = "100000"
+    try:
+        yield
+    finally:
+        os.environ.pop("COLUMNS", None)
+        if before is not None:
+            os.environ["COLUMNS"] = before
 
 
 def _summary(function) -> str:

@@ -232,7 +232,7 @@ def test_the_load_error_is_the_largest_distance_from_a_fair_share():
 
 @pytest.mark.library("torch")
 def test_the_plain_attention_of_torch_is_ours():
-    import torch
+    torch = pytest.importorskip("torch")
 
     from routelaws.accelerated.transformer import attention, sinusoids
 
@@ -254,6 +254,7 @@ def test_the_plain_attention_of_torch_is_ours():
 @pytest.mark.library("torch")
 @pytest.mark.parametrize("relative", [False, True])
 def test_the_gpt_of_torch_learns(relative):
+    pytest.importorskip("torch")
     sizes = {"d_model": 16, "heads": 2, "blocks": 2, "vocab_size": 32, "length": 8, "batch": 2}
     job = torch_peers.gpt_step(**sizes, relative=relative)
     job.run()
@@ -266,6 +267,7 @@ def test_the_gpt_of_torch_learns(relative):
 @pytest.mark.library("transformers")
 @pytest.mark.parametrize("kind", ["dense", "switch", "loop"])
 def test_the_layers_of_torch_run(kind):
+    pytest.importorskip("transformers")
     torch_peers.layer(kind, 64, 4, 8, 32, sequence=16).run()
 
 

@@ -99,6 +99,7 @@ def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, 
     assert code == 2 and "holds a run with steps 8, not 12" in stderr
 
 
+@pytest.mark.slow
 def test_train_says_how_far_it_is_and_where_it_goes_on(capsys, tmp_path, small_fields):
     """Somebody kills a run of eight steps after its first checkpoint and starts it again."""
     fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}
@@ -264,6 +265,7 @@ def check_one_extra(cwd, extra: str, other: str, commands: list, others: list) -
         assert said and said[1] in refused and said[2] == EXTRAS_OF[command], line
 
 
+@pytest.mark.slow
 def test_laws_are_fitted_without_what_trains(tmp_path):
     """`fit`, `predict`, `convert`, `reproduce` and `report` need the extra `laws` alone."""
     rows = [

@@ -47,6 +47,7 @@ def test_each_law_wins_where_it_is_true():
     assert np.allclose([pair.first_error, pair.second_error], means)
 
 
+@pytest.mark.slow
 def test_a_prediction_is_a_share_of_answers():
     """A line through a table that ends at 1 goes on above it; what it is charged is what an accuracy can miss."""
     table = made_table()

@@ -42,7 +42,8 @@ def test_every_router_lowers_for_every_platform_and_never_asks_the_host(small_fi
     assert "callback" not in program and "infeed" not in program and len(program) > 10_000
 
 
-@pytest.mark.parametrize("name", each(quick="dense"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ROUTERS])
 def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, name):
     config = config_of(small_fields, name)
     shape = {"hash": (300, 2), "bigram": (2, 300)}.get(name)

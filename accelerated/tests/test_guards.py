@@ -368,6 +368,7 @@ def trained_here(monkeypatch):
     monkeypatch.setattr(sweep, "_train_in_workers", lambda todo, jobs, watch: sweep._train_here(todo, watch))
 
 
+@pytest.mark.slow
 def test_the_table_is_complete_when_the_last_task_is_done(grid, tmp_path, capsys, trained_here):
     """Tasks in another order, one of them twice, one of a run that is trained elsewhere at that moment."""
     out = tmp_path / "out"

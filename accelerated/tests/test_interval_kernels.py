@@ -238,14 +238,16 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
     for sign in (1.0, -1.0):  # of what experts do; where E_start is at infinity, it says which of both ends is
         rows, problem, constant, extra, work = small_table(sign)
         centre = rows.log_size.mean()
-        places = ((1.5, 0.0), (100.0, -0.3), (3000.0, 1.0))  # E, and log10 N less its mean
+        places = ((1.0, 0.0), (1.5, 0.0), (100.0, -0.3), (3000.0, 1.0))  # E, and log10 N less its mean
         for (alpha, ratio), (E, at), factor in itertools.product(SHAPES.values(), places, (0.5, 1.0, 1.01, 40.0)):
-            quantity = uncertainty.Quantity(name, 10 ** (centre + at), E)
+            dense = name in ("a", "d")  # which may be taken at any effective expert count
+            quantity = uncertainty.Quantity(name, 10 ** (centre + at), E, effective=E if dense else 1.0)
             curve = alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio
             limit = factor * _allowed.at_shape(rows, quantity, 0.0, *curve)[0]
             residual, *says = _allowed.at_shape(rows, quantity, limit, *curve)
             wanted = [residual, *(on_the_scale_of_the_kernel(quantity, value, centre) for value in says)]
-            asked = (problem, extra, constant, KINDS[name], at if name in uncertainty._AT_SIZE else -centre, E - 1)
+            beyond = math.log10(E) if dense else E - 1
+            asked = (problem, extra, constant, KINDS[name], at if name in uncertainty._AT_SIZE else -centre, beyond)
             with np.errstate(invalid="ignore"):
                 found = np.array(law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work))
             if name == "N_cutoff":  # beyond a right angle c is not above 0, and the reference's is infinite

@@ -52,9 +52,8 @@ def flags(config) -> list[str]:
     return listed
 
 
-@pytest.mark.parametrize(
-    "preset", [name if name == "mixture" else pytest.param(name, marks=pytest.mark.slow) for name in PRESETS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
 def test_the_smallest_runs_of_a_preset_train(preset, small_fields, tmp_path, capsys):
     """Its last run, with every option of it given as a flag, at a width of 8 and for a few steps."""
     run = read_grid(preset).runs[-1]

@@ -261,6 +261,7 @@ def test_the_linear_part_is_least_squares():
         check("laws.fitting.turns", abs(ours / theirs - 1), message=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [law_intervals.SLOPE, law_intervals.PREDICTION, law_intervals.START])
 def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
     """E_start = 6000 and little noise: all shapes of the scan are rejected, the first, t = 0, by the least."""

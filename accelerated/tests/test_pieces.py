@@ -53,7 +53,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    ["idle experts, a capacity, two experts, padding"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in CASES if not name.startswith("idle")],
+)
 def test_definition(monkeypatch, name):
     loads, k, activation, factor, real = CASES[name]
     used = in_pieces(monkeypatch)
@@ -87,6 +91,7 @@ def test_definition(monkeypatch, name):
     )
 
 
+@pytest.mark.slow
 def test_groups_and_devices(monkeypatch):
     """Under vmap over groups, and inside shard_map with its check of what varies over the devices."""
     used = in_pieces(monkeypatch)

@@ -122,7 +122,8 @@ LEAST, MOST = 1 / 3, 1.5
 again, and 0.37 to 0.82 with backward passes that keep less."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "dense" else pytest.mark.slow) for n in ACCOUNT])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACCOUNT)
 def test_the_plan_of_one_device_agrees_with_the_compiler(name):
     size = dict(vocab_size=512, d_model=64, heads=4, blocks=4, sequence_length=128, batch_size=8, steps=8)
     config = from_mapping({**size, **ACCOUNT[name]}, "test")

@@ -47,6 +47,7 @@ def test_the_reading_example_prints_what_its_comments_say():
     assert len(promised) == 2 and said(example("README.md")).split("\n")[:2] == promised
 
 
+@pytest.mark.slow
 def test_the_training_example_learns():
     first, last = map(float, re.search(r"([\d.]+) -> ([\d.]+) nats", said(example("docs/training.md"))).groups())
     assert last < first

@@ -136,6 +136,7 @@ def test_through_the_commands(watched, capsys, tmp_path, command):
         assert last.startswith("routelaws: rows ") and said.err.count("\n") == 1 + (command[0] == "reproduce")
 
 
+@pytest.mark.slow
 def test_through_a_process_of_its_own(tmp_path):
     """Here nothing is put in the place of what the expression calls."""
     make_frame().to_csv(tmp_path / "table.csv", index=False)

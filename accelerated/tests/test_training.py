@@ -165,6 +165,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_p
         make_run(small_fields, tmp_path / "damaged").train()
 
 
+@pytest.mark.slow
 def test_a_position_or_an_array_that_does_not_match_the_digest_is_damage(small_fields, whole, tmp_path):
     """Both read well, with another number in them: nothing but the digest tells."""
     shutil.copytree(whole[0], tmp_path / "run")
@@ -192,6 +193,7 @@ def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
     assert losses(same) == losses(whole[1]) != losses(other)
 
 
+@pytest.mark.slow
 def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained, tmp_path):
     folder, rows = trained
     second = make_run(small_fields, tmp_path / "second", init_from=str(folder), **ALMOST_FRESH)
@@ -226,6 +228,7 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
         from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(small_fields, tmp_path):
     with pytest.raises(loop.DivergedError, match=r"loss is nan at step \d+; .*the learning rate 1e\+20"):
         make_run(small_fields, tmp_path / "run", learning_rate=1e20, gradient_clip=1e20).train()

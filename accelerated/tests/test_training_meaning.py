@@ -269,6 +269,7 @@ def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
+@pytest.mark.slow
 def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
     """The seventh is the third of its call; nothing is kept of a call with such a step."""
 

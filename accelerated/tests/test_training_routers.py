@@ -257,11 +257,11 @@ def test_each_step_hides_other_tokens():
     """A fixed number in each sequence; every token in its turn; a causal run hides nothing."""
     model = from_mapping(dict(sequence_length=8, objective="masked", mask_rate=0.25)).model
     windows = np.arange(4 * 9).reshape(4, 9)
-    drawn = [step._task(windows, model, jax.random.key(number)) for number in range(40)]
+    drawn = [step.task_of(windows, model, jax.random.key(number)) for number in range(40)]
     assert all(np.array_equal(tokens, windows[:, :-1]) for tokens, _ in drawn)
     hidden = np.array([hidden for _, hidden in drawn])
     assert (hidden.sum(axis=-1) == 2).all() and hidden.any(axis=0).all()
-    tokens, hidden = step._task(windows, TrainConfig().model, jax.random.key(0))
+    tokens, hidden = step.task_of(windows, TrainConfig().model, jax.random.key(0))
     assert tokens is windows and hidden is None
 
 

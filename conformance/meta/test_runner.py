@@ -518,6 +518,7 @@ def test_the_collector_is_as_it_was_after_a_run(tmp_path):
     assert gc.get_threshold() == before and set(seen) == {plugin.SELDOM}
 
 
+@pytest.mark.slow
 def test_what_no_test_compared_to_its_end_is_not_called_right():
     """A function that declines some of each test's calls answers others, but nothing that it gives is compared."""
 
@@ -532,6 +533,7 @@ def test_what_no_test_compared_to_its_end_is_not_called_right():
     assert runner.check_backend(honest, only=["top_k_indices"])["top_k_indices"].verdict == "right"
 
 
+@pytest.mark.slow
 def test_every_run_draws_as_many_examples_as_its_profile_says():
     """Files of tests that an earlier run in this process has imported count the examples of that run."""
     calls = []

@@ -292,6 +292,7 @@ def test_types(backend):
         assert all(isinstance(field, jax.Array) and field.dtype == jnp.float32 for field in found)
 
 
+@pytest.mark.slow
 @pytest.mark.asks("experts.routed_ffn")
 @pytest.mark.twin
 def test_64_bits_without_a_warning(backend):

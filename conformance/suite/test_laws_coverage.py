@@ -77,6 +77,7 @@ def test_profile_intervals_of_quiet_rows(backend):
     check_profile(backend.laws.uncertainty, QUANTITIES)
 
 
+@pytest.mark.slow
 def test_profile_intervals_of_quiet_rows_by_the_reference():
     check_profile(uncertainty, ("slope", "observation"))
 

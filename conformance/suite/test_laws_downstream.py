@@ -88,6 +88,7 @@ def test_the_direct_law(backend, law, guess_rate, noise, seed):
         check("laws.downstream.exact_line", float(np.abs(in_logs(fit.coefficients) - in_logs(law)).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.asks("laws.downstream.normalise", "laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ratio")
 @settings(max_examples=6)
 @given(law=ratio_laws(), guess_rate=GUESSES, noise=NOISES, seed=SEEDS)
