@@ -83,6 +83,8 @@ class Checkpoints:
         with _quiet(), self._written():
             self._writer = self._writer or self._open()
             self._writer.save_checkpointables_async(step, {"state": state}, custom_metadata=metadata, overwrite=True)
+        if self._damaged:
+            _ignore_closed_loops()
 
     def _open(self) -> ocp.training.Checkpointer:
         """Return what writes into the folder, with what a kill has left cleared away and damage set aside."""
@@ -152,6 +154,7 @@ class Checkpoints:
                 except Exception as error:  # whatever a damaged file makes the reader do
                     reason = _first_cause(error)
                 gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
+            _ignore_closed_loops()
             self._damaged.append(step)
             self._say(f"{self.folder}: checkpoint at step {step:,} is damaged and passed over ({reason})")
         if steps:
@@ -218,6 +221,20 @@ def _silent_loggers() -> Iterator[None]:
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)
+
+
+def _ignore_closed_loops() -> None:
+    """Keep silent what the threads of an abandoned read say, at any later moment: their event loop is closed."""
+    before = sys.unraisablehook
+    if getattr(before, "ignores_closed_loops", False):
+        return
+
+    def hook(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    hook.ignores_closed_loops = True
+    sys.unraisablehook = hook
 
 
 @contextlib.contextmanager
