@@ -19,7 +19,7 @@ def chosen(names: Sequence[str]) -> list[Figure]:
     """
     wanted = set()
     for name in names:
-        found = {figure for figure in FIGURES if figure == name or figure.startswith(f"{name}-")}
+        found = {name} if name in FIGURES else {figure for figure in FIGURES if figure.startswith(name)}
         if not found:
             families = dict.fromkeys(figure.partition("-")[0] for figure in FIGURES)
             raise InputError(
