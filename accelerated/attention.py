@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .products import weight_gradient
+
 LEAST_HALF = 64
 """Causal attention runs in two halves of the queries, of so many at least: the first half needs no later key."""
 
@@ -115,33 +117,18 @@ def _backward(causal, kept, gradient):
     heads, b, length, width = query.shape
     scaled = gradient / total  # in float32 at least, as `total` is
     along = (scaled * mixed).sum(axis=-1, keepdims=True)
-    of_value = _from_transposed(scaled.astype(value.dtype), weights)
+    of_value = weight_gradient(weights, scaled.astype(value.dtype))
     factor = 1 / math.sqrt(width)
     of_weights = jnp.einsum("hbic,hbjc->hbij", (scaled * factor).astype(value.dtype), value)
     of_logits = (weights * (of_weights - along * factor)).astype(query.dtype)
     of_query = jnp.einsum("hbij,hbjc->hbic", of_logits, key)
-    of_key = _from_transposed(query, of_logits)
+    of_key = weight_gradient(of_logits, query)
     if relative is None:
         return of_query, of_key, of_value, None, None
     by_distance = _shift_back(of_logits, relative.shape[1]).reshape(heads, b * length, -1)
     of_query += jnp.einsum("htm,hmc->htc", by_distance, relative).reshape(query.shape)
-    of_relative = _from_transposed(query, by_distance.reshape(heads, b, length, -1)).sum(axis=1)
+    of_relative = weight_gradient(by_distance.reshape(heads, b, length, -1), query).sum(axis=1)
     return of_query, of_key, of_value, of_relative, None
 
 
 _attend.defvjp(_forward, _backward)
-
-
-def _from_transposed(narrow: jax.Array, wide: jax.Array) -> jax.Array:
-    """Return wideᵀ · narrow over the last two axes, for narrow [..., n, c] and wide [..., n, m]: [..., m, c]."""
-    return jax.lax.platform_dependent(narrow, wide, cpu=_by_transposed_copy, default=_plain_transposed)
-
-
-def _plain_transposed(narrow, wide):
-    return jnp.swapaxes(wide, -1, -2) @ narrow
-
-
-def _by_transposed_copy(narrow, wide):
-    """See `products.weight_gradient`."""
-    keep = jax.lax.optimization_barrier
-    return jnp.swapaxes(keep(keep(jnp.swapaxes(narrow, -1, -2)) @ wide), -1, -2)

@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"routelaws: {stop}", file=sys.stderr)
         return 0
     except KeyboardInterrupt:
-        goes_on = "; the same command goes on from the last checkpoint" if command in ("train", "sweep") else ""
+        goes_on = "; the same command goes on from the last checkpoint" if command in RESUMABLE else ""
         print(f"routelaws: interrupted{goes_on}", file=sys.stderr)
         return 130
     except BrokenPipeError:

@@ -13,24 +13,24 @@ from .experts import _activated
 
 
 def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Return xᵀ · gradient, the gradient of w in x · w.
+    """Return xᵀ · gradient over the last two axes, the gradient of w in x · w.
 
     Args:
-        x: [T, m].
-        gradient: [T, n], of x · w.
+        x: [..., T, m].
+        gradient: [..., T, n], of x · w.
 
     Returns:
-        [m, n].
+        [..., m, n].
     """
-    return jax.lax.platform_dependent(x, gradient, cpu=_by_transposed_copy, default=lambda x, g: x.T @ g)
+    return jax.lax.platform_dependent(x, gradient, cpu=_by_transposed_copy, default=lambda x, g: x.mT @ g)
 
 
 def _by_transposed_copy(x, gradient):
     """Copy the narrower factor transposed. The barriers keep XLA from folding the copies into the product again."""
     keep = jax.lax.optimization_barrier
-    if x.shape[1] <= gradient.shape[1]:
-        return keep(x.T) @ gradient
-    return keep(keep(gradient.T) @ x).T
+    if x.shape[-1] <= gradient.shape[-1]:
+        return keep(x.mT) @ gradient
+    return keep(keep(gradient.mT) @ x).mT
 
 
 @jax.custom_vjp

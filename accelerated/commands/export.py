@@ -6,17 +6,15 @@ import tyro
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..training.config import MODEL_FIELDS, TrainConfig, read_fields, read_toml
+from ..training.config import TrainConfig
 from ..training.export import export_train_step
 from . import flags
-from .train import ModelFlags, RunFlags
+from .train import RunFlags, default_flags
 
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws export`. The values of a --config file are the defaults of the other flags."""
-    file = flags.value_of("--config", arguments)
-    values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
-    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+    default = default_flags(arguments)
 
     def export(
         out: Path,

@@ -18,18 +18,15 @@ from ..mesh_plan import (
     smallest_that_fits,
     why_not,
 )
-from ..training.config import MODEL_FIELDS, TrainConfig, read_fields, read_toml
+from ..training.config import TrainConfig
 from . import flags
-from .train import ModelFlags, RunFlags
+from .train import RunFlags, default_flags
 from .units import bytes_of
 
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws plan-mesh`. The values of --size, then those of a --config file, are defaults of other flags."""
-    file, size = flags.value_of("--config", arguments), flags.value_of("--size", arguments)
-    values = TrainConfig().fields() | fields_of_size(size)
-    values |= {} if file is None else read_fields(read_toml(Path(file)), file)
-    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+    default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def plan_mesh(
         devices: int,

@@ -54,12 +54,18 @@ class RunFlags(TrainConfig):
         return config
 
 
+def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
+    """Return the defaults of the flags of a run: those of every run, then `before`, then the values of a --config."""
+    file = flags.value_of("--config", arguments)
+    values = TrainConfig().fields() | (before or {})
+    values |= {} if file is None else read_fields(read_toml(Path(file)), file)
+    return RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+
+
 def main(arguments: list[str]) -> None:
     """Run `routelaws train`. The values of a --config file are the defaults of the other flags."""
     keep_freed_memory()
-    file = flags.value_of("--config", arguments)
-    values = TrainConfig().fields() | ({} if file is None else read_fields(read_toml(Path(file)), file))
-    default = RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+    default = default_flags(arguments)
 
     def train(
         out: Path,

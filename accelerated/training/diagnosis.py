@@ -13,9 +13,9 @@ import numpy as np
 import optax
 
 from ..configuration import ModelConfig
-from ..transformer import Loss, draw_noise, loss
+from ..transformer import Loss, loss
 from .config import TrainConfig
-from .step import RunInputs, run_inputs, task_of
+from .step import RunInputs, compute_dtype, drawn, run_inputs
 
 
 def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, windows: np.ndarray, number: int) -> str:
@@ -65,11 +65,9 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
 
 def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: int, given: RunInputs) -> Loss:
     """Return the training loss of a batch as the step computes it."""
-    model, dtype = config.model, None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
-    noise = draw_noise(jax.random.fold_in(given.noise_key, number), model, config.batch_size, config.sequence_length)
-    options = {"noise": noise, "table": given.table, "hidden": hidden, "compute_dtype": dtype}
-    return loss(params, tokens, model, training=True, **options)
+    tokens, noise, hidden = drawn(config, windows, number, given)
+    options = {"noise": noise, "table": given.table, "hidden": hidden, "compute_dtype": compute_dtype(config)}
+    return loss(params, tokens, config.model, training=True, **options)
 
 
 def special_blocks(model: ModelConfig) -> np.ndarray:

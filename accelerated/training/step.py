@@ -196,8 +196,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         layout: see `make_train_steps`.
     """
-    model = config.model
-    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
+    model, dtype = config.model, compute_dtype(config)
 
     def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
@@ -215,9 +214,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
     def step(state, now, given: RunInputs):
         windows, number = now
-        tokens, hidden = task_of(windows, model, jax.random.fold_in(given.hidden_key, number))
-        key = jax.random.fold_in(given.noise_key, number)
-        noise = draw_noise(key, model, config.batch_size, config.sequence_length)
+        tokens, noise, hidden = drawn(config, windows, number, given)
         numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
         transformation = optimizer(config, given.rates[number])
         updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
@@ -282,9 +279,7 @@ def make_evaluate(
         model: what the weights are run as, if not as the model of the run: with other groups, for instance.
         layout: on which devices the weights are; None for one.
     """
-    model = model or config.model
-    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-
+    model, dtype = model or config.model, compute_dtype(config)
     hidden_key = jax.random.key(EVALUATION_SEED)
 
     def of_batch(params, tokens, hidden, table, spread=None):
@@ -316,6 +311,18 @@ def make_evaluate(
         return evaluate(params, batches, table)
 
     return run
+
+
+def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: RunInputs) -> tuple:
+    """Return (tokens, noise, hidden) for `loss` of the training step `number`, from its windows [b, S + 1]."""
+    tokens, hidden = task_of(windows, config.model, jax.random.fold_in(given.hidden_key, number))
+    key = jax.random.fold_in(given.noise_key, number)
+    return tokens, draw_noise(key, config.model, config.batch_size, config.sequence_length), hidden
+
+
+def compute_dtype(config: TrainConfig) -> jnp.dtype | None:
+    """Return `compute_dtype` of `transformer.apply`; None for that of the parameters."""
+    return None if config.dtype == "float32" else jnp.dtype(config.dtype)
 
 
 def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):

@@ -37,6 +37,7 @@ from ..transformer import apply
 from .evaluate import changed_model
 from .result_rows import read_rows
 from .run_folder import read_config, read_hash_table
+from .step import compute_dtype
 from .tokenizer import END_OF_DOCUMENT, Tokenizer
 from .weights import load_own_params
 
@@ -103,9 +104,8 @@ def evaluate_task(
             "question would see each other; --group-size 1 takes each alone"
         )
     params, table = load_own_params(folder), read_hash_table(folder)
-    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
     tokenizer = Tokenizer((folder / "tokenizer.model").read_bytes())
-    score = jax.jit(functools.partial(_score, config=model, table=table, dtype=dtype))
+    score = jax.jit(functools.partial(_score, config=model, table=table, dtype=compute_dtype(config)))
     tell(f"{task}: {len(questions)} questions")
     scores = score_questions(
         questions, tokenizer.encode, functools.partial(score, params), config.sequence_length, config.batch_size, task

@@ -29,6 +29,14 @@ from routelaws.conformance.engine.harness import (
 from routelaws.reference import configuration, routed_block
 from routelaws.reference import transformer as reference
 
+MODEL_FUNCTIONS = (
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
+"""What every test of a whole model asks for, beside its own functions."""
+
 SMALL = dict(vocab_size=13, d_model=8, heads=2, kqv_size=3, blocks=2)
 
 MODELS = {
@@ -191,27 +199,13 @@ def only_baseline(direction: dict) -> dict:
     return still | {"routed_ffn": still["routed_ffn"] | {"baseline": direction["routed_ffn"]["baseline"]}}
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.loss")
 @each_of(QUICK)
 def test_model(backend, name):
     check_model(backend, name, 1)
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", [2, 3])
@@ -250,13 +244,7 @@ def type_of(backend, routing):
     return getattr(backend.notation, type(routing).__name__)(*routing)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
@@ -264,13 +252,7 @@ def test_float32(backend, name, training):
     check_float32(backend, name, training)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
 @pytest.mark.twin
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
@@ -337,13 +319,7 @@ def check_future(backend, name: str, *, training: bool, leaks: bool, **changes) 
     )
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 @each_of(SEEING)
 def test_evaluation_is_causal(backend, name):
     check_future(backend, name, training=False, leaks=False)
@@ -363,13 +339,7 @@ LEAKS = {
 """Whether a training step shows a token what comes later, apart from who finds a slot: nothing is dropped here."""
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 @pytest.mark.parametrize(
     "name", [n if n == "base, k = 2, G = 2" else pytest.param(n, marks=pytest.mark.slow) for n in LEAKS]
 )
@@ -397,25 +367,13 @@ def check_batch(backend, name: str, independent: bool, **changes) -> None:
         assert np.abs(after[0] - before[0]).max() > 1e-6 * scale, f"{name} does not depend on the batch"
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 @each_of(SEEING)
 def test_what_depends_on_the_batch(backend, name):
     check_batch(backend, name, independent=build(reference, name).group_size == 1)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 def test_a_mixture_alone_and_after_the_transition_does_not(backend):
     """A group of one; and the same weights under token choice, which is what transition tuning goes on with."""
     check_batch(backend, "mixture", True, group_size=1)
@@ -456,14 +414,7 @@ def check_one_expert(backend, name: str) -> None:
     assert_close_bounded("transformer.logits", routed, plain, scale, what=f"{name} with one expert against dense")
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply")
 @pytest.mark.parametrize(
     "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
 )
@@ -487,14 +438,7 @@ def check_bias(backend, name: str) -> None:
 
 
 @pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-    "transformer.carry_bias",
-    "transformer.loss",
+    *MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply", "transformer.carry_bias", "transformer.loss"
 )
 @pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
 def test_bias(backend, name):
@@ -641,13 +585,7 @@ def test_noise(backend):
     )
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
 @pytest.mark.twin
 def test_a_draw_without_noise_is_an_error(backend):
     for name in ("reinforce", "GShard"):
@@ -825,14 +763,7 @@ def test_what_a_default_stands_for(backend):
         assert dataclasses.replace(upper, experts=2).num_routed == 3
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.loss")
 @pytest.mark.slow
 def test_the_baseline_does_not_change_the_model(backend):
     """In the default configuration: the gradient of all other weights is the same with and without its error."""
@@ -858,13 +789,7 @@ def test_groups_within_sequences_warn(backend):
             module.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
 @pytest.mark.twin
 def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
     params, tokens, _, _ = draw(build(reference, "mixture"), 0)

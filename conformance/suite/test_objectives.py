@@ -85,15 +85,7 @@ def check_masked(backend, name: str, seed: int, **changes) -> None:
     models.check_model(backend, base, seed, hidden=hidden_of(seed), **own, **MASKED, **changes)
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.hidden_positions", "transformer.loss")
 @models.each_of(("mixture of neighbours",), WITH_MASKED)
 def test_the_masked_objective(backend, name):
     check_masked(backend, name, 11)
@@ -124,14 +116,7 @@ def check_hidden_is_not_seen(backend, name: str) -> None:
     assert abs(float(after.cross_entropy) - float(before.cross_entropy)) > 1e-6, "the targets did not change"
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
 @models.each_of(
     ("hash of the token before, k = 2, G = 2",),
     ["hash of the token before, k = 2, G = 2", "bigram hash", "MultiHash", "mixture", "mixture of neighbours",
@@ -141,13 +126,7 @@ def test_hidden_tokens_are_not_seen(backend, name):
     check_hidden_is_not_seen(backend, name)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.apply",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.apply")
 @models.each_of(("mixture of neighbours",), IN_SEQUENCES)
 def test_groups_within_a_sequence_do_not_depend_on_the_batch(backend, name):
     base, own = MENU[name]
@@ -169,57 +148,27 @@ def check_padded_model(backend, name: str, mask, masked: bool) -> None:
     models.check_model(backend, base, 13, mask=mask, **own, **more)
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.hidden_positions", "transformer.loss")
 @models.each_of(("expert_choice",), PLAIN)
 def test_padding(backend, name):
     check_padded_model(backend, name, RAGGED, masked=False)
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.hidden_positions", "transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_GROUPS)
 def test_padding_of_whole_groups(backend, name):
     check_padded_model(backend, name, ONE_EMPTY, masked=False)
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.hidden_positions", "transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", *IN_GROUPS, *IN_SEQUENCES])
 def test_padding_of_the_masked_objective(backend, name):
     check_padded_model(backend, name, RAGGED, masked=True)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.decide",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "routed_block.decide")
 @pytest.mark.parametrize("name", ["GShard", "top_k with a bias, token order"])
 def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
     """Of one routed block: balance and z loss of the real tokens alone, and the bias for the next batch."""
@@ -303,26 +252,14 @@ FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the positio
 """Hashes that count from the start of a row: padding on the left moves it."""
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
 @models.each_of(("reinforce with everything",), ("reinforce with everything", *FROM_THE_START))
 def test_padding_on_the_right_changes_nothing(backend, name):
     """Also for a reward that sums what comes later: padding comes later, and is in no reward."""
     check_padding_changes_nothing(backend, name, False, True)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["base, k = 2, G = 2", "expert_choice in sequences", "GShard"])
 def test_padding_changes_no_evaluation(backend, name):
@@ -330,26 +267,13 @@ def test_padding_changes_no_evaluation(backend, name):
     check_padding_changes_nothing(backend, name, False, False)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
 @models.each_of(("reinforce with everything",), [name for name in PLAIN if name not in FROM_THE_START])
 def test_padding_on_the_left_changes_nothing(backend, name):
     check_padding_changes_nothing(backend, name, True, True)
 
 
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.hidden_positions",
-    "transformer.loss",
-)
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
 @pytest.mark.twin
 def test_what_belongs_together_is_asked_for(backend):
     for module in (backend.transformer, reference):
