@@ -232,34 +232,7 @@ same(found.cross_entropy, losses.mean())
 print(f"{found.cross_entropy:.4f} nats, and {found.output.auxiliary.sum():.4f} that the router adds")
 
 # %% [markdown]
-# ## 7. What a place may see
-#
-# A prediction must not depend on later tokens. Attention sees to that. But a router that balances a group does look at
-# all of it (lesson 4). Change the last token of one sequence to every other token in turn, and count the predictions
-# that change at *earlier* places or in *other* sequences. There are more sequences here, so that there is more to share
-# out.
-
-# %%
-texts = np.random.default_rng(1).integers(0, V, size=(8, S))
-for training in (False, True):
-    before = transformer.apply(params, texts, config, training=training).logits
-    own, elsewhere = 0, 0
-    for token in range(1, V):
-        other = texts.copy()
-        other[0, -1] = (other[0, -1] + token) % V
-        moved = (transformer.apply(params, other, config, training=training).logits != before).any(axis=-1)  # [b, S]
-        own, elsewhere = own + moved[0, -1], elsewhere + moved.sum() - moved[0, -1]
-    print(
-        f"training = {training!s:5}: {own} of {V - 1} predictions at the last place changed, and {elsewhere} elsewhere"
-    )
-    assert own == V - 1 and (elsewhere > 0) == training
-
-# %% [markdown]
-# In evaluation nothing but the prediction at that place changes. In training others change too: the plan sends some
-# other token to another expert. So a loss that is reported has to be one of evaluation.
-
-# %% [markdown]
-# ## 8. The fast twin, with the same weights
+# ## 7. The fast twin, with the same weights
 #
 # The weights are a tree of plain arrays, with the same names in both programs. So the fast twin can run them as they
 # are. Under `jax.jit` the configuration is a constant of the program.
@@ -290,7 +263,7 @@ for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
     print(f"{here['router']:6} {slow:.4f}")
 
 # %% [markdown]
-# ## 9. The gradient, checked by differences
+# ## 8. The gradient, checked by differences
 #
 # To train the model one needs the *gradient*: the slope of the loss by each weight. The reference has none: its loss is
 # a function of arrays, and that is all. The twin gets the gradient from JAX. How do we know that it is right? We move

@@ -22,7 +22,7 @@
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, released, same
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -252,34 +252,11 @@ assert fit.coefficients._fields[np.argmax(off)] == "E_max"
 # ## 7. The table of the paper
 #
 # Now the real runs. The paper's authors fitted those with experts in every other layer, one expert per token and one
-# random seed, at their last evaluation, with the dense models as E = 1.
-
-# %% tags=["released"]
-import csv
-import gzip
-
-
-def runs(path):
-    """Return the last row of each run that the authors fitted."""
-    last = {}
-    with gzip.open(path, "rt", newline="") as lines:
-        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
-            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
-                last[row["hyper_id"]] = row
-    return last.values()
-
-
-# %% tags=["released"]
-def columns(rows, router):
-    """Return N, E and the loss of one router, dense runs included."""
-    mine = [row for row in rows if row["router_type"] in (router, "Dense")]
-    names = ("dense_parameter_count", "num_experts", "loss_validation")
-    return [np.array([float(row[name]) for row in mine]) for name in names]
-
+# random seed, at their last evaluation, with the dense models as E = 1. [`fitted_runs`](lesson.py) picks these rows.
 
 # %% tags=["released"]
 path = released()
-tables = {router: columns(runs(path), router) for router in ("S-Base", "RL-R", "Hash")} if path else {}
+tables = {router: fitted_runs(path, router) for router in ("S-Base", "RL-R", "Hash")} if path else {}
 for router, (_, experts, losses) in tables.items():
     print(f"{router:7} {losses.size} runs, {len(set(experts))} numbers of experts, lowest loss {losses.min():.3f}")
     assert set(experts) == set(counts)

@@ -20,7 +20,7 @@
 
 # %%
 import numpy as np
-from lesson import COLOURS, best_time, figure, needs, released, same
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
 
 from routelaws.reference.laws.uncertainty import student_quantile
 
@@ -365,32 +365,9 @@ figure(
 # Now the question of this lesson for the real runs (the choice of rows is that of lesson 11): how sure is the cut-off?
 
 # %% tags=["released"]
-import csv
-import gzip
-
-
-def runs(path):
-    """Return the last row of each run that the authors fitted."""
-    last = {}
-    with gzip.open(path, "rt", newline="") as lines:
-        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
-            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
-                last[row["hyper_id"]] = row
-    return last.values()
-
-
-# %% tags=["released"]
-def columns(rows, router):
-    """Return N, E and the loss of one router, dense runs included."""
-    mine = [row for row in rows if row["router_type"] in (router, "Dense")]
-    names = ("dense_parameter_count", "num_experts", "loss_validation")
-    return [np.array([float(row[name]) for row in mine]) for name in names]
-
-
-# %% tags=["released"]
 path = released()
 paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}  # the cut-offs that the paper prints
-real = {router: columns(runs(path), router) for router in paper} if path else {}
+real = {router: fitted_runs(path, router) for router in paper} if path else {}
 asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
 found = {}
 for router, table in real.items():

@@ -21,7 +21,7 @@
 
 # %%
 import numpy as np
-from lesson import COLOURS, figure, needs, released, same
+from lesson import COLOURS, figure, fitted_runs, needs, released, same
 
 from routelaws.reference.accounting import SIZES, count
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -184,30 +184,13 @@ for experts in counts[::3]:
 # Now the runs that the authors released, chosen as in lesson 11, and the law fitted to each router.
 
 # %% tags=["released"]
-import csv
-import gzip
-
 from routelaws.reference.laws.fitting import fit_routed
 
-
-def runs(path):
-    """Return N, E, the loss and the router of the last row of each run that the authors fitted."""
-    last = {}
-    with gzip.open(path, "rt", newline="") as lines:
-        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
-            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
-                last[row["hyper_id"]] = row
-    names = ("dense_parameter_count", "num_experts", "loss_validation")
-    return [[*(float(row[name]) for name in names), row["router_type"]] for row in last.values()]
-
-
-# %% tags=["released"]
 path = released()
-rows = runs(path) if path else []
-dense_runs = np.array(sorted(row[:3] for row in rows if row[3] == "Dense"))
+dense_runs = np.array(sorted(fitted_runs(path, "Dense").T.tolist())) if path else None  # [runs, 3]: N, E, loss
 tables, laws = {}, {}
-for router in ("S-Base", "RL-R", "Hash") if rows else ():
-    tables[router] = np.array([row[:3] for row in rows if row[3] in (router, "Dense")]).T
+for router in ("S-Base", "RL-R", "Hash") if path else ():
+    tables[router] = fitted_runs(path, router)
     laws[router] = fit_routed(*tables[router]).coefficients
     at = [worth(sizes[name], 64, laws[router]) / sizes[name] for name in ("15M", "370M", "1.3B")]
     print(f"{router:7} {tables[router].shape[1]} runs; with 64 experts 15M, 370M and 1.3B are worth", end=" ")

@@ -5,6 +5,9 @@ makes of it. NumPy is all that this file needs. Pictures are drawn in notebooks 
 installed; plain Python prints their captions.
 """
 
+import csv
+import functools
+import gzip
 import importlib.util
 import io
 import sys
@@ -104,6 +107,31 @@ def released(name: str = "curves.csv.gz") -> str | None:
     except (ImportError, ValueError) as error:
         print(f"The released table is not at hand: {error}")
         return None
+
+
+@functools.cache
+def _last_rows(path: str) -> list[dict]:
+    last = {}
+    with gzip.open(path, "rt", newline="") as lines:
+        for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
+            if (row["routing_frequency"], row["k"], row["seed"]) == ("0.5", "1", "42"):
+                last[row["hyper_id"]] = row
+    return list(last.values())
+
+
+def fitted_runs(path: str, router: str) -> np.ndarray:
+    """Return N, E and the validation loss of the runs of one router that Clark et al. 2022 fitted: [3, runs].
+
+    Those are the runs with experts in every other layer, one expert for each token and the seed 42, at their last
+    evaluation; and the dense runs, with E = 1.
+
+    Args:
+        path: of the released table, from `released`.
+        router: S-Base, RL-R or Hash, as the table spells them; Dense for the dense runs alone.
+    """
+    mine = [row for row in _last_rows(path) if row["router_type"] in (router, "Dense")]
+    names = ("dense_parameter_count", "num_experts", "loss_validation")
+    return np.array([[float(row[name]) for row in mine] for name in names])
 
 
 def best_time(function, *arguments, repeats: int = 5) -> float:

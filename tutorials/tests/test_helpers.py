@@ -1,5 +1,6 @@
 """The helpers of the lessons: `same` tells wrong from rounded, pictures have labels, a missing library ends one."""
 
+import gzip
 import importlib.util
 import io
 from pathlib import Path
@@ -78,3 +79,18 @@ def test_a_missing_table_is_said_and_is_no_error(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
     assert lesson.released() is None
     assert "is not the released table" in capsys.readouterr().out
+
+
+def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path):
+    """Steps are compared as numbers; another seed, frequency, k or router is left out; dense runs are E = 1 of all."""
+    columns = "hyper_id,step,seed,k,routing_frequency,router_type,dense_parameter_count,num_experts,loss_validation"
+    rows = [
+        "1,900,42,1,0.5,Hash,15,8,2.9", "1,1000,42,1,0.5,Hash,15,8,2.5", "2,1000,43,1,0.5,Hash,15,8,2.4",
+        "3,1000,42,1,1.0,Hash,15,8,2.3", "4,1000,42,2,0.5,Hash,15,8,2.2", "5,1000,42,1,0.5,S-Base,15,8,2.1",
+        "6,1000,42,1,0.5,Dense,15,1,3.0",
+    ]  # fmt: skip
+    path = tmp_path / "curves.csv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("\n".join([columns, *rows]) + "\n")
+    assert sorted(lesson.fitted_runs(str(path), "Hash").T.tolist()) == [[15, 1, 3.0], [15, 8, 2.5]]
+    assert lesson.fitted_runs(str(path), "Dense").T.tolist() == [[15, 1, 3.0]]
