@@ -110,22 +110,18 @@ same(all_to_all(all_to_all(buffers)), buffers)
 
 # %% tags=["picture"]
 def draw(*panels):
-    titles = ("filled", "after all-to-all")
-    for axes, held, title in zip(panels, (holds, moved), titles, strict=True):
-        for i in range(n):
-            for place, word in enumerate(held[i].ravel()):
-                token = words.index(word) if word in words else None
-                colour = "#eeeeee" if token is None else COLOURS[routing.expert[token, 0]]
-                axes.barh(i, 0.94, left=place - 0.47, height=0.6, color=colour)
-                axes.text(place, i, "empty" if token is None else word, ha="center", va="center",
-                          color="#888888" if token is None else "white")  # fmt: skip
+    for axes, held, title in zip(panels, (holds, moved), ("filled", "after all-to-all"), strict=True):
+        for (i, place), word in np.ndenumerate(held.reshape(n, E * C)):
+            box, ink = ("#eeeeee", "#666666") if word == "-" else (COLOURS[expert.ravel()[words.index(word)]], "white")
+            axes.barh(i, 0.94, left=place - 0.47, height=0.6, color=box)
+            axes.text(place, i, word.replace("-", "empty"), ha="center", va="center", color=ink)
         axes.axvline(C * own - 0.5, color="#4a4a4a", linewidth=1)
         axes.set(xlabel="slot of the buffer, from 0", ylabel="device", title=title, xlim=(-0.6, 3.6), ylim=(1.5, -0.5))
-        axes.set_xticks(range(4))
-        axes.set_yticks(range(n))
+        axes.set(xticks=range(E * C), yticks=range(n))
         axes.grid(False)
 
 
+# %% tags=["picture"]
 figure(
     draw,
     "The buffers of two devices before and after all-to-all. A line parts the two parts of each buffer. Blue tokens "
@@ -204,7 +200,7 @@ for group in ("shard", "global"):
     slots = expert_capacity(T if group == "shard" else n * T, E, 1, 1.0)
     spread = routed_ffn_on_devices(experts, x, expert[..., None], gate[..., None], 1.0, group=group)
     dropped = [words[t] for t, row in enumerate(spread.output.reshape(n * T, d)) if not row.any()]
-    print(f"{group:6}: {slots} of the slots of each expert for a group; dropped: {dropped}")
+    print(f"{group:6}: {slots} slots at each expert for each group; dropped: {dropped}")
     pieces = n if group == "shard" else 1  # on one device, with the same groups
     cut = [values.reshape(pieces, -1, values.shape[-1]) for values in (text, routing.expert, routing.gate)]
     parts = [routed_ffn({"up": up, "down": down}, *each, 1.0).output for each in zip(*cut, strict=True)]
@@ -285,8 +281,11 @@ print("sum, on each device:", psum(shares)[0].round(3))
 # *Adam* (lesson 10) keeps two numbers for each weight from step to step, its *moments*: a running mean $m$ of the
 # slopes and one $s$ of their squares. At step $k$:
 #
-# $$m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad s \leftarrow \beta_2 s + (1 - \beta_2) g^2, \qquad
-#   v \leftarrow v - \mathrm{rate} \, \frac{m / (1 - \beta_1^k)}{\sqrt{s / (1 - \beta_2^k)}}$$
+# $$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
+#
+# $$s \leftarrow \beta_2 s + (1 - \beta_2) g^2$$
+#
+# $$v \leftarrow v - \mathrm{rate} \cdot \frac{m / (1 - \beta_1^k)}{\sqrt{s / (1 - \beta_2^k)}}$$
 #
 # Here on one device, for three steps.
 
@@ -486,6 +485,7 @@ from routelaws.accelerated.training.loop import Run
 from routelaws.accelerated.training.stopping import Resumable, stoppable
 from routelaws.accelerated.training.tokens import prepare_tokens
 
+# %%
 workplace = tempfile.TemporaryDirectory()  # goes when the lesson ends
 folder = Path(workplace.name)
 pairs = np.random.default_rng(4).integers(0, 100, size=(4000, 2))
@@ -498,9 +498,9 @@ assert corpus.vocab_size == 300
 
 
 # %% [markdown]
-# A machine that is needed for something else sends the run a signal, SIGTERM. The run ends the step at hand, writes a
-# *checkpoint* (weights, moments, the position in the text) and says that it can be resumed. We send it ourselves after
-# step 16. In the second call the mesh is another one: `expert=4`. A third run, on `data=4`, is left in peace.
+# A machine that is needed for something else sends the run a signal, SIGTERM. The run ends the steps at hand, writes
+# a *checkpoint* (weights, moments, the position in the text) and says that it can be resumed. We send the signal
+# ourselves after step 16, and go on with another mesh, `expert=4`. A second run, on `data=4`, is left in peace.
 
 
 # %%
@@ -560,9 +560,13 @@ plan = plan_device(largest.model, MeshShape(data=1, expert=256, model=2), b, S, 
 halved = L * 5 * d**2 + L // 2 * 8 * d**2  # attention and the other FFNs, cut along the axis model
 whole = L * 4 * d + L // 2 * d * E + V * d + 2 * d  # norms, routers, embedding: on every device
 same(plan.parameters, 4 * (of_experts // 512 + halved // 2 + whole))
-print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights")
+same(plan.optimizer, 8 * (of_experts // 512 + (halved // 2 + whole) // 256))
+print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights, {plan.optimizer / 1e9:.2f} GB of moments")
 
 # %% [markdown]
+# An expert has no copy on this mesh, and so there is nobody to share its moments with. The gradients of all other
+# weights are summed over 256 devices, and each of these keeps one part in 256 of their moments.
+#
 # What a device sends to the experts in a step follows from section 3: $C$ slots for each expert of a routed block, of
 # $d$ numbers with two bytes each, there and back, and once more there and back for the gradients.
 
@@ -601,6 +605,7 @@ def draw(axes):
     axes.legend(loc="upper right")
 
 
+# %% tags=["picture"]
 figure(
     draw,
     "Memory of each device by the number of devices, for the largest model of the paper, with all blocks "
