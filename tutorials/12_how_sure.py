@@ -403,10 +403,9 @@ if real:
     figure(draw, caption + "factor of ten and more, and no model of such a size was trained.", height=3.6)
 
 # %% [markdown]
-# The printed cut-offs are inside. But each interval spans more than a factor of ten.
-# And there is more that no interval here knows: all these runs saw the same number of tokens, and whether the law keeps
-# its form at sizes far beyond those that were trained, no interval can tell, because each of them takes the law for
-# granted. The slope at a trained size is another matter: it is negative beyond doubt.
+# And no interval knows whether the law keeps its form at sizes far beyond those that were trained, because each of them
+# takes the law for granted; nor what other numbers of tokens would do, since all these runs saw the same. The slope at
+# a trained size is another matter: it is negative beyond doubt.
 #
 # The reference puts this in words, by rules of its own (our choice).
 

@@ -493,7 +493,7 @@ pairs = np.random.default_rng(4).integers(0, 100, size=(4000, 2))
 corpus = prepare_tokens(read_corpus([str(folder / "sums.txt")]), 300, folder / "tokens", tell=lambda line: None)
 fields = sizes | {"vocab_size": 300, "sequence_length": 16, "batch_size": 16, "balancing_group": "global"}
 fields |= {"steps": 32, "steps_per_call": 8, "evaluations": 4, "evaluation_tokens": 2048, "learning_rate": 0.01}
-print((folder / "sums.txt").read_text().splitlines()[0], f"... {corpus.train_tokens + corpus.validation_tokens} tokens")
+print(len(pairs), "lines, the first:", (folder / "sums.txt").read_text().splitlines()[0])
 assert corpus.vocab_size == 300
 
 
