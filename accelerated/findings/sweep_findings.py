@@ -110,7 +110,7 @@ def find(sweep: Sweep, results: dict) -> dict:
         "seeds": _values(config.seed for config in configs),
         "devices": _values(str(run.row["device"]) for run in sweep.runs),
         "commits": _values(str(run.row["commit"]) for run in sweep.runs),
-        "preset": _is_preset(sweep),
+        "preset": preset_of(sweep),
         "corpus": list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
     }
 
@@ -140,14 +140,16 @@ def evaluation(runs: list[SweepRun]) -> dict:
     }
 
 
-def _is_preset(sweep: Sweep) -> bool:
-    """Return whether the name of a sweep, given as a preset, stands for the same runs."""
-    if sweep.name not in presets():
-        return False
-    try:
-        return list(read_grid(sweep.name, {"corpus": list(sweep.planned[0].corpus)}).runs) == sweep.planned
-    except InputError:  # a preset of another version
-        return False
+def preset_of(sweep: Sweep) -> str | None:
+    """Return the preset whose runs are those of a sweep, by the name that `routelaws sweep` takes; None without one."""
+    for preset in presets():
+        try:
+            grid = read_grid(preset, {"corpus": list(sweep.planned[0].corpus)})
+        except InputError:  # this corpus does not go with it
+            continue
+        if grid == (sweep.name, sweep.planned):
+            return preset
+    return None
 
 
 def _numbers(run: SweepRun) -> dict:

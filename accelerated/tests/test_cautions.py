@@ -12,10 +12,11 @@ from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.commands.predict import predict_report
 from routelaws.accelerated.findings import resamples
 from routelaws.accelerated.findings.alike import differences, shorter_runs
-from routelaws.accelerated.findings.misfit import bend_in_size, beyond_seeds, outliers
+from routelaws.accelerated.findings.misfit import Misfit, Outlier, bend_in_size, beyond_seeds, outliers
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
 from routelaws.accelerated.report import cautions, engine
+from routelaws.accelerated.report.cautions import warnings
 from routelaws.accelerated.report.engine import markdown
 from routelaws.conformance.plain.laws import Bounded
 
@@ -298,6 +299,16 @@ def test_outliers_are_ranked_and_a_small_miss_is_none():
     assert [run.hyper_id for run in found] == [28, 27]
     assert found[0].times == pytest.approx(90 / 1.4826)
     assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, and yet 0.1 % of the loss
+
+
+def test_a_run_decides_a_fit_that_is_twice_as_good_without_it():
+    def words(without):
+        misfit = Misfit([], None, None, None, [Outlier(7, 4.0, 3.0, 9.0)], without)
+        [line] = warnings([], [], misfit, 0.02)
+        return line
+
+    assert "without this run the RMSLE is 0.009 instead of 0.02, so one run decides this fit" in words(0.009)
+    assert words(0.015).endswith("without this run the RMSLE is 0.015 instead of 0.02")
 
 
 def test_chance_alone_bends_as_often_as_p_says():

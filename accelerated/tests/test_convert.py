@@ -253,6 +253,14 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
         convert_runs(save(blank), tmp_path / "blank.csv", columns)
     convert_runs(save(blank), tmp_path / "blank.csv", columns, values={"router_type:": "Dense"})
     assert set(read_table(tmp_path / "blank.csv")["router_type"]) == {"Dense", "top2"}
+    swapped = {"router_type:none": "Hash", "router_type:Hash": "Dense"}  # no cell is mapped twice
+    few = [row | {"router": "none" if row["E"] > 1 else "Hash"} for row in rows]
+    convert_runs(save(few), tmp_path / "swapped.csv", columns, values=swapped)
+    frame = read_table(tmp_path / "swapped.csv")
+    assert set(frame["router_type"][frame["num_experts"] > 1]) == {"Hash"} and set(frame["router_type"]) == {
+        "Hash",
+        "Dense",
+    }
     for item, problem in (
         ("router_type:no", "no cell of a column router_type is no"),
         ("none", "needed: COLUMN:OLD=NEW"),
@@ -413,6 +421,11 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     (said,) = [remark for remark in remarks if "embedding" in remark]
     assert "in 4 of 4 rows" in said and "4,882,432" in said and "vocab_size times d_model is 4,096,000" in said
     counted = count(128, 4, 4, 32).dense_parameters
+    thousands = [row | {"N": counted / 1000} for row in rows]
+    remarks = convert_runs(save(thousands, "small.csv"), tmp_path / "small_own.csv", columns=MAP).remarks
+    assert any(
+        f"far from what the model's shape gives (row 1: {counted / 1000:,.0f}, by shape" in one for one in remarks
+    )
     rows = [row | {"N": counted} for row in rows]
     remarks = convert_runs(save(rows, "right.csv"), tmp_path / "right_own.csv", columns=MAP).remarks
     assert not any("embedding" in remark for remark in remarks)

@@ -1,5 +1,9 @@
 """How the benchmark measures: in turns, with medians, and again where others had the machine. By a clock of our own."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from routelaws.accelerated.benchmarks.measure import (
@@ -107,6 +111,14 @@ def test_our_own_seconds_are_counted():
     before = process_seconds()
     sum(range(3_000_000))
     assert process_seconds() >= before >= 0.0 and process_seconds(-1) == 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="what a process has spent is read from /proc")
+def test_what_a_child_has_spent_counts_as_ours_when_it_has_ended():
+    before = process_seconds()
+    busy = "import time\nwhile time.process_time() < 0.2: pass"
+    subprocess.run([sys.executable, "-S", "-c", busy], check=True)
+    assert process_seconds() - before >= 0.15
 
 
 def test_quartiles():

@@ -1,5 +1,6 @@
 """The report of a sweep: numbers against independent ones, verdicts when the data turn round, figures."""
 
+import dataclasses
 import json
 import math
 import re
@@ -15,8 +16,8 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings import registered, resamples
 from routelaws.accelerated.findings.router_fits import negative
-from routelaws.accelerated.findings.sweep_data import read_sweep
-from routelaws.accelerated.findings.sweep_findings import evaluation, spread_for
+from routelaws.accelerated.findings.sweep_data import Sweep, read_sweep
+from routelaws.accelerated.findings.sweep_findings import evaluation, preset_of, spread_for
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
@@ -24,9 +25,9 @@ from routelaws.accelerated.report import engine, figures
 from routelaws.accelerated.report.engine import write_report
 from routelaws.accelerated.report.rendering import render
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
-from routelaws.accelerated.training.grid import Grid
+from routelaws.accelerated.training.grid import Grid, read_grid
 from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows
-from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run
+from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
 from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
 
 LAWS = {
@@ -376,6 +377,18 @@ def test_the_report_says_how_long_and_how_to_repeat_it(whole):
     for run in numbers(whole)["runs"]:
         (row,) = [row for row in rows_of(text, str(run["hyper_id"])) if len(row) == 11]
         assert row[1:5] == [NAMES.get(run["router"], "Dense"), str(run["experts"]), f"{run['N']:,}", f"{run['P']:,}"]
+
+
+@pytest.mark.parametrize("preset", ["smoke", "fine_grained"])
+def test_a_sweep_of_a_preset_is_repeated_by_its_name(tmp_path, preset):
+    """The name of a preset is that of its file; a grid that differs in one run is somebody's own."""
+    given = read_grid(preset, {"corpus": ["notes"]})
+    claim_sweep_folder(tmp_path, given)
+    sweep = Sweep(tmp_path, *read_plan(tmp_path), [], [], [], None)
+    assert preset_of(sweep) == preset
+    *rest, last = given.runs
+    assert preset_of(sweep._replace(planned=(*rest, dataclasses.replace(last, seed=9)))) is None
+    assert preset_of(sweep._replace(name="my own")) is None
 
 
 def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):

@@ -111,12 +111,16 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     assert np.isclose(scores[0][0].log_likelihood, logits[best] - np.logaddexp.reduce(logits), rtol=1e-4)
     path, table = write(tmp_path / "words.jsonl", WORDS), tmp_path / "accuracies.csv"
     table.write_text("run,params,tokens,loss_validation,acc_quiz\nother,5,100,3.5,0.25\n")
+    half = run_folder / "results.csv"  # of a run that was stopped after 4 of its 8 steps
+    half.write_text("step,loss_validation,loss_c4\n2,5.5,\n4,5.25,\n")
     assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
+    half.unlink()
     printed = capsys.readouterr().out
     kept = read_accuracies(table)
     assert kept.run.tolist() == ["other", str(run_folder)] and kept.accuracies["quiz"][0] == 0.25
     assert 0 <= kept.accuracies["words"][1] <= 1 and np.isnan(kept.accuracies["words"][0])
-    assert kept.tokens.tolist() == [100, 8 * 4 * 16]
+    assert kept.tokens.tolist() == [100, 4 * 4 * 16] and kept.losses["validation"].tolist() == [3.5, 5.25]
+    assert kept.flops[1] == 3 * config.accounting().flops_per_token * 4 * 4 * 16
     assert "words: accuracy" in printed and "the last word" in printed
     assert "2 questions, guessing is right in 0.0000" in printed
 
@@ -133,6 +137,8 @@ def test_accuracies_by_hand():
     assert (found["guess_rate"], found["cut"], found["log_likelihood"]) == (1 / 3, 4, (-2 - 3 - 4 - 4) / 4)
     one = summary(questions[:1], [[scores[0]] * 3])
     assert (one["accuracy"], one["standard_error"]) == (1.0, None), "a tie goes to the first; one question has no error"
+    spaced = [Question("", (" a", " bcd"), 1, 1)]  # -1 and -2.4 / 3; with the space counted -1 / 2 and -2.4 / 4
+    assert summary(spaced, [[tasks.Scores(x, 1, False, False) for x in (-1.0, -2.4)]])["accuracy_per_character"] == 1
 
 
 def test_a_run_has_one_row_in_a_table(tmp_path):
