@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routelaws.accelerated import cli, files
+from routelaws.accelerated import cli, configuration, files
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep
 from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.result_rows import read_rows
 from routelaws.accelerated.training.run_folder import read_log
 from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.reference import configuration as reference_configuration
 
 SECONDS = "wall_seconds"
 
@@ -125,6 +128,20 @@ def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
     assert all(np.array_equal(a, b) for a, b in zip(_leaves(after), before, strict=True))
 
 
+def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
+    """Batches passed over, the time and what was dropped: as if the run had never stopped."""
+    config = from_mapping({**small_fields, "blocks": 1, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}, "test")
+    text = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    before = loop.Run(config, tmp_path / "run", text)
+    before.seconds, before.dropped, before.skipped = 7.5, (0.5, 2), 3
+    written = checkpoints.Checkpoints(before.checkpoints, print)
+    written.save(4, step.initial_state(config)._asdict(), before._extra())
+    written.close()
+    after = loop.Run(config, tmp_path / "run", text)
+    assert after._start(checkpoints.Checkpoints(after.checkpoints, print))[0] == 4
+    assert after._extra() == before._extra()
+
+
 def _leaves(tree):
     import jax
 
@@ -149,6 +166,23 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
     windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
     said = diagnosis.failing_layer(config, None, params, windows, 0)
     assert said == f"the first activations that are not finite are those of block {block + 1} of 4"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"router": "hash", "experts": 4},
+        {"router": "hash", "experts": 4, "routing_frequency": 0.25},
+        {"router": "hash", "experts": 4, "layout": "upper"},
+        {"flop_increase": 2, "layout": "upper", "routing_frequency": 0.25},
+    ],
+)
+def test_the_blocks_that_are_routed_or_wide_are_those_of_the_model(fields):
+    """By the oracle's rule for one block; the messages on a run that diverged name blocks by these."""
+    model = {"vocab_size": 300, "d_model": 16, "blocks": 8, "heads": 2, **fields}
+    oracle = reference_configuration.ModelConfig(**model)
+    special = [i for i in range(8) if oracle.is_routed(i) or oracle.is_wide(i)]
+    assert special and diagnosis.special_blocks(configuration.ModelConfig(**model)).tolist() == special
 
 
 @pytest.mark.slow
