@@ -13,7 +13,7 @@ from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
 from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.hull import beyond
-from routelaws.accelerated.findings.model_costs import costs_of
+from routelaws.accelerated.findings.model_costs import costs_of, says_tokens
 from routelaws.accelerated.findings.plan import published_rankings
 from routelaws.accelerated.laws import hoffmann
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
@@ -169,6 +169,12 @@ def test_costs_are_those_of_the_formulas():
     ends = [float(SIZES[name].dense_parameters) for name in ("55M", "130M")]
     middle = costs.total(np.sqrt(np.prod(ends)))
     assert float(middle) == pytest.approx(float(np.sqrt(np.prod([float(costs.total(n)) for n in ends]))), rel=1e-9)
+
+
+def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():
+    frame = pandas.DataFrame({"step": [1, 2, 3], "tokens": [1e9, np.nan, 1e9]})
+    assert not says_tokens(frame) and says_tokens(frame.iloc[[0, 2]]) and not says_tokens(frame[["step"]])
+    assert says_tokens(frame.assign(batch_size=64, sequence_length=512))
 
 
 def test_a_ranking_is_that_of_the_law_behind_the_table(path):

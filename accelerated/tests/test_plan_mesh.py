@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.commands.plan_mesh import words
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.mesh_plan import (
@@ -167,6 +168,13 @@ def test_the_best_mesh_sends_least_of_those_that_fit(capsys):
         assert 1 < len(fitting) < len(report["meshes"]), "a choice is left"
         assert (report["best"]["mesh"], report["best"]["recomputed"]) == (best["mesh"], again)
         assert report["meshes"][0]["mesh"] == best["mesh"], "it stands first"
+        heads, row = (re.split(r" {2,}", line.strip()) for line in words(report, 1) if line.startswith(("data", " ")))
+        shown = dict(zip(heads, row, strict=False))
+        sent = {"to experts": "all_to_all", "over model": "model_reduction"}  # by the program that fits
+        assert {head: shown[head] for head in sent} == {
+            head: f"{best[name + end] / 1e9:.3g}" for head, name in sent.items()
+        }
+        assert row[-1] == ("fits, rematerialised" if again else "fits")
 
 
 @pytest.mark.parametrize(

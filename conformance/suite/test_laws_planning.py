@@ -235,6 +235,7 @@ def test_counts_of_models_agree(backend):
     # "64 x 25M" of the first paper; a dense model of the second one has no parameter that is not active.
     assert round(float(fine_grained.fine_grained_active(512)) / 1e6) == 25
     assert float(joint.joint_total(512, 1)) == float(joint.joint_active(512))
+    assert float(joint.joint_cache(128, 10)) == 10 * 2 * (128 + 128), "a key and a value in each of two blocks"
 
 
 BAD = {
