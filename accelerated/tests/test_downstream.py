@@ -7,7 +7,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings.downstream import as_dict, compare_laws, sign_test
+from routelaws.accelerated.findings.downstream import Rows, _laws, as_dict, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.engine.released import released_file
@@ -67,6 +67,13 @@ def test_a_prediction_is_a_share_of_answers():
 def test_what_cannot_be_compared_is_named(changes, message):
     with pytest.raises(InputError, match=message):
         compare_laws(made_table(), **{"cut": 1e19, "rates": RATES} | changes)
+
+
+def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
+    """Whatever the order of the rows."""
+    below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
+    above = Rows(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
+    assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
 
 
 def test_the_sign_test():

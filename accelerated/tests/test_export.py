@@ -5,9 +5,17 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training.config import from_mapping
-from routelaws.accelerated.training.export import PLATFORMS, export_train_step, load_train_step, lower_train_step
+from routelaws.accelerated.training.export import (
+    PLATFORMS,
+    export_train_step,
+    load_train_step,
+    lower_train_step,
+    table_shape,
+)
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 
 ROUTERS = {
@@ -40,6 +48,22 @@ def test_every_router_lowers_for_every_platform_and_never_asks_the_host(small_fi
     assert exported.platforms == PLATFORMS
     program = exported.mlir_module()
     assert "callback" not in program and "infeed" not in program and len(program) > 10_000
+
+
+@pytest.mark.parametrize("hash", ["modulo", "random", "bigram", "position"])
+@pytest.mark.parametrize(("k", "granularity"), [(1, 1), (2, 1), (2, 2)])
+def test_the_table_of_a_program_has_the_shape_of_that_of_a_run(hash, k, granularity):
+    """k G columns: those of the model's own table."""
+    if hash == "bigram" and k > 1:
+        return  # one expert for each pair of tokens, and no more
+    model = ModelConfig(vocab_size=50, d_model=8, blocks=2, heads=1, router="hash", experts=4, k=k,
+                        granularity=granularity, hash=hash)  # fmt: skip
+    shape = (2, 50) if hash == "bigram" else (50, k * granularity)
+    if hash == "position":
+        assert table_shape(model) is None
+    else:
+        uniforms = np.zeros(shape) if hash in ("random", "bigram") else None
+        assert table_shape(model) == hash_table(model, uniforms=uniforms).shape == shape
 
 
 @pytest.mark.slow

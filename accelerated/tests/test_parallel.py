@@ -135,6 +135,18 @@ def test_routed_layer(seed, case, real):
     )
 
 
+def test_all_experts_of_all_tokens_may_live_on_one_device():
+    """Two rows for each token go there, and none is lost where nothing may be dropped."""
+    given, everyone = layer(5, 2), np.ones((DEVICES, TOKENS, 2), bool)
+    given["expert"] = np.broadcast_to(np.array([3, 2], np.int32), everyone.shape)
+    options = {"group": "global", "order": "token"}
+    wanted = reference.routed_ffn_on_devices(**given, **options)
+    with jax.enable_x64(True):
+        found = _compiled(math.inf, tuple(options.items()))(*jax.tree.map(jnp.asarray, list(given.values())), everyone)
+    assert abs(wanted.output).min() > 0
+    check("parallel.ffn", abs(np.asarray(found.output) - wanted.output).max(), abs(wanted.output).max())
+
+
 @pytest.mark.parametrize(("options", "factor"), [CASES[1], CASES[4]])
 def test_gradients_of_the_routed_layer(options, factor):
     """The gradient of the sum over all devices, which is that of the one-device layer."""

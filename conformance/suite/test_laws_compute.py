@@ -77,6 +77,22 @@ def test_values_by_hand(backend):
         assert_close_bounded("laws.compute.speedup", module.speedup(3.0, 2.5, law), 1024.0, 1024.0, what="speedup")
 
 
+@pytest.mark.asks("laws.compute.fit_compute", "laws.compute.compute_intervals")
+def test_the_interval_of_A_is_that_of_the_value_at_one_flop(backend):
+    """The error of a line is least at the mean of ln C; at ln C = 0, far from all runs, it is over twenty times that."""
+    x, y = np.log(np.array(reference.RUNS)).T
+    offset = x - x.mean()
+    slope = offset @ y / (offset @ offset)
+    left = y - y.mean() - slope * offset
+    error = np.sqrt(left @ left / 4 * (1 / 6 + x.mean() ** 2 / (offset @ offset)))
+    reach = 2.7764451051977987 * error  # Student's t, 95 %, 4 degrees of freedom
+    for module in (backend.laws.compute, reference):
+        fit = module.fit_compute(*np.array(module.RUNS).T)
+        of_A, _ = module.compute_intervals(fit, [], np.array([]))
+        ends = np.log([of_A.low / of_A.value, of_A.high / of_A.value])
+        assert_close_bounded("laws.compute.interval", ends, [-reach, reach], 1.0, what="ln A")
+
+
 @pytest.mark.asks("*.predict_loss", "laws.compute.speedup")
 def test_a_speed_up_does_not_depend_on_the_budget(backend):
     """Two recipes of one floor and one exponent, A apart by 3 per cent."""

@@ -193,6 +193,17 @@ def test_by_hand(backend):
         assert module.pass_at_k(3, 2, 2) == 1.0 and module.pass_at_k(5, 0, 5) == 0.0
 
 
+@pytest.mark.asks("laws.downstream.fit_direct")
+def test_the_error_of_a_fit_is_that_of_the_accuracies(backend):
+    """With a guess rate too: the predictions of the fit, less what was measured."""
+    flops, accuracy = np.array([1e18, 1e19, 1e20, 1e21]), np.array([0.35, 0.5, 0.53, 0.7])
+    for module in (backend.laws.downstream, reference):
+        fit = module.fit_direct(flops, accuracy, 0.25)
+        misses = module.predict_accuracy(fit.coefficients, flops, guess_rate=0.25) - accuracy
+        root = math.sqrt(float(np.mean(misses**2)))
+        assert_close_bounded("laws.downstream.rmse", fit.rmse, root, root, what="rmse")
+
+
 @pytest.mark.asks("laws.downstream.pass_at_k")
 @given(samples=st.integers(1, 200), correct=st.integers(0, 200), attempts=st.integers(1, 200))
 def test_pass_at_k_is_the_share_of_draws(backend, samples, correct, attempts):

@@ -33,6 +33,9 @@ LAWS = st.builds(
     st.sampled_from([3e-3, 1.63e-2, 0.05]), st.sampled_from([5.28e16, math.inf]),
 )  # fmt: skip
 
+STUDENT_43 = 2.0166921992278248
+"""95 % of Student's t with 43 degrees of freedom lie between minus and plus this."""
+
 GRID = [v.ravel() for v in np.meshgrid([0.008, 1 / 32, 0.1, 0.25], [2.0, 4.0, 8.0, 16.0], [1e18, 1e19, 3e20])]
 
 
@@ -114,6 +117,19 @@ def test_fits_recover_the_law(backend, law, noise, seed):
     else:
         for fit in (found, wanted):
             check("laws.leverage.exact", float(np.abs(np.array(fit.coefficients[:5]) / law[:5] - 1).max()))
+
+
+@pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
+def test_one_more_leverage_scatters_as_the_rows_do(backend):
+    """Beyond the variance of the law comes that of a row: the sum of squares over n - 5."""
+    measured = reference.leverage(*GRID) * np.exp(0.01 * np.random.default_rng(3).normal(size=48))
+    for module in (backend.laws.leverage, reference):
+        fit = module.fit_leverage(*GRID, measured)
+        residual = np.log10(measured) - np.log10(module.leverage(*GRID, fit.coefficients))
+        ends = [module.predict_interval(fit, 0.1, 8.0, 3e20, observation=each) for each in (False, True)]
+        law, row = (float(np.log10(high / low)) / 2 / STUDENT_43 for low, high in ends)
+        scatter = float(residual @ residual) / 43
+        assert_close_bounded("laws.leverage.interval", row**2 - law**2, scatter, row**2, what="variance of a row")
 
 
 @pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")

@@ -1,6 +1,7 @@
 """The next run: every candidate added, refitted and measured; Student's interval says what has to come out."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference
+from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.next_run import Asked
 
 pytestmark = pytest.mark.asks("laws.next_run.next_runs")
@@ -89,6 +91,19 @@ def test_far_runs_narrow_more_than_near_ones(backend):
     assert found[0].at[0] == 2e9
     near = next(run for run in found if run.at == (1e8, 8.0))
     assert near is found[-1] or near.width > 1.2 * found[0].width
+
+
+@pytest.mark.asks("laws.next_run.interval_of")
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [(name, 2.0) for name in ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")] + [("b", 99.0)],
+)
+def test_what_is_known_to_a_factor_is_as_wide_as_its_logarithm(backend, name, width):
+    """From 1 to 100: two decades for a size or a count, 99 for a slope; endless where an end is open."""
+    for module in (backend.laws.next_run, reference.next_run):
+        for low, wanted in ((1.0, width), (0.0, 100.0 if name == "b" else math.inf), (math.nan, math.inf)):
+            law = SimpleNamespace(intervals=lambda *_, low=low: [Range(name, None, 10.0, low, 100.0, "")])
+            assert module.interval_of(law, None, [], np.array([]), Asked(name))[2] == wanted
 
 
 @pytest.mark.twin
