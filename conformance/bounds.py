@@ -383,6 +383,7 @@ BOUNDS["mesh.gradient"] = Bound(2e-13, "of the largest entry of a leaf, float64;
 BOUNDS["mesh.steps.loss"] = Bound(2e-5, "nats, float32; means of 64 terms below 5, another order; measured 1e-6")
 BOUNDS["mesh.steps.evaluation"] = Bound(1e-5, "nats, float32; a log-sum of 32 terms, the same weights; measured 5e-7")
 BOUNDS["mesh.steps.load"] = Bound(1e-6, "share; an argmax of the same weights, means of eight shares; measured 6e-8")
+BOUNDS["mesh.load"] = Bound(1e-15, "share, float64; a mean of means of equal parts, in another order: 8 u")
 BOUNDS["mesh.bias"] = Bound(1e-14, "absolute; of logits below 10; measured 0")
 
 worst_share: dict[str, float] = {}

@@ -157,7 +157,23 @@ def compare_gradients(case: dict) -> dict:
         (total, new), found = jax.jit(layout.differentiate(objective))(placed, tokens, noise, None, table)
         worst, where = furthest(found, gradient)
         moved = 0.0 if bias is None else float(np.abs(np.asarray(new) - np.asarray(bias)).max())
-        return {"loss": abs(float(total) - float(value)), "gradient": worst, "where": where, "bias": moved}
+        return {
+            "loss": abs(float(total) - float(value)),
+            "gradient": worst,
+            "where": where,
+            "bias": moved,
+            "load": compare_means(layout, placed, tokens),
+        }
+
+
+def compare_means(layout, params, tokens) -> float:
+    """Return how far the load of an evaluation, of which each device has its share, is from that of all sequences."""
+
+    def of_batch(params, tokens, hidden, table, spread):
+        return tokens[:, 1:], (tokens == 0).mean(keepdims=True)
+
+    losses, load = jax.jit(layout.evaluate(of_batch))(params, tokens, None, None)
+    return float(abs(losses - tokens[:, 1:]).max() + abs(load - (tokens == 0).mean()).max())
 
 
 def compare_steps(case: dict) -> dict:

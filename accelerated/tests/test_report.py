@@ -525,6 +525,15 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
 
 
+def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():
+    entry = {"router": "Hash", "E": 4.0, "loss": 2.0, "law_interval": [1.9, 2.1], "run_interval": [1.8, 2.2]}
+    runs = [SimpleNamespace(router="Hash", experts=4, loss=loss) for loss in (1.85, 2.05, 2.15, 2.25)]
+    other = SimpleNamespace(router="Hash", experts=8, loss=2.0)
+    found = registered._against(entry, [*runs, other])
+    assert found["measured"] == [1.85, 2.05, 2.15, 2.25] and found["inside"] == 3
+    assert registered._against(entry | {"run_interval": [1.8, None]}, runs)["inside"] == 0
+
+
 def test_a_prediction_after_the_fact_is_refused(tmp_path):
     runs = grid(widths=(16, 24, 32), experts=(2, 8), more_seeds=())
     with pytest.raises(InputError, match="has results already, so that nothing said"):

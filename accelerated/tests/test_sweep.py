@@ -180,6 +180,15 @@ def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
     assert found[0] == found[2] != found[1]
 
 
+def test_a_session_counts_from_when_the_command_began(tmp_path):
+    """Reading and encoding the text is part of it."""
+    begun = time.time() - 100
+    with sweep_folder.session(tmp_path, begun, jobs=2):
+        pass
+    [session] = sweep_folder.read_sessions(tmp_path)
+    assert session["started"] == begun and 100 <= session["last"] - begun <= time.time() - begun
+
+
 def test_text_that_is_too_small_leaves_no_folder(tmp_path):
     small = tmp_path / "small.txt"
     small.write_text("a few words only, " * 60)

@@ -79,7 +79,7 @@ def test_values_by_hand(backend):
 
 @pytest.mark.asks("laws.compute.fit_compute", "laws.compute.compute_intervals")
 def test_the_interval_of_A_is_that_of_the_value_at_one_flop(backend):
-    """The error of a line is least at the mean of ln C; at ln C = 0, far from all runs, it is over twenty times that."""
+    """The error of a line is least at the mean of ln C; at ln C = 0, far from all runs, it is twenty times that."""
     x, y = np.log(np.array(reference.RUNS)).T
     offset = x - x.mean()
     slope = offset @ y / (offset @ offset)

@@ -24,6 +24,9 @@ LAWS = st.builds(
     st.floats(0.8, 1.2),
 )  # fmt: skip
 
+STUDENT_50 = 2.008559112100761
+"""95 % of Student's t with 50 degrees of freedom lie between minus and plus this."""
+
 GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95])]
 
 
@@ -92,6 +95,20 @@ def test_exact_tables_give_their_law_back(backend, law, huber):
         check("laws.sparsity.exact", float(np.abs(np.array(found.coefficients) / law - 1).max()))
         far = module.predict_loss(1e11, 1e12, 0.98, found.coefficients)
         check("laws.sparsity.exact_far", abs(float(far) / float(reference.predict_loss(1e11, 1e12, 0.98, law)) - 1))
+
+
+@pytest.mark.asks("laws.sparsity.sparsity_prediction")
+def test_one_more_run_scatters_as_the_rows_do(backend):
+    """Beyond the variance of the law comes that of a row, the sum of squares over n - 10; of a fit made by hand."""
+    loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(4).normal(0, 2e-3, GRID[0].size))
+    misses = np.log(loss) - np.log(reference.predict_loss(*GRID))
+    scatter = float(misses @ misses) / (GRID[0].size - 10)
+    for module in (backend.laws.sparsity, reference):
+        spread, size = 1e-6 * np.eye(10), GRID[0].size
+        fit = module.SparsityFit(module.PUBLISHED, 0.0, 0.0, "interior", spread, size, "")
+        said = module.sparsity_prediction(fit, GRID, loss, (1e10, 1e11, 0.9))
+        law, run = (np.log(high / low) / 2 / STUDENT_50 for low, high in (said.law, said.run))
+        assert_close_bounded("laws.sparsity.prediction", run**2 - law**2, scatter, what="variance of a row")
 
 
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
