@@ -187,6 +187,15 @@ def test_reproduce_names_defects_too(tmp_path, defect):
         assert name in text[: text.index("## What came out")]
 
 
+def test_cautions_of_dense_runs_alone(tmp_path):
+    """Without a routed run there is the dense power law, and its rows may differ, too."""
+    frame = make_table(0)
+    frame = frame[frame["router_type"] == "Dense"].reset_index(drop=True)
+    frame.loc[2, "vocab_size"] = 50_257
+    text = reproduced(frame, tmp_path)
+    assert "vocab_size, of which the law knows nothing (32000" in text[: text.index("## What came out")]
+
+
 def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
     text = reproduced(make_table(0), tmp_path)
     assert "careful" not in text and "misses bend with log N, so" not in text

@@ -168,3 +168,13 @@ def test_cross_entropy_in_bfloat16():
     )
     assert found.dtype == jnp.bfloat16
     assert_same(found, wanted, LIMIT_BFLOAT16, "gradient of log-probabilities in bfloat16")
+
+
+def test_chunks_in_bfloat16_are_added_up_in_float32(monkeypatch):
+    """600 chunks of one token each add 2/3 for the right one of three classes; in bfloat16 a sum ends at 256."""
+    monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 1)
+    x, target = jnp.ones((1, 600, 2), jnp.bfloat16), np.zeros((1, 600), int)
+    of = jax.grad(lambda embedding: summed_log_probability(x, embedding, target, target == 0)[0])
+    wanted = np.outer([400, -200, -200], [1, 1])
+    assert_same(of(jnp.zeros((3, 2), jnp.bfloat16)), wanted, LIMIT_BFLOAT16, "gradient of the embedding")
