@@ -55,8 +55,7 @@ CASES = {
 
 @pytest.mark.parametrize(
     "name",
-    ["idle experts, a capacity, two experts, padding"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in CASES if not name.startswith("idle")],
+    [pytest.param(name, marks=() if name.startswith(("idle", "one")) else pytest.mark.slow) for name in CASES],
 )
 def test_definition(monkeypatch, name):
     loads, k, activation, factor, real = CASES[name]
