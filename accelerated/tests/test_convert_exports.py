@@ -159,8 +159,11 @@ def test_the_history_of_runs_by_the_api(here):
     rows = [
         {"run": run, "_step": step, "_timestamp": 1.7e9, "_runtime": 1, **losses}
         for run, cut in (("dense-256", 0.0), ("moe8-256", 0.25))
-        for step, losses in ((1, {"val/loss": 3.5 - cut}), (2, {"lr": 0.1}), (3, {"val/loss": math.nan}), (4, {}))
-    ]
+        for step, losses in (
+            (1, {"val/loss": 3.5 - cut}), (1, {"lr": 0.1}),  # a step may be logged in several lines
+            (2, {"lr": 0.1}), (3, {"val/loss": math.nan}), (4, {}),
+        )
+    ]  # fmt: skip
     Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     frame, remarks = converted("all.jsonl")
     assert frame["step"].tolist() == [1, 3] * 2 and frame["loss_validation"].isna().tolist() == [False, True] * 2

@@ -21,6 +21,7 @@ from routelaws.accelerated.mesh_plan import (
     parse_mesh,
     plan_device,
     sent_rows,
+    smallest_that_fits,
 )
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
@@ -175,6 +176,21 @@ def test_the_best_mesh_sends_least_of_those_that_fit(capsys):
             head: f"{best[name + end] / 1e9:.3g}" for head, name in sent.items()
         }
         assert row[-1] == ("fits, rematerialised" if again else "fits")
+
+
+def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
+    """With memory that eight devices have to spare in bfloat16, and not in float32."""
+    config, sizes = model("granular"), (16, 32)
+
+    def least(devices, dtype):
+        plans = [plan_device(config, mesh, *sizes, dtype) for mesh in feasible_meshes(config, devices, sizes[0])]
+        return min(plan.memory(recomputed=True) for plan in plans)
+
+    memory = least(8, "bfloat16")
+    assert memory < min(least(8, "float32"), least(4, "bfloat16"))
+    found = smallest_that_fits(config, memory, 2, *sizes, "bfloat16")
+    assert found.plan.mesh.devices() == 8 and found.plan == plan_device(config, found.plan.mesh, *sizes, "bfloat16")
+    assert smallest_that_fits(config, memory, 2, *sizes).plan.mesh.devices() > 8
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,17 @@ def test_a_space_at_the_end_of_a_context_belongs_to_the_choice():
     assert asked == [" c", "a b", " d", "a b"]
 
 
+@pytest.mark.parametrize(("likely", "right"), [((2, 3), True), ((3,), False), ((2,), False), ((1, 3), False)])
+def test_a_last_word_is_right_if_all_of_its_tokens_are(likely, right):
+    """Read: the end of a document, two tokens, and two of the word, which are predicted at places 2 and 3."""
+    best = np.isin(np.arange(8), likely)[None]
+    scores = score_questions(
+        [Question("a b", (" c d",), 0, 1)], lambda text: [5] * len(text.split()),
+        lambda block: (np.zeros((1, 8)), best), 8, 1, "x",
+    )  # fmt: skip
+    assert scores[0][0].greedy == right and scores[0][0].tokens == 2
+
+
 BAD = {
     "json": ('{"text": "a b"', "line 2: is no JSON"),
     "object": ("[1]", "line 2: is no JSON object"),
