@@ -12,7 +12,7 @@ from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.commands.predict import predict_report
 from routelaws.accelerated.findings import resamples
 from routelaws.accelerated.findings.alike import differences, shorter_runs
-from routelaws.accelerated.findings.misfit import Misfit, Outlier, bend_in_size, beyond_seeds, outliers
+from routelaws.accelerated.findings.misfit import Misfit, Outlier, bend_in_size, beyond_seeds, largest_size, outliers
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
 from routelaws.accelerated.report import cautions, engine
@@ -318,6 +318,14 @@ def test_a_run_decides_a_fit_that_is_twice_as_good_without_it():
 
     assert "without this run the RMSLE is 0.009 instead of 0.02, so one run decides this fit" in words(0.009)
     assert words(0.015).endswith("without this run the RMSLE is 0.015 instead of 0.02")
+
+
+def test_a_law_is_too_low_for_a_size_that_it_predicts_below_what_was_measured():
+    """Errors are those of the law, its prediction less what was measured, in log10."""
+    size = np.array([1e7, 1e8, 1e9, 1e9])
+    for off, words in ((-0.01, "2.3 % too low"), (0.01, "2.3 % too high")):
+        found = largest_size(size, np.array([0.5, 0.5, off, off]))
+        assert (found.size, found.rows) == (1e9, 2) and cautions.how_far_off(found) == words
 
 
 def test_chance_alone_bends_as_often_as_p_says():

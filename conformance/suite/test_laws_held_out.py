@@ -200,6 +200,31 @@ def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
             assert (found.predicted, found.folds) == (0, 2), name
 
 
+@pytest.mark.asks("laws.held_out.compare_forms")
+@pytest.mark.parametrize(
+    ("errors", "best", "verdict"),
+    [
+        ((0.0, 0.0, 0.1, 0.1), (0.0, 0.0, 0.0, 0.0), "worse"),  # d is 0.5 e², give or take 0.29 e²
+        ((0.0, 0.0, 0.0, 0.2), (0.1, 0.1, 0.1, 0.0), "as good as the best"),  # 0.25 e², give or take 1.25 e²
+    ],
+)
+def test_a_form_is_worse_from_one_standard_error_on(backend, errors, best, verdict):
+    """Of forms that are off by what is said here, whatever they are fitted to."""
+    sizes, loss = np.array([1e6, 2e6, 3e6, 4e6]), np.array([3.0, 2.9, 2.8, 2.7])
+
+    def form(name, errors):
+        return backend.laws.catalogue.LAWS["dense"]._replace(
+            name=name,
+            fit=lambda size, loss: None,
+            predict=lambda _, size: 10.0 ** (np.log10(loss) + errors)[np.searchsorted(sizes, size)],
+        )
+
+    for module in (backend.laws.held_out, reference):
+        forms = [form("other", np.array(errors)), form("best", np.array(best))]
+        found = module.compare_forms(forms, {"dense_parameters": sizes}, loss, sizes)
+        assert [score.verdict for score in found.leave_one_group_out] == [verdict, "best"]
+
+
 @pytest.mark.asks(
     "*.predict_loss",
     "laws.held_out.leave_one_out",
