@@ -196,6 +196,13 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
+def test_the_interval_of_an_option_is_of_the_level_that_is_asked_for(path):
+    """Student's t: the quantiles of 95 % and 50 % are more than 2.8 times apart for any number of runs."""
+    wide, narrow = (planned(path, Budget(1e17), level=level).rankings[0].lines[0] for level in (0.95, 0.5))
+    reach = [math.log(line.law_interval[1] / line.law_interval[0]) for line in (wide, narrow)]
+    assert wide.choice == narrow.choice and reach[0] > 2.8 * reach[1] > 0
+
+
 def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
     """Both routers have one law: with scattered runs neither wins nearly all resamples."""
     frame = table()

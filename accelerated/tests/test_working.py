@@ -1,4 +1,4 @@
-"""The line that a terminal shows while a fit goes on: after a while, with what is done, and gone at the end."""
+"""What is shown while something goes on: of a fit a line that is gone at the end, of training the time that is left."""
 
 import io
 import time
@@ -6,7 +6,9 @@ import time
 import pytest
 from rich.console import Console
 
+from routelaws.accelerated.commands import progress
 from routelaws.accelerated.commands.working import Working
+from routelaws.accelerated.training.config import from_mapping
 
 
 def shown(terminal: bool, patience: float, seconds: float) -> str:
@@ -38,3 +40,19 @@ def test_an_error_ends_it_too():
     length = len(console.file.getvalue())
     time.sleep(0.2)
     assert len(console.file.getvalue()) == length
+
+
+@pytest.mark.parametrize(("first", "now", "left"), [(10, 60, "about 0:20 left"), (60, 75, "about 0:30 left")])
+def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(monkeypatch, first, now, left):
+    """Of 100 steps `now` are done after half a minute; of a run that goes on at 50 they are not all of now."""
+    run = from_mapping({"d_model": 8, "heads": 1, "blocks": 1, "vocab_size": 300, "steps": 100, "steps_per_call": 10})
+    clock = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), width=80)
+    with progress.Progress([run], console=console) as watch:
+        watch("start")
+        watch("step", step=first, loss=5.0, tokens_per_second=1e4)
+        clock[0] += 30
+        watch("step", step=now, loss=4.0, tokens_per_second=1e4)
+        watch("evaluation", step=now, loss=4.5)
+    assert console.file.getvalue().splitlines()[-1].endswith(f"0:30 so far, {left}")

@@ -57,6 +57,20 @@ def test_two_stages_from_compute(backend, second, slope, link, noise, seed):
         assert_close_bounded("laws.two_stage.exact", values, truth, what="predict_two_stage")
 
 
+@pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.predict_two_stage")
+def test_the_chained_error_is_that_of_both_stages(backend):
+    """At the losses that the first stage predicts, where the other error is at those that were measured."""
+    random = np.random.default_rng(0)
+    loss = 3.2 * (FLOPS / 3e19) ** -0.05 * np.exp(0.02 * random.normal(size=14))
+    accuracy = 1.5 - 0.3 * loss
+    for module in (backend.laws.two_stage, reference):
+        fit = module.fit_two_stage(FLOPS, loss, accuracy, "linear")
+        root = float(np.sqrt(np.mean((module.predict_two_stage(fit, FLOPS) - accuracy) ** 2)))
+        assert root > 0.01
+        check("laws.two_stage.exact", fit.rmse)
+        check("laws.two_stage.rmse", abs(fit.chained_rmse / root - 1))
+
+
 @pytest.mark.asks(
     "laws.two_stage.fit_two_stage_ratio",
     "laws.two_stage.predict_first",
