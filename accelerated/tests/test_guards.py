@@ -129,6 +129,22 @@ def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
     assert all(np.array_equal(a, b) for a, b in zip(_leaves(after), before, strict=True))
 
 
+def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
+    """The digest is of what is beside the arrays, too: the position in the text, the time, what was counted."""
+    state, said = {"x": np.arange(3.0, dtype=np.float32)}, []
+    written = checkpoints.Checkpoints(tmp_path, said.append)
+    written.save(4, state, {"skipped": 3})
+    written.close()
+    assert checkpoints.Checkpoints(tmp_path, said.append).restore(state).extra == {"skipped": 3} and not said
+    holding = [path for path in (tmp_path / "4").rglob("*") if path.is_file() and b'"skipped": 3' in path.read_bytes()]
+    assert holding
+    for path in holding:
+        path.write_bytes(path.read_bytes().replace(b'"skipped": 3', b'"skipped": 0'))
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        checkpoints.Checkpoints(tmp_path, said.append).restore(state)
+    assert "checkpoint at step 4 is damaged and passed over" in said[0] and "does not match its digest" in said[0]
+
+
 def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
     """Batches passed over, the time and what was dropped: as if the run had never stopped."""
     config = from_mapping({**small_fields, "blocks": 1, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}, "test")
