@@ -170,10 +170,11 @@ def compare_means(layout, params, tokens) -> float:
     """Return how far the load of an evaluation, of which each device has its share, is from that of all sequences."""
 
     def of_batch(params, tokens, hidden, table, spread):
-        return tokens[:, 1:], (tokens == 0).mean(keepdims=True)
+        return tokens[:, 1:], (tokens.astype(jnp.float64) / len(params["embedding"])).mean(keepdims=True)
 
     losses, load = jax.jit(layout.evaluate(of_batch))(params, tokens, None, None)
-    return float(abs(losses - tokens[:, 1:]).max() + abs(load - (tokens == 0).mean()).max())
+    whole = (np.asarray(tokens, np.float64) / len(params["embedding"])).mean()
+    return float(abs(losses - tokens[:, 1:]).max() + abs(load - whole).max())
 
 
 def compare_steps(case: dict) -> dict:
