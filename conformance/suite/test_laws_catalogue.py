@@ -26,6 +26,9 @@ ADDITIVE = {
     "joint": ("active_parameters", "tokens", "num_experts"),
 }
 """The laws of the sum of terms, and their columns; `test_laws_additive.py` goes over these."""
+MEASURED = ("direct", "ratio", "ceiling", "repeated", "broken", "two-stage-linear", "two-stage-logistic",
+            "two-stage-ratio", "leverage")  # fmt: skip
+"""Laws of accuracy, and that of leverage; `test_laws_accuracy.py` goes over these."""
 ROUTED = ("dense_parameters", "num_experts")
 COLUMNS = dict(zip(NAMES, [("dense_parameters",), *[ROUTED] * 4, ("teraflops", "utilisation")], strict=True))
 SEARCHED = {"routed-bounded": {"E_start", "E_max"}, "routed-utilisation": {"B_start", "B_max"}}
@@ -49,7 +52,7 @@ def loss_of(seed: int) -> np.ndarray:
 @pytest.mark.asks()
 def test_the_twins_have_the_same_laws(backend):
     ours = backend.laws.catalogue.LAWS
-    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE)
+    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE, *MEASURED)
     for name, law in ours.items():
         assert tuple(map(tuple, law.parameters)) == tuple(map(tuple, reference.LAWS[name].parameters))
         for field, theirs in reference.LAWS[name]._asdict().items():
