@@ -42,10 +42,10 @@ The laws dense, kaplan and hoffmann take dense rows only; the other laws of the 
 with the B that it has. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; they are fitted by descent
 (`additive.py`).
 
-`measured` says what a law is of. The laws from direct to two-stage-ratio are of accuracy: `accuracy` stands in the place
-of `loss` in all of the above, and `fit` takes what the table does not say as options, such as the rate of guessing of a
-task (`with_options`). Two-stage laws take a measured loss beside their columns, which a prediction does not need. The
-last law is of efficiency leverage.
+`measured` says what a law is of. The laws from direct to two-stage-ratio are of accuracy: the accuracy stands in the
+place of the loss in all of the above, and `fit` takes what the table does not say as options, such as the rate of
+guessing of a task (`with_options`). Two-stage laws take a measured loss beside their columns, which a prediction does
+not need. The last law is of efficiency leverage.
 
     >>> for law in LAWS.values():
     ...     print(f"{law.name:18} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
