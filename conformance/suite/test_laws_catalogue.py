@@ -156,7 +156,7 @@ def held_in(outer, inner, what: str) -> None:
 
 
 @pytest.mark.asks("*.predict_loss", "*.predict_interval")
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("name", ["compute", pytest.param("sparsity", marks=pytest.mark.slow)])
 def test_the_later_laws_fit_predict_and_say_how_sure_they_are(backend, name):
     """Losses of the law with noise of 0.001: both twins say the same, and most intervals hold the truth."""
     truth, axes = {
