@@ -24,7 +24,7 @@ from ..laws.intervals import Predicted
 from ..report.cautions import once
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.leverages import read_leverages
-from ..tables.released import released_table
+from ..tables.released import data_folder, released_table
 from ..tables.several import named, read_tables, table_path
 from ..tables.table import select_rows
 
@@ -214,18 +214,11 @@ def _groups(law: Law, asked: Asked) -> tuple[list[Group], dict[str, str], list[s
 def _accuracy_groups(law: Law, asked: Asked, path: Path) -> tuple[list[Group], dict[str, str], list[str]]:
     table = read_accuracies(path)
     rates = None if asked.tasks is None else read_guess_rates(asked.tasks)
-    if rates is None and path == _released():
+    if rates is None and path == data_folder() / "overtraining_runs.csv":
         rates = read_guess_rates(released_table("downstream_tasks.csv"))
     options = asked.options
     groups = accuracy_groups(table, law, asked.task, asked.guess_rate, rates, asked.loss, asked.rows, options)
     return groups, {}, table.remarks
-
-
-def _released() -> Path | None:
-    try:
-        return released_table("overtraining_runs.csv")
-    except InputError:
-        return None
 
 
 def _predicted(found: MeasuredFit, at: dict[str, float], level: float) -> tuple[Predicted, list[str]]:

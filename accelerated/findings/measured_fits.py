@@ -180,7 +180,9 @@ def predict_group(fitted: MeasuredFit, at: tuple[float, ...], level: float = 0.9
     if not found and not inside_hull(own, at):
         found = ["no runs surround this point, although each of its numbers is within their range: an extrapolation"]
     if law.measured == "accuracy" and not 0 <= said.value <= 1:
-        found.append(f"the law gives {said.value:.4f}, which is no share of right answers: it holds nothing there")
+        found.append(f"the law gives {said.value:.4f}, which is no share of right answers: it does not hold there")
+    elif law.measured == "accuracy" and not all(0 <= end <= 1 for end in (*said.law, *said.run) if np.isfinite(end)):
+        found.append("an interval goes beyond 0 or 1, where no share of right answers is: read 0 or 1 there")
     return said, found
 
 

@@ -64,6 +64,9 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
 def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
     [fit] = said(capsys, "fit", table, "--law", "two-stage-linear", "--task", "quiz", "--loss", "loss_text")["fits"]
     assert (fit["coefficients"]["A"], fit["coefficients"]["alpha"]) == pytest.approx((60.0, 0.07), rel=1e-9)
+    at = ["--task", "quiz", "--at", "flops=1e27"]
+    [fit] = said(capsys, "predict", table, "--law", "two-stage-linear", *at)["fits"]
+    assert fit["prediction"]["value"] > 1 and "which is no share of right answers" in fit["warnings"][-1]
     [fit] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--rows", "flops < 1e20")["fits"]
     assert fit["rows"] == int((FLOPS < 1e20).sum())
     [fit] = said(capsys, "fit", table, "--law", "repeated")["fits"]
