@@ -40,7 +40,7 @@ COMMANDS = {
     "train": "Train one model.",
     "sweep": "Train a grid of models, fit the law to it and write the report.",
     "fit": "Fit a law to a results table.",
-    "predict": "Predict a loss with a law fitted to a results table.",
+    "predict": "Predict a loss, an accuracy or a leverage with a law fitted to a table, or with printed coefficients.",
     "plan": "Rank the models that a budget pays for, with how sure that is.",
     "plan-mesh": "Say which mesh of devices a model fits on, and what it costs there, from shapes alone.",
     "convert": "Write your own runs as a results table.",

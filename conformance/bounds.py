@@ -205,6 +205,11 @@ BOUNDS["laws.downstream.exact_sum"] = Bound(1e-11, "of ln A, ln B, ln E and expo
 BOUNDS["laws.downstream.exact_repeated"] = Bound(
     1e-12, "absolute; four columns carried over 45 units of ln C; measured 3e-14"
 )
+BOUNDS["laws.accuracy.exact"] = Bound(1e-7, "of accuracy, or of log10 leverage; noise-free; as laws.leverage.exact")
+BOUNDS["laws.accuracy.coefficients"] = Bound(1e-6, "relative; noise-free; A_start to the root of the sum's rounding")
+BOUNDS["laws.accuracy.interval"] = Bound(
+    1e-5, "of accuracy or leverage; folds of flat valleys, as laws.two_stage.agree"
+)
 BOUNDS["laws.two_stage.value"] = Bound(4e-15, "relative to 1; a logistic, a power; measured 6e-16")
 BOUNDS["laws.two_stage.rmse"] = Bound(1e-10, "relative; steps end where the sum falls by 1e-14 of itself")
 BOUNDS["laws.two_stage.agree"] = Bound(1e-6, "of accuracy, a decade beyond; a flat valley")

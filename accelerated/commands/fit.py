@@ -10,11 +10,12 @@ import tyro
 
 from ..errors import InputError
 from ..findings.law_fits import SIZE, LawFit, fit_law, is_known
-from ..laws.catalogue import LAWS
+from ..laws.catalogue import LAWS, Law
 from ..laws.intervals import Range
 from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, once, warnings
 from ..tables.several import named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
+from . import measured
 from .laws import law_of
 from .working import Working
 
@@ -57,6 +58,7 @@ def fit_report(
     rows: str | None = None,
     huber: float | None = None,
     tell=None,
+    options: dict | None = None,
 ) -> FitReport:
     """Fit `law` to each router of a table.
 
@@ -67,17 +69,18 @@ def fit_report(
         rows: which rows, see `select_rows`.
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
         tell: is called with a line on what is being done, if given.
+        options: keyword arguments of the fit of the law, such as the floor of `compute`.
 
     Raises:
         InputError: one line that says what is wrong with the table, the choice of rows, the name of the law, or huber;
             or why no router could be fitted. A router that cannot be does not stop the others.
     """
-    asked = law_of(law)
+    asked = with_options(law_of(law, "this table"), options)
     frame = read_tables(paths)
     selections = select_rows(frame, rows, loss_column, axes=asked.axes)
 
     def fitted(selection: RouterRows) -> LawFit:
-        return fit_law(selection, asked.name, loss_column, huber)
+        return fit_law(selection, asked, loss_column, huber)
 
     fits, not_fitted = fit_each(paths, selections, loss_column, fitted, tell)
     return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []), not_fitted)
@@ -201,7 +204,7 @@ def print_fit(report: FitReport, console=None) -> None:
         console.print(WORDS, markup=False)
     if law.slopes is not None and law.columns[0] == SIZE:
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
-    if not law.has_floor:
+    if not report.fits[0].law.has_floor:
         console.print(NO_FLOOR, markup=False)
 
 
@@ -358,35 +361,72 @@ def _shown(value: float, form: str = ".4g") -> str:
 def fit(
     tables: tyro.conf.Positional[tuple[Path, ...]],
     law: str = "routed-bounded",
-    loss: str = "loss_validation",
+    loss: str | None = None,
     rows: str | None = None,
     huber: float | None = None,
+    task: tuple[str, ...] = (),
+    guess_rate: float | None = None,
+    tasks: Path | None = None,
+    floor: float | None = None,
     json: bool = False,
 ) -> None:
-    """Fit a law to a results table.
+    """Fit a law to a results table, or to a table of accuracies or leverages.
 
     Args:
         tables: A results table, .csv or .jsonl, also packed (.gz), or the folder of a run or sweep; several are read as
-            one, and their runs numbered anew. One row stands for each evaluation of a run, with the columns hyper_id,
+            one, and their runs numbered anew. Laws of accuracy take a table as `routelaws downstream` does, and
+            leverage one with the columns activation, tian_granularity, flops and leverage, or a results table with
+            dense runs. One row stands for each evaluation of a run, with the columns hyper_id,
             step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the embedding)
             and a loss in nats per token. `routelaws convert` makes one of your own log.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; with the training tokens D,
-            hoffmann or kaplan (dense runs), joint (experts) or fine-grained (runs of one num_experts, chosen by
-            --rows); or FILE.py:NAME, a law of your own that the file registers.
-        loss: Column of the loss.
+        law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
+            training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
+            num_experts, chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio, ceiling, broken,
+            repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or two-stage-ratio. Of efficiency
+            leverage: leverage. Or FILE.py:NAME, a law of your own that the file registers.
+        loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
+            through, loss_validation or else the first of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
-            beside it.
+            beside it. Of laws of accuracy: in the units of what is fitted, ln(-ln Q') or, for broken, the accuracy.
+        task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
+        guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
+            column guess_TASK of the table, or of well-known tasks.
+        tasks: A table with the columns task and random_accuracy.
+        floor: The loss that no compute goes below, for the law compute; 0 if not given.
         json: Print one JSON object and nothing else.
     """
+    asked, options = law_of(law), {} if floor is None else {"floor": floor}
+    only_for_accuracy(asked, task=task, guess_rate=guess_rate, tasks=tasks)
     with Working("reading the table") as tell:
-        report = fit_report(_given(tables), law, loss, rows, huber, tell)
+        if asked.measured != "loss":
+            wanted = measured.Asked(_given(tables), loss, rows, huber, task, tasks, guess_rate, options)
+            report = measured.measured_report(asked, wanted, tell=tell)
+        else:
+            report = fit_report(_given(tables), law, loss or "loss_validation", rows, huber, tell, options)
+    if isinstance(report, measured.MeasuredReport):
+        return print(dump_json(measured.as_dict(report), allow_nan=False)) if json else measured.print_report(report)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_fit(report)
+
+
+def with_options(law: Law, options: dict | None) -> Law:
+    """Return a law with options of its fit set; InputError where it takes none of that name."""
+    try:
+        return law.with_options(**(options or {}))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def only_for_accuracy(law: Law, **flags) -> None:
+    """Raise InputError where a flag of the laws of accuracy is given to another law."""
+    for name, value in flags.items():
+        if value not in ((), None) and law.measured != "accuracy":
+            raise InputError(f"--{name.replace('_', '-')} is for laws of accuracy; {law.name} is of {law.measured}")
 
 
 def _given(tables: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -8,15 +8,16 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 
 
-def law_of(text: str) -> Law:
+def law_of(text: str, command: str | None = None) -> Law:
     """Return a law.
 
     Args:
         text: its name; or FILE.py:NAME, where the file calls `routelaws.accelerated.laws.register` for a law NAME. The
             file is run once, as Python code.
+        command: that takes laws of the loss alone; any law will do if None.
 
     Raises:
-        InputError: no such law, or the file cannot be run.
+        InputError: no such law, or the file cannot be run; or the law is not of the loss where it has to be.
     """
     path, _, name = text.rpartition(":")
     if path:
@@ -24,7 +25,10 @@ def law_of(text: str) -> Law:
     if name not in LAWS:
         where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
         raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
-    return LAWS[name]
+    law = LAWS[name]
+    if command is not None and law.measured != "loss":
+        raise InputError(f"the law {name} is of {law.measured}; {command} takes laws of the loss")
+    return law
 
 
 @functools.cache  # a law can be registered once

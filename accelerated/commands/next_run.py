@@ -61,7 +61,7 @@ def next_report(
     for flag, value, least in (("--n", n, 0.0), ("--experts", experts, 1.0)):
         if value is not None and not (math.isfinite(value) and value > 0 and value >= least):
             raise InputError(f"{flag} {value:g}: needed: a finite number {'at least 1' if least else 'above 0'}")
-    chosen = law_of(law)
+    chosen = law_of(law, "plan --next")
     selections = select_rows(read_tables(paths), rows, loss_column, axes=chosen.axes)
     there = [selection.router for selection in selections]
     if router is not None:

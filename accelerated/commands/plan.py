@@ -62,7 +62,7 @@ def plan_report(
         raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
     if resamples is not None and not 0 <= resamples <= 100_000:
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to 100000")
-    rankings, remarks, asked = [], [], law_of(law)
+    rankings, remarks, asked = [], [], law_of(law, "plan")
     if paths is None:
         rows = "clark" if rows is None and asked.axes != "compute" else rows
         try:

@@ -11,12 +11,13 @@ import tyro
 from ..errors import InputError
 from ..findings.hull import inside_hull
 from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
-from ..laws.catalogue import LAWS, Law
+from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines, once
 from ..tables.released import released_table
 from ..tables.several import read_tables
 from ..tables.table import RouterRows, select_rows
-from .fit import fit_each, plain, warnings_of
+from . import measured
+from .fit import fit_each, only_for_accuracy, plain, warnings_of, with_options
 from .laws import law_of
 from .working import Working
 
@@ -64,6 +65,7 @@ def predict_report(
     level: float = LEVEL,
     huber: float | None = None,
     tell=None,
+    options: dict | None = None,
 ) -> PredictReport:
     """Fit a law to a table and predict a loss.
 
@@ -78,12 +80,13 @@ def predict_report(
         huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only, and without
             intervals.
         tell: is called with a line on what is being done, if given.
+        options: keyword arguments of the fit of the law, such as the floor of `compute`.
 
     Raises:
         InputError: one line that says what is wrong with the point, the level, the table, or the choice of rows; or why
             no router could be fitted. A router that cannot be does not stop the others.
     """
-    asked = law_of(law)
+    asked = with_options(law_of(law, "this table"), options)
     if not 0 < level < 1:
         raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
     point = _point(asked, at)
@@ -96,7 +99,7 @@ def predict_report(
             raise InputError(f"--router {router}: no such router_type in the table; there: {', '.join(there)}")
 
     def predicted(selection: RouterRows) -> Prediction:
-        return _predict(fit_law(selection, asked.name, loss_column, huber, level), point, level)
+        return _predict(fit_law(selection, asked, loss_column, huber, level), point, level)
 
     predictions, not_fitted = fit_each(paths, selections, loss_column, predicted, tell)
     remarks = frame.attrs.get("remarks", [])
@@ -240,7 +243,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
         if p.dense:
             value, low, high = (f"{size:.3g}" for size in p.dense)
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
-    if not LAWS[report.law].has_floor:
+    if not report.predictions[0].fitted.law.has_floor:
         console.print(NO_FLOOR, markup=False)
     for line, routers in once(
         (p.router, left_out_lines(p.fitted.selection.left_out)) for p in report.predictions
@@ -287,46 +290,100 @@ def predict(
     utilisation: float | None = None,
     at: tuple[str, ...] = (),
     router: str | None = None,
-    loss: str = "loss_validation",
+    published: str | None = None,
+    loss: str | None = None,
     rows: str | None = None,
     level: float = 0.95,
     huber: float | None = None,
+    task: tuple[str, ...] = (),
+    guess_rate: float | None = None,
+    tasks: Path | None = None,
+    floor: float | None = None,
     json: bool = False,
 ) -> None:
-    """Predict a loss with a law fitted to a results table.
+    """Predict a loss, an accuracy or a leverage with a law fitted to a table, or with printed coefficients.
 
     Args:
         tables: A results table, or the folder of a run or sweep, or several; if none is given, the table that the
-            paper's authors released, and of it the rows clark.
-        law: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; with the training tokens D,
-            hoffmann or kaplan (dense runs), joint (experts) or fine-grained (runs of one num_experts, chosen by
-            --rows); or FILE.py:NAME, a law of your own that the file registers.
+            paper's authors released, and of it the rows clark. Laws of accuracy take a table of accuracies, or the 104
+            released runs of `routelaws downstream`.
+        law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
+            training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
+            num_experts, chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio, ceiling, broken,
+            repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or two-stage-ratio. Of efficiency
+            leverage: leverage. Or FILE.py:NAME, a law of your own that the file registers.
         n: N, dense parameters.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
         at: Other columns of a law, each as NAME=VALUE: tokens, granularity, total_parameters, active_parameters (with
-            embedding and unembedding), or those of a law that was registered.
+            embedding and unembedding), flops, parameters, attempts, activation, tian_granularity, or those of a law
+            that was registered.
+        published: Instead of a table, printed coefficients by this name: compute marin, sparsity abnar, kaplan kaplan,
+            hoffmann besiroglu or hoffmann, fine-grained E=64 or E=16, joint joint, leverage tian.
         router: One router_type alone; all of the table if not given.
-        loss: Column of the loss.
+        loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
+            through, loss_validation or else the first of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         level: Confidence level of the intervals.
         huber: Fit by the sum of Huber terms with this delta (in log10 units), which a few wrong runs cannot pull away;
             the prediction then has no interval, and that by least squares stands beside it.
+        task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
+        guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
+            column guess_TASK of the table, or of well-known tasks.
+        tasks: A table with the columns task and random_accuracy.
+        floor: The loss that no compute goes below, for the law compute; 0 if not given.
         json: Print one JSON object and nothing else.
     """
+    asked, options = law_of(law), {} if floor is None else {"floor": floor}
+    only_for_accuracy(asked, task=task, guess_rate=guess_rate, tasks=tasks)
+    point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+    point |= _named_values(at)
+    if published is not None:
+        if tables:
+            raise InputError("--published stands in the place of a table; give one of both")
+        found = measured.print_published(asked, published, _point(asked, point), json)
+        return print(dump_json(found, allow_nan=False)) if json else None
+    if asked.measured != "loss":
+        wanted = measured.Asked(_measured_tables(asked, tables), loss, rows, huber, task, tasks, guess_rate, options)
+        return _predict_measured(asked, wanted, level, _point(asked, point), router, json)
     if not tables:
         tables = (released_table(),)
-        rows = "clark" if rows is None and law_of(law).axes != "compute" else rows
-    point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+        rows = "clark" if rows is None and asked.axes != "compute" else rows
+    loss = loss or "loss_validation"
     with Working("reading the table") as tell:
-        report = predict_report(tables, point | _named_values(at), law, loss, rows, router, level, huber, tell)
+        report = predict_report(tables, point, law, loss, rows, router, level, huber, tell, options)
     if json:
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_prediction(report)
+
+
+def _measured_tables(law: Law, tables: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the table of a law of accuracy or leverage; the released runs where none is given."""
+    if tables:
+        return tables
+    if law.measured == "accuracy":
+        return (released_table("overtraining_runs.csv"),)
+    there = ", ".join(law.published)
+    raise InputError(f"the law {law.name} needs a table, or --published with one of: {there}")
+
+
+def _predict_measured(
+    law: Law, asked: measured.Asked, level: float, point: dict, router: str | None, json: bool
+) -> None:
+    if router is not None:
+        raise InputError(f"--router is for laws of the loss; {law.name} is of {law.measured}")
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+    with Working("reading the table") as tell:
+        report = measured.measured_report(law, asked, level, point, tell)
+    if json:
+        print(dump_json(measured.as_dict(report), allow_nan=False))
+    else:
+        measured.print_report(report)
 
 
 def _named_values(texts: tuple[str, ...]) -> dict[str, float]:

@@ -89,7 +89,7 @@ def compare_laws(
     Args:
         table: of `read_accuracies`.
         cut: training FLOPs; runs with at most these are fitted.
-        rates: {task: guess rate}; GUESS_RATES where a task is not named.
+        rates: {task: guess rate}; where a task is not named, that of the table itself, or else GUESS_RATES.
         loss: the text whose loss the two-stage laws go through; the first of the table if None.
         ratio: tokens per parameter; only runs within a tenth of it are taken. All if None.
         least_gain: rows count for the laws of log accuracy where they are this far above the guess rate.
@@ -112,7 +112,7 @@ def compare_laws(
         )
     laws, found, reasons = _laws(least_gain), {}, {}
     for task in table.accuracies:
-        rate = guess_rate(task, rates)
+        rate = guess_rate(task, table.guess_rates | (rates or {}))
         for group in dict.fromkeys(table.training_set[chosen].tolist()):
             sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
             if not (len(sides[0].flops) and len(sides[1].flops)):

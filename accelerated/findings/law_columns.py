@@ -43,6 +43,8 @@ def _read(frame, name: str, law: Law) -> np.ndarray:
 
 
 def _numbers(frame, name: str) -> np.ndarray:
+    if name not in frame:
+        raise ValueError(f"column {name} is not in the table; the law needs it")
     try:
         return frame[name].to_numpy(dtype=np.float64)
     except ValueError:
@@ -62,6 +64,15 @@ def _tokens_per_step(frame) -> np.ndarray:
         return np.full(len(frame), float(TABLE_TOKENS_PER_STEP))
     tokens = frame["batch_size"] * frame["sequence_length"]
     return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
+
+
+def _flops(frame) -> np.ndarray:
+    """Return the training FLOPs: of a column flops where the table has one, else from those of a forward step."""
+    if "flops" in frame:
+        return _numbers(frame, "flops")
+    if "flops_per_step" not in frame:
+        raise ValueError("column flops is not in the table, nor flops_per_step, from which it follows with step")
+    return TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step")
 
 
 def _sparsity(frame) -> np.ndarray:
@@ -85,7 +96,7 @@ def or_one(frame, name: str) -> np.ndarray:
 
 
 COLUMNS: dict[str, str | Callable] = {
-    "flops": lambda frame: TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step"),
+    "flops": _flops,
     "sparsity": _sparsity,
     "dense_parameters": "dense_parameter_count",
     "active_parameters": _active,

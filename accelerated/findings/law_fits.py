@@ -59,13 +59,13 @@ class LawFit(NamedTuple):
 
 
 def fit_law(
-    selection: RouterRows, name: str, loss_column: str, huber: float | None = None, level: float = LEVEL
+    selection: RouterRows, name: str | Law, loss_column: str, huber: float | None = None, level: float = LEVEL
 ) -> LawFit:
     """Fit a law to the rows of one router.
 
     Args:
         selection: of `select_rows`.
-        name: of the law, a key of LAWS.
+        name: of the law, a key of LAWS; or the law itself.
         loss_column: which loss.
         huber: delta in log10 units for the sum of Huber terms; for laws that have that option.
         level: of the intervals.
@@ -74,14 +74,14 @@ def fit_law(
         ValueError: the rows do not determine the law, `huber` is given to a law without that option, or the fit of a
             registered law lacks a field.
     """
-    law = LAWS[name]
+    law = LAWS[name] if isinstance(name, str) else name
     if selection.frame.empty:
         reasons = sorted({run["reason"] for run in selection.left_out})
         raise ValueError(f"no rows are left ({'; '.join(reasons)})")
     columns, loss = law_columns(selection, law, loss_column)
     if huber is not None and not law.takes_huber:
-        able = " and ".join(each.name for each in LAWS.values() if each.takes_huber)
-        raise ValueError(f"huber: the law {name} is fitted by least squares alone; with huber: {able}")
+        able = " and ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == "loss")
+        raise ValueError(f"huber: the law {law.name} is fitted by least squares alone; with huber: {able}")
     fit = _fit(law, columns, loss, huber)
     ranges, slopes = [], []
     if huber is None:

@@ -6,6 +6,19 @@ A name that stands in one file alone is found here too: `from routelaws.accelera
 from .._lazy import lazy
 
 _NAMES = {
+    "accuracy": (
+        "StagesLinearCoefficients",
+        "StagesLogisticCoefficients",
+        "StagesRatioCoefficients",
+        "accuracy_prediction",
+        "accuracy_ranges",
+        "fit_broken_record",
+        "fit_stages_linear",
+        "fit_stages_logistic",
+        "fit_stages_ratio",
+        "predict_fitted",
+        "predict_stages",
+    ),
     "additive": (
         "AdditiveFit",
         "AdditiveInterval",
@@ -145,6 +158,8 @@ _NAMES = {
         "effective_activation",
         "fit_leverage",
         "leverage_allocation",
+        "leverage_intervals",
+        "leverage_prediction",
     ),
     "linear_intervals": (
         "bilinear_design",

@@ -6,21 +6,27 @@ What differs here: the fits are compiled.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from . import (
     _left_out,
+    accuracy,
     bounded_intervals,
+    broken,
     compute,
     dense,
+    downstream,
+    downstream_sums,
     fine_grained,
     fitting,
     hoffmann,
     joint,
+    leverage,
     linear_intervals,
     log_linear,
     routed,
@@ -28,9 +34,11 @@ from . import (
     sparsity,
     utilisation,
 )
+from .additive import Published
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
 Axes = Literal["experts", "compute", "dense", "every"]
+Measured = Literal["loss", "accuracy", "leverage"]
 
 
 class Parameter(NamedTuple):
@@ -70,7 +78,7 @@ class Fit(NamedTuple):
 
 
 class Law(NamedTuple):
-    """One law of the loss.
+    """One law: of the loss, or of what `measured` says.
 
     Attributes:
         name: by which commands and LAWS know it
@@ -92,6 +100,10 @@ class Law(NamedTuple):
         cutoff: fit -> (name, value): where more experts stop helping
         by_size: (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: what a point is worth
+        measured: what `fit` takes last and `predict` returns: nats per token, or a share, or a ratio
+        beside: columns that `fit` takes after `columns`, and `predict` passes over if it is given them
+        options: keyword arguments of `fit` that a user sets, see `with_options`
+        published: printed coefficients, with how well they are attested
     """
 
     name: str
@@ -113,6 +125,10 @@ class Law(NamedTuple):
     cutoff: Callable | None = None
     by_size: Callable | None = None
     dense_equivalent: Callable | None = None
+    measured: Measured = "loss"
+    beside: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    published: Mapping[str, Published] = MappingProxyType({})
 
     def intervals(self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
         """Return the coefficients of a fit, and numbers derived from them, with their intervals.
@@ -147,6 +163,25 @@ class Law(NamedTuple):
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return how many coefficients the law has on these rows."""
         return len(self.parameters) if self.count is None else self.count(*columns)
+
+    def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+        """Return predicted less measured: of accuracies as they are, of losses and leverages as log10."""
+        if self.measured == "accuracy":
+            return np.asarray(predicted) - measured
+        return np.log10(predicted) - np.log10(measured)
+
+    def with_options(self, **options) -> "Law":
+        """Return this law with keyword arguments of its fit set, such as the rate of guessing of a task.
+
+        Raises:
+            ValueError: the law takes no option of that name.
+        """
+        for name in options:
+            if name not in self.options:
+                able = ", ".join(self.options) or "none"
+                raise ValueError(f"the law {self.name} takes no {name}; its options: {able}")
+        floored = self.has_floor or options.get("floor", 0.0) > 0
+        return self._replace(fit=partial(self.fit, **options), has_floor=floored) if options else self
 
 
 def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
@@ -316,6 +351,8 @@ _COMPUTE = Law(
     count=lambda flops: 2,
     own_intervals=compute.compute_intervals,
     own_prediction=compute.compute_prediction,
+    options=("floor",),
+    published={"marin": Published(compute.PUBLISHED, "Marin 2026, the README of its MoE runs", compute.ATTESTED)},
 )
 
 _SPARSITY = Law(
@@ -341,6 +378,7 @@ _SPARSITY = Law(
     has_floor=True,
     own_intervals=sparsity.sparsity_intervals,
     own_prediction=sparsity.sparsity_prediction,
+    published={"abnar": Published(sparsity.PUBLISHED, "Abnar et al. 2025, arXiv 2501.12370", sparsity.ATTESTED)},
 )
 
 _TERMS = ("a", "b", "c")
@@ -366,6 +404,7 @@ _KAPLAN = Law(
     takes_huber=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.kaplan_intervals, ("N_c", "D_c")),
     own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.kaplan_intervals),
+    published={"kaplan": hoffmann.PUBLISHED["kaplan"]},
 )
 
 _HOFFMANN = Law(
@@ -385,6 +424,7 @@ _HOFFMANN = Law(
     has_floor=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _TERMS),
     own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
+    published={name: hoffmann.PUBLISHED[name] for name in ("besiroglu", "hoffmann")},
 )
 
 _FINE_GRAINED = Law(
@@ -406,6 +446,7 @@ _FINE_GRAINED = Law(
     has_floor=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_TERMS, "g")),
     own_prediction=partial(smooth_intervals.smooth_prediction, fine_grained.fine_grained_intervals),
+    published={name: fine_grained.PUBLISHED[name] for name in ("E=64", "E=64, validation", "E=16")},
 )
 
 _JOINT = Law(
@@ -432,6 +473,154 @@ _JOINT = Law(
     has_floor=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_TERMS, "E_start", "E_max")),
     own_prediction=partial(smooth_intervals.smooth_prediction, joint.joint_intervals),
+    published=joint.PUBLISHED,
+)
+
+_ACCURACY = Law(
+    name="direct",
+    formula="-ln Q' = A/C^alpha, Q' = (Q - guess)/(1 - guess)",
+    parameters=(
+        Parameter("A", "1", "-ln Q' at one FLOP"),
+        Parameter("alpha", "1", "fall of ln(-ln Q') per unit of ln C"),
+    ),
+    columns=("flops",),
+    fit=downstream.fit_direct,
+    predict=accuracy.predict_fitted,
+    axes="every",
+    own_intervals=accuracy.accuracy_ranges,
+    own_prediction=accuracy.accuracy_prediction,
+    measured="accuracy",
+    options=("guess_rate", "least_gain"),
+)
+
+_RATIO = _ACCURACY._replace(
+    name="ratio",
+    formula="-ln Q' = A/N^alpha + B/D^beta, Q' = (Q - guess)/(1 - guess)",
+    parameters=(
+        Parameter("A", "1", "what the size leaves, at N = 1"),
+        Parameter("alpha", "1", "power of the size N"),
+        Parameter("B", "1", "what the tokens leave, at D = 1"),
+        Parameter("beta", "1", "power of the tokens D"),
+    ),
+    columns=("parameters", "tokens"),
+    fit=downstream_sums.fit_ratio,
+    takes_huber=True,
+)
+
+_CEILING = _ACCURACY._replace(
+    name="ceiling",
+    formula="-ln Q' = A/C^alpha + E, Q' = (Q - guess)/(1 - guess)",
+    parameters=(*_ACCURACY.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
+    fit=downstream_sums.fit_ceiling,
+    takes_huber=True,
+)
+
+_REPEATED = _ACCURACY._replace(
+    name="repeated",
+    formula="ln(-ln Q) = c + alpha ln C + beta ln k + delta ln C ln k",
+    parameters=(
+        Parameter("c", "1", "ln(-ln Q) at one FLOP and one attempt"),
+        Parameter("alpha", "1", "change of ln(-ln Q) per unit of ln C, at one attempt; below 0 where accuracy rises"),
+        Parameter("beta", "1", "change of ln(-ln Q) per unit of ln k, at one FLOP"),
+        Parameter("delta", "1", "change of that per unit of ln C"),
+    ),
+    columns=("flops", "attempts"),
+    fit=downstream.fit_repeated,
+    options=("least_gain",),
+)
+
+_BROKEN = Law(
+    name="broken",
+    formula="Q = a + b C^(-c0) (1 + (C/d1)^(1/f1))^(-c1 f1)",
+    parameters=(
+        Parameter("a", "1", "accuracy that the power law is added to"),
+        Parameter("b", "1", "factor of the power law, at one FLOP"),
+        Parameter("c0", "1", "fall of the power of C before the break"),
+        Parameter("d1", "FLOPs", "where the break is"),
+        Parameter("f1", "1", "width of the break in ln C"),
+        Parameter("c1", "1", "what the break adds to c0"),
+    ),
+    columns=("flops",),
+    fit=accuracy.fit_broken_record,
+    predict=lambda fit, flops: broken.predict_broken(flops, fit.coefficients),
+    axes="every",
+    takes_huber=True,
+    measured="accuracy",
+)
+
+_STAGE_1 = (
+    Parameter("A", "nats", "loss at one FLOP"),
+    Parameter("alpha", "1", "fall of ln L per unit of ln C"),
+)
+_LOGISTIC = (
+    Parameter("a", "1", "height of the step in the accuracy"),
+    Parameter("k", "per nat", "steepness of the step; below 0 where accuracy falls with the loss and a is above 0"),
+    Parameter("m", "nats", "loss in the middle of the step"),
+    Parameter("b", "1", "accuracy at the end where a adds nothing"),
+)
+
+_STAGES_LINEAR = Law(
+    name="two-stage-linear",
+    formula="L = A/C^alpha, Q = a L + b",
+    parameters=(
+        *_STAGE_1,
+        Parameter("a", "per nat", "change of the accuracy per nat"),
+        Parameter("b", "1", "accuracy of the line at a loss of 0"),
+    ),
+    columns=("flops",),
+    fit=accuracy.fit_stages_linear,
+    predict=lambda fit, *columns: accuracy.predict_stages(fit.coefficients, *columns),
+    axes="every",
+    measured="accuracy",
+    beside=("loss",),
+)
+
+_STAGES_LOGISTIC = _STAGES_LINEAR._replace(
+    name="two-stage-logistic",
+    formula="L = A/C^alpha, Q = a/(1 + exp(-k (L - m))) + b",
+    parameters=(*_STAGE_1, *_LOGISTIC),
+    fit=accuracy.fit_stages_logistic,
+)
+
+_STAGES_RATIO = _STAGES_LINEAR._replace(
+    name="two-stage-ratio",
+    formula="L = A/N^alpha + B/D^beta + E, Q = a/(1 + exp(-k (L - m))) + b",
+    parameters=(
+        Parameter("A", "nats", "what the size leaves of the loss, at N = 1"),
+        Parameter("alpha", "1", "power of the size N"),
+        Parameter("B", "nats", "what the tokens leave of the loss, at D = 1"),
+        Parameter("beta", "1", "power of the tokens D"),
+        Parameter("E", "nats", "loss that no model goes below"),
+        *_LOGISTIC,
+    ),
+    columns=("parameters", "tokens"),
+    fit=accuracy.fit_stages_ratio,
+)
+
+_LEVERAGE = Law(
+    name="leverage",
+    formula="EL = Â^(a + d log10 C + beta log2 G + gamma (log2 G)²), "
+    "1/Â = 1/(A + (1/A_start - 1/A_max)⁻¹) + 1/A_max, G = 2 d_model/d_expert",
+    parameters=(
+        Parameter("a", "1", "power of Â at one FLOP and G = 1"),
+        Parameter("d", "1", "change of the power of Â per tenfold C"),
+        Parameter("gamma", "1", "change of the power of Â per (log2 G)²"),
+        Parameter("beta", "1", "change of the power of Â per doubling of G, at G = 1"),
+        Parameter("A_start", "1", "effective activation ratio Â at A = 0"),
+        Parameter("A_max", "1", "limit of the effective activation ratio Â; given, infinite by default, not fitted"),
+    ),
+    columns=("activation", "tian_granularity", "flops"),
+    fit=leverage.fit_leverage,
+    predict=lambda fit, *columns: leverage.leverage(*columns, fit.coefficients),
+    axes="every",
+    count=lambda *columns: 5,
+    own_intervals=leverage.leverage_intervals,
+    own_prediction=leverage.leverage_prediction,
+    measured="leverage",
+    options=("A_max",),
+    published={
+        "tian": Published(leverage.PUBLISHED, "Tian et al. 2025, arXiv 2507.17702", leverage.ATTESTED),
+    },
 )
 
 LAWS: dict[str, Law] = {
@@ -439,9 +628,10 @@ LAWS: dict[str, Law] = {
     for law in (
         _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
         _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+        _ACCURACY, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
-"""The laws by name: those of the paper from the simplest to the most general, then the later ones."""
+"""The laws by name: those of the paper from the simplest to the most general, the later ones, those of accuracy."""
 
 SHORT_CUTS: dict[str, Callable] = {
     _DENSE.name: _left_out.by_hat_matrix, _PER_SIZE.name: _left_out.by_lines, _SEPARABLE.name: _left_out.by_hat_matrix,

@@ -98,18 +98,22 @@ def jackknife_prediction(
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 
-    def log_loss(found) -> float:
-        return math.nan if found is None else float(np.log10(law.predict(found, *point))[0])
+    share = law.measured == "accuracy"  # which is taken as it is, and any other number as log10
 
-    value = log_loss(fit)
-    low, high = jackknife_ends(value, np.array([log_loss(fold) for fold in _folds(law, columns, loss)]), level)
+    def scaled(found) -> float:
+        predicted = math.nan if found is None else float(law.predict(found, *point)[0])
+        return predicted if share else float(np.log10(predicted))
+
+    value = scaled(fit)
+    low, high = jackknife_ends(value, np.array([scaled(fold) for fold in _folds(law, columns, loss)]), level)
     freedom = loss.size - len(law.parameters)
-    squares = float(np.sum(np.log10(law.predict(fit, *columns) / loss) ** 2))
+    squares = float(np.sum(law.miss(law.predict(fit, *columns), loss) ** 2))
     scatter = squares / freedom if freedom > 0 else math.nan
     groups = np.unique(columns[0]).size
     reach = math.hypot(high - value, student_quantile(level, max(groups - 1, 1)) * math.sqrt(scatter))
     with np.errstate(over="ignore", under="ignore"):
-        loss_at, *ends = (float(end) for end in 10.0 ** np.array([value, low, high, value - reach, value + reach]))
+        ends = np.array([value, low, high, value - reach, value + reach])
+        loss_at, *ends = (ends if share else 10.0**ends).tolist()
     return Predicted(loss_at, tuple(ends[:2]), tuple(ends[2:]))
 
 

@@ -1,6 +1,6 @@
 """Tables of downstream accuracies: one row for each run, or one for each run, benchmark and metric.
 
-    wide    params, tokens, acc_TASK..., loss_TEXT...; and, where known, run, training_set, flops
+    wide    params, tokens, acc_TASK..., loss_TEXT...; and, where known, run, training_set, flops, guess_TASK...
     long    tokens, benchmark, metric_type, score, tpr; and, where known, flops, params
 
 The long layout is that of the tables which Krajewski et al. 2025 (arXiv 2512.08894) published: a first column without a
@@ -50,6 +50,7 @@ class Accuracies(NamedTuple):
     losses: dict[str, np.ndarray]  # {text: [n]} nats per token
     accuracies: dict[str, np.ndarray]  # {task: [n]} between 0 and 1
     remarks: list[str]  # what was derived or left out, in words
+    guess_rates: dict[str, float] = {}  # {task: share of right answers by guessing}, where the table itself says it
 
 
 def read_accuracies(path) -> Accuracies:
@@ -61,9 +62,9 @@ def read_accuracies(path) -> Accuracies:
     """
     rows, cells = read_cells(path)
     if set(_LONG) <= set(cells):
-        return _long(_Columns(path, cells, rows))
+        return _long(CheckedColumns(path, cells, rows))
     if set(_WIDE) <= set(cells) and any(name.startswith("acc_") for name in cells):
-        return _wide(_Columns(path, cells, rows))
+        return _wide(CheckedColumns(path, cells, rows))
     raise InputError(
         f"{path}: is no table of accuracies; needed: the columns {', '.join(_WIDE)} and acc_TASK, or "
         f"{', '.join(_LONG)}; there: {', '.join(cells)}"
@@ -83,7 +84,7 @@ def read_guess_rates(path) -> dict[str, float]:
         for name in ("task", "random_accuracy"):
             if name not in cells.columns:
                 raise InputError(f"{path}: has no column {name}; there: {', '.join(cells.columns)}")
-        columns = _Columns(path, cells.columns, cells.rows)
+        columns = CheckedColumns(path, cells.columns, cells.rows)
         values = columns.number("random_accuracy", least=0.0, most=1.0)
         columns.raise_if_any()
         rates.update(zip(cells.columns["task"], values.tolist(), strict=True))
@@ -99,6 +100,11 @@ def guess_rate(task: str, rates: dict[str, float] | None = None) -> float:
     if rates and task in rates:
         return rates[task]
     return next((rate for name, rate in GUESS_RATES.items() if task.startswith(name)), 0.0)
+
+
+def is_guess_known(task: str, rates: dict[str, float] | None = None) -> bool:
+    """Return whether a table or GUESS_RATES has the guess rate of a task, which else is taken as 0."""
+    return bool(rates and task in rates) or any(task.startswith(name) for name in GUESS_RATES)
 
 
 def add_run(path, run: dict) -> None:
@@ -131,7 +137,7 @@ def add_run(path, run: dict) -> None:
         raise InputError(f"{path}: a run cannot be added ({getattr(error, 'strerror', None) or error})") from None
 
 
-class _Columns:
+class CheckedColumns:
     """The cells of a table, and what is wrong with them."""
 
     def __init__(self, path, cells: dict[str, list[str]], rows: list[int]):
@@ -165,7 +171,7 @@ class _Columns:
         return np.where(bad, np.nan, values)
 
 
-def _wide(columns: _Columns) -> Accuracies:
+def _wide(columns: CheckedColumns) -> Accuracies:
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
     flops, remarks = columns.number("flops", above=0.0, blank=True), []
     if np.isnan(flops).any():
@@ -177,13 +183,31 @@ def _wide(columns: _Columns) -> Accuracies:
             losses[name.removeprefix("loss_")] = columns.number(name, above=0.0, blank=True)
         elif name.startswith("acc_"):
             accuracies[name.removeprefix("acc_")] = columns.number(name, least=0.0, most=1.0, blank=True)
+    rates = _own_rates(columns, accuracies)
     columns.raise_if_any()
     run = columns.text("run")
     run = np.where(run == "", [f"row {row}" for row in columns.rows], run)
-    return Accuracies(run, columns.text("training_set"), parameters, tokens, flops, losses, accuracies, remarks)
+    return Accuracies(run, columns.text("training_set"), parameters, tokens, flops, losses, accuracies, remarks, rates)
 
 
-def _long(columns: _Columns) -> Accuracies:
+def _own_rates(columns: CheckedColumns, accuracies: dict) -> dict[str, float]:
+    """Return the guess rates that the table has; a problem for every row that says another than the first."""
+    rates = {}
+    for name in accuracies:
+        column = f"guess_{name}"
+        if column not in columns.cells:
+            continue
+        values = columns.number(column, least=0.0, most=1.0, blank=True)
+        known = values[np.isfinite(values)]
+        if known.size:
+            other = np.isfinite(values) & (values != known[0])
+            cells = columns.cells[column]
+            columns.problems.add_each(other, columns.rows, column, cells.__getitem__, f"{known[0]:g}, as above")
+            rates[name] = float(known[0])
+    return rates
+
+
+def _long(columns: CheckedColumns) -> Accuracies:
     benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
     right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
     wanted = right | (metric == "cross_entropy_loss")

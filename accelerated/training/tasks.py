@@ -119,7 +119,8 @@ def table_row(folder: Path, found: dict) -> dict:
     kept = {name: value for name, value in found.items() if name in ("params", "tokens", "flops")}
     kept |= {name: value for name, value in found.items() if name.startswith("loss_")}
     scores = {f"acc_{found['task']}{m.removeprefix('accuracy')}": found[m] for m in MEASURES if m in found}
-    return {"run": str(folder)} | kept | scores
+    guesses = {name.replace("acc_", "guess_", 1): found["guess_rate"] for name in scores}
+    return {"run": str(folder)} | kept | scores | guesses
 
 
 def read_task(path: Path) -> list[Question]:

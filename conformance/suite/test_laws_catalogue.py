@@ -26,6 +26,9 @@ ADDITIVE = {
     "joint": ("active_parameters", "tokens", "num_experts"),
 }
 """The laws of the sum of terms, and their columns; `test_laws_additive.py` goes over these."""
+MEASURED = ("direct", "ratio", "ceiling", "repeated", "broken", "two-stage-linear", "two-stage-logistic",
+            "two-stage-ratio", "leverage")  # fmt: skip
+"""Laws of accuracy, and that of leverage; `test_laws_accuracy.py` goes over these."""
 ROUTED = ("dense_parameters", "num_experts")
 COLUMNS = dict(zip(NAMES, [("dense_parameters",), *[ROUTED] * 4, ("teraflops", "utilisation")], strict=True))
 SEARCHED = {"routed-bounded": {"E_start", "E_max"}, "routed-utilisation": {"B_start", "B_max"}}
@@ -49,7 +52,7 @@ def loss_of(seed: int) -> np.ndarray:
 @pytest.mark.asks()
 def test_the_twins_have_the_same_laws(backend):
     ours = backend.laws.catalogue.LAWS
-    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE)
+    assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE, *MEASURED)
     for name, law in ours.items():
         assert tuple(map(tuple, law.parameters)) == tuple(map(tuple, reference.LAWS[name].parameters))
         for field, theirs in reference.LAWS[name]._asdict().items():
@@ -153,7 +156,7 @@ def held_in(outer, inner, what: str) -> None:
 
 
 @pytest.mark.asks("*.predict_loss", "*.predict_interval")
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("name", ["compute", pytest.param("sparsity", marks=pytest.mark.slow)])
 def test_the_later_laws_fit_predict_and_say_how_sure_they_are(backend, name):
     """Losses of the law with noise of 0.001: both twins say the same, and most intervals hold the truth."""
     truth, axes = {

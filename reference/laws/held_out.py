@@ -33,7 +33,9 @@ from .catalogue import Law
 class HeldOut(NamedTuple):
     """The errors of rows that were left out."""
 
-    errors: np.ndarray  # [n] log10 L predicted - log10 L measured; NaN where no fit could predict
+    errors: (
+        np.ndarray
+    )  # [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could predict
     rmsle: float  # root of the mean square over the rows that were predicted; NaN if there are none
     predicted: int  # how many rows that is
     folds: int  # how often the law was fitted
@@ -61,8 +63,8 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 
     Args:
         law: a record of `catalogue.LAWS`, or one like it.
-        columns: the data columns in the order of `law.columns`, [n] each.
-        loss: [n], L, nats per token, above 0.
+        columns: the data columns in the order of `law.columns`, and of `law.beside`, [n] each.
+        loss: [n], L, nats per token, above 0; or what else the law is of, `law.measured`.
 
     Returns:
         A HeldOut with n folds.
@@ -109,7 +111,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
             fold = fit(*(column[~out] for column in columns), loss[~out])
         except ValueError:  # the rest does not determine the law
             continue
-        errors[out] = np.log10(law.predict(fold, *(column[out] for column in columns))) - np.log10(loss[out])
+        errors[out] = law.miss(law.predict(fold, *(column[out] for column in columns)), loss[out])
     return _summary(errors, names.size)
 
 
@@ -152,10 +154,12 @@ def compare_forms(
 
 def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     """Return columns, loss and groups as arrays of one length; what entries have to be is for `law.fit` to say."""
-    if len(columns) != len(law.columns):
-        raise ValueError(f"{len(columns)} columns; the {law.name} law takes {', '.join(law.columns)}")
+    names = (*law.columns, *law.beside)
+    if len(columns) != len(names):
+        raise ValueError(f"{len(columns)} columns; the {law.name} law takes {', '.join(names)}")
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
-    loss, groups = np.atleast_1d(check_range("loss", loss, above=0.0)), np.atleast_1d(groups)
+    above = -math.inf if law.measured == "accuracy" else 0.0
+    loss, groups = np.atleast_1d(check_range(law.measured, loss, above=above)), np.atleast_1d(groups)
     shapes = [column.shape for column in columns] + [groups.shape]
     if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
         raise ValueError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")

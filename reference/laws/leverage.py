@@ -27,12 +27,15 @@ searched; A_max is given (the paper's 5.28e16 is as good as infinite, and no row
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ._columns import effective, independent, least_squares, need_rows
 from ._projection import check_range
+from .intervals import Predicted, Range
+from .smooth_intervals import words
 from .uncertainty import student_quantile
 
 Counting = Literal["definition", "routed", "mixed"]
@@ -240,6 +243,43 @@ def predict_interval(
         variance = variance + fit.objective * fit.rows / (fit.rows - 5)
     factor = 10.0 ** (student_quantile(level, fit.rows - 5) * np.sqrt(variance))
     return value / factor, value * factor
+
+
+def leverage_intervals(
+    fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return the five fitted coefficients with their intervals, for `catalogue.Law`: Student's t, of ln A_start.
+
+    Args:
+        fit: of `fit_leverage`; both ends are NaN where A_start is at an end of its range.
+        columns, measured: the rows of the fit; not needed here.
+        level: between 0 and 1.
+    """
+    quantile, ranges = student_quantile(level, fit.rows - 5), []
+    for name, value, variance in zip(fit.coefficients._fields, fit.coefficients, np.diag(fit.covariance), strict=False):
+        half = quantile * math.sqrt(variance)
+        low, high = (
+            (value * math.exp(-half), value * math.exp(half)) if name == "A_start" else (value - half, value + half)
+        )
+        known = "" if math.isnan(half) else words(name == "A_start", value, low, high)
+        ranges.append(Range(name, None, value, low, high, known))
+    return ranges
+
+
+def leverage_prediction(
+    fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the leverage at one point with both of its intervals, for `catalogue.Law`.
+
+    Args:
+        fit, columns, measured, level: as `leverage_intervals`.
+        at: A, G and C.
+
+    Raises:
+        ValueError: as `predict_interval`.
+    """
+    law, run = (tuple(map(float, predict_interval(fit, *at, level, each))) for each in (False, True))
+    return Predicted(float(leverage(*at, fit.coefficients)), law, run)
 
 
 def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:

@@ -1,0 +1,194 @@
+"""The laws of downstream accuracy as records of the catalogue: one kind of fit, of prediction and of interval.
+
+A law of accuracy is of Q, the share of right answers, where the other laws are of the loss. The catalogue wants of each
+what it wants of every law:
+
+    direct, ceiling, ratio, repeated    fitted in ln(-ln Q') (`downstream.py`, `downstream_sums.py`); intervals by the
+                                        covariance and Student's t, exact where the law is a line in the coefficients
+    broken, two stages                  fitted in Q itself (`broken.py`, `two_stage.py`); intervals by leaving out one
+                                        value of the first column at a time (`intervals.py`)
+
+The coefficients of two stages stand in one record, those of the loss first. A fit of these needs a loss besides the
+columns of the law; a prediction does not. `rmse` is of accuracies in every fit, `rmsle` of log10(-ln Q') where the law
+has it and NaN elsewhere.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import broken, downstream, two_stage
+from .downstream import AccuracyFit
+from .intervals import Predicted, Range
+from .smooth_intervals import words
+from .uncertainty import student_quantile
+
+_FACTORS = ("A", "B", "E")  # whose logarithms the covariance is of
+
+
+class StagesLinearCoefficients(NamedTuple):
+    """L = A/C^alpha, then Q = a L + b; the letters are those of `two_stage.py`."""
+
+    A: float
+    alpha: float
+    a: float
+    b: float
+
+
+class StagesLogisticCoefficients(NamedTuple):
+    """L = A/C^alpha, then Q = a/(1 + exp(-k (L - m))) + b."""
+
+    A: float
+    alpha: float
+    a: float
+    k: float
+    m: float
+    b: float
+
+
+class StagesRatioCoefficients(NamedTuple):
+    """L = A/N^alpha + B/D^beta + E, then Q = a/(1 + exp(-k (L - m))) + b."""
+
+    A: float
+    alpha: float
+    B: float
+    beta: float
+    E: float
+    a: float
+    k: float
+    m: float
+    b: float
+
+
+def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
+    """Return the accuracies of a fit in ln(-ln Q'), at its guess rate; see `downstream.predict_accuracy`."""
+    return downstream.predict_accuracy(fit.coefficients, *columns, guess_rate=fit.guess_rate)
+
+
+def fit_broken_record(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> AccuracyFit:
+    """Return the fit of `broken.fit_broken` with the fields of every law."""
+    found = broken.fit_broken(flops, accuracy, huber)
+    return _record(found, broken.predict_broken(flops, found.coefficients), flops, accuracy)
+
+
+def fit_stages_linear(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+    """Return the fit of two stages with a line, `two_stage.fit_two_stage`, with the fields of every law."""
+    return _stages(
+        StagesLinearCoefficients, two_stage.fit_two_stage(flops, loss, accuracy, "linear"), (flops,), accuracy
+    )
+
+
+def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+    """Return the fit of two stages with a logistic, `two_stage.fit_two_stage`, with the fields of every law."""
+    return _stages(StagesLogisticCoefficients, two_stage.fit_two_stage(flops, loss, accuracy), (flops,), accuracy)
+
+
+def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+    """Return the fit of two stages in N and D, `two_stage.fit_two_stage_ratio`, with the fields of every law."""
+    found = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
+    return _stages(StagesRatioCoefficients, found, (parameters, tokens), accuracy)
+
+
+def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray:
+    """Return the accuracy of both stages chained.
+
+    Args:
+        coefficients: one of the records of this file.
+        columns: flops, or parameters and tokens; above 0. A last column more, the measured loss, is passed over.
+
+    Returns:
+        Q as it is: a line may leave 0 to 1.
+
+    Raises:
+        ValueError: a column is missing, or an entry is not finite or not above 0.
+
+    Example:
+        The loss at 100 FLOPs is 8/100^0.5 = 0.8, and the accuracy 1 - 0.8/2.
+
+        >>> float(predict_stages(StagesLinearCoefficients(8.0, 0.5, -0.5, 1.0), 100.0))
+        0.6
+    """
+    if isinstance(coefficients, StagesRatioCoefficients):
+        first, second, needed = coefficients[:5], coefficients[5:], 2
+    else:
+        first, second, needed = (*coefficients[:2], 0.0, math.nan, 0.0), coefficients[2:], 1
+    form = two_stage.LinearCoefficients if len(second) == 2 else two_stage.LogisticCoefficients
+    loss = two_stage.predict_first(two_stage.LossCoefficients(*first), *columns[:needed])
+    return two_stage.predict_second(form(*second), loss)
+
+
+def accuracy_ranges(
+    fit: AccuracyFit, columns: Sequence[np.ndarray], accuracy: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return the coefficients of a fit in ln(-ln Q') with their intervals, for `catalogue.Law`.
+
+    Args:
+        fit: of `downstream.py` or `downstream_sums.py`; by Huber's sum there are no intervals, and the ends are NaN.
+        columns, accuracy: the rows of the fit; not needed here.
+        level: confidence level, between 0 and 1.
+
+    Returns:
+        One Range for each coefficient. A, B and E are factors, whose logarithms have Student's t.
+
+    Raises:
+        ValueError: `level` is out of its range, or no degree of freedom is left.
+    """
+    unknowns = len(fit.coefficients) - (fit.status == "no ceiling is seen")
+    quantile = student_quantile(level, fit.rows - unknowns)
+    ranges = []
+    for (name, value), variance in zip(fit.coefficients._asdict().items(), np.diag(fit.covariance), strict=True):
+        half = quantile * math.sqrt(variance)
+        if math.isnan(half):
+            ranges.append(Range(name, None, value, math.nan, math.nan, ""))
+            continue
+        with np.errstate(over="ignore"):
+            low, high = value * np.exp([-half, half]) if name in _FACTORS else (value - half, value + half)
+        ranges.append(Range(name, None, value, float(low), float(high), words(name in _FACTORS, value, low, high)))
+    return ranges
+
+
+def accuracy_prediction(
+    fit: AccuracyFit, columns: Sequence[np.ndarray], accuracy: np.ndarray, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the accuracy at one point with both of its intervals, for `catalogue.Law`.
+
+    Args:
+        fit, columns, accuracy, level: as `accuracy_ranges`.
+        at: the columns of the law at the point.
+
+    Raises:
+        ValueError: as `downstream.predict_interval`.
+    """
+    ends = [downstream.predict_interval(fit, *at, level=level, observation=each) for each in (False, True)]
+    law, run = ((float(low), float(high)) for low, high in ends)
+    return Predicted(float(predict_fitted(fit, *at)), law, run)
+
+
+def _stages(form: type, found, columns: tuple, accuracy: np.ndarray) -> AccuracyFit:
+    """Return the fit of both stages as one record."""
+    first = found.stage_1 if form is StagesRatioCoefficients else found.stage_1[:2]
+    coefficients = form(*first, *found.stage_2)
+    criterion = "mean squared differences of the accuracies at the measured losses, and of the log10 losses"
+    found = broken.BrokenFit(coefficients, found.rmse**2, found.chained_rmse, found.rows, criterion)
+    rises_with = columns[0] if len(columns) == 1 else np.asarray(columns[0], float) * columns[1]
+    return _record(found, predict_stages(coefficients, *columns), rises_with, accuracy)
+
+
+def _record(found, predicted: np.ndarray, budget: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+    """Return a fit of accuracies as they are with the fields of every law."""
+    count, rows = len(found.coefficients), np.size(accuracy)
+    rises = predicted[np.argmax(budget)] > predicted[np.argmin(budget)]
+    return AccuracyFit(
+        found.coefficients,
+        found.objective,
+        math.nan,
+        found.rmse,
+        "interior" if rises else "accuracy does not rise",
+        np.full((count, count), np.nan),
+        rows,
+        np.ones(rows, dtype=bool),
+        found.criterion,
+        0.0,
+    )
