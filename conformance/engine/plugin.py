@@ -135,7 +135,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "released: needs the released tables; skipped without ROUTELAWS_DATA")
     config.addinivalue_line("markers", "library(name): compares with that library; skipped where it is not installed")
     config.addinivalue_line(
-        "markers", "asks(path, ...): functions that the test asks a backend for; *.NAME: all called so"
+        "markers",
+        "asks(path, ..., because=): functions that the test asks a backend for, *.NAME: all called so; or why none",
     )
     config.addinivalue_line("markers", "slow: left out of the quick profile")
     config.addinivalue_line("markers", "twin: what only our own twin promises, such as the words of its errors")

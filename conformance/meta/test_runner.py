@@ -563,12 +563,14 @@ def suite_tests():
 
 
 def test_every_test_of_a_backend_says_what_it_asks_for():
-    """By marks that name functions of the reference; with --only these decide."""
+    """By marks that name functions of the reference, or say why there is none to name; with --only these decide."""
     paths, asked = set(), 0
     for file, node, marks in suite_tests():
         names = vars(importlib.import_module(f"routelaws.conformance.suite.{file.stem}"))
         asks = [eval(mark, names) for mark in marks if mark.startswith("pytest.mark.asks(")]
         assert asks, f"{file.name}: {node.name} has no @pytest.mark.asks"
+        said = [mark.args or set(mark.kwargs) == {"because"} for mark in asks]
+        assert all(said), f"{file.name}: {node.name} asks for nothing and does not say why"
         for text in [text for mark in asks for text in mark.args]:
             assert plugin.asked_for(text), f"{file.name}: {node.name} asks for {text}, which the reference has not"
             paths |= plugin.asked_for(text)

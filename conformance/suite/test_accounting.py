@@ -344,7 +344,7 @@ def test_what_is_not_allowed_is_named(backend, case):
             module.count(**(dict(d_model=64, num_blocks=6, num_heads=2, kqv_size=4) | change))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a table of constants is no function")
 def test_constants(backend):
     for name in ("TABLE_VOCAB_SIZE", "TABLE_SEQUENCE_LENGTH", "TABLE_TOKENS_PER_STEP", "ROUTER_TYPES"):
         assert getattr(backend.accounting, name) == getattr(reference, name)

@@ -305,7 +305,7 @@ def test_the_fast_twin_speaks_ours(subject, name):
     check_speaks_itself_alone(subject, name, of_jax_arrays)
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize(
     ("subject", "path"), [(subject, path) for subject, (path, _) in dialects.FUNCTIONS.items()], ids=dialects.FUNCTIONS
 )

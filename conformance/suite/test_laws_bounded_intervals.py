@@ -114,7 +114,7 @@ def test_columns_in_units(backend):
             intervals.scaled_columns(fit.curve, np.array([3.0]), np.array([39.0]))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks("laws.bounded_intervals.routed_design", "laws.bounded_intervals.utilisation_design")
 def test_designs_are_those_that_the_laws_are_linear_in(backend):
     """At the fitted shape the log10 predictions lie in the span of the columns."""
     for name, (truth, cells) in TRUTHS.items():

@@ -49,7 +49,7 @@ def loss_of(seed: int) -> np.ndarray:
     return exact * 10 ** np.random.default_rng(seed).normal(0, 2e-3, size.size)
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="the catalogue of laws is a table")
 def test_the_twins_have_the_same_laws(backend):
     ours = backend.laws.catalogue.LAWS
     assert tuple(ours) == tuple(reference.LAWS) == (*NAMES, *LATER, *ADDITIVE, *MEASURED)

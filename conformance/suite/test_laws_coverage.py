@@ -133,7 +133,12 @@ REFERENCE = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "laws.dense.fit_dense",
+    "laws.log_linear.fit_per_size",
+    "laws.log_linear.fit_separable",
+    "laws.log_linear.fit_bilinear",
+)
 @pytest.mark.parametrize("name", LINEAR)
 def test_covariances_of_linear_laws_are_the_textbook_s(backend, name):
     """Their intervals, and how often these hold the truth, are in `test_laws_linear_intervals.py`."""

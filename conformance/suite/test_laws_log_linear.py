@@ -312,7 +312,7 @@ LEAST = {"fit_bilinear": 5, "fit_separable": 4, "fit_per_size": 5}
 """Rows that are enough: one more than there are coefficients; two sizes with two E each, and one of them twice."""
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("name", LEAST)
 def test_the_least_number_of_rows_is_enough(backend, name):
     rows = tuple(
@@ -326,7 +326,7 @@ def test_the_least_number_of_rows_is_enough(backend, name):
         assert_close_bounded("laws.log_linear.exact", ours, theirs, scale, what=f"{name} from {LEAST[name]} rows")
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("name", ["fit_bilinear", "fit_separable", "fit_per_size"])
 def test_two_sizes_that_nearly_agree_are_two(backend, name):
     """The length of a column does not count: 3e-8 apart, and as independent as a decade apart."""
@@ -336,7 +336,7 @@ def test_two_sizes_that_nearly_agree_are_two(backend, name):
         assert found.status == "interior" and found.rows == 6, f"{name}: {found}"
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.twin
 @pytest.mark.parametrize(("name", "columns", "message"), BAD.values(), ids=BAD)
 def test_what_cannot_be_fitted_is_named(backend, name, columns, message):

@@ -262,7 +262,12 @@ BAD = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "laws.planning.hoffmann_optimum",
+    "laws.planning.fine_grained_optimum",
+    "laws.planning.joint_optimum",
+    "laws.planning.joint_optima",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_no_budget_buys_is_named(backend, case):

@@ -24,7 +24,12 @@ def relative(found, wanted) -> float:
     return float(np.max(np.abs(np.asarray(found) - wanted) / np.abs(wanted)))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "laws.routed.effective_experts",
+    "laws.routed.predict_loss",
+    "laws.routed.slope_in_experts",
+    "laws.routed.slope_in_parameters",
+)
 @given(law=laws(), sizes=SIZES, experts=EXPERTS)
 def test_values_agree_with_the_reference(backend, law, sizes, experts):
     other = backend.laws.routed.RoutedCoefficients(*law)
@@ -202,7 +207,15 @@ BAD = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "laws.routed.effective_experts",
+    "laws.routed.predict_loss",
+    "laws.routed.slope_in_experts",
+    "laws.routed.slope_in_parameters",
+    "laws.routed.effective_parameter_count",
+    "laws.routed.experts_for_loss",
+    "laws.routed.size_for_loss",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):

@@ -51,14 +51,14 @@ def near_linear(noise: float) -> Runs:
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="the quantile is a helper of all intervals")
 @given(level=st.floats(0.01, 0.999), degrees=st.integers(1, 400))
 def test_student_quantile(backend, level, degrees):
     found, wanted = (m.student_quantile(level, degrees) for m in (backend.laws.uncertainty, reference))
     check("laws.uncertainty.quantile", abs(found / wanted - 1), message=f"{level} {degrees}")
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="the quantile is a helper of all intervals")
 @pytest.mark.parametrize(("degrees", "wanted"), [(1, 12.7062047362), (10, 2.2281388520), (52, 2.0066468051)])
 def test_student_quantile_against_printed_tables(backend, degrees, wanted):
     for module in (backend.laws.uncertainty, reference):
@@ -593,7 +593,7 @@ BAD = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", BAD)

@@ -335,7 +335,13 @@ BAD = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "laws.utilisation.compute_columns",
+    "laws.utilisation.effective_utilisation",
+    "laws.utilisation.predict_loss",
+    "laws.utilisation.effective_teraflops",
+    "laws.utilisation.fit_utilisation",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_allowed_is_named(backend, case):

@@ -718,7 +718,7 @@ TAKEN = {
 normalisation and sample_second of top_k (k = 2), groups in sequences of mixture_of_tokens (the masked objective)."""
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 @pytest.mark.twin
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("router", TAKEN)
@@ -739,7 +739,7 @@ def test_an_option_that_a_router_does_not_have_is_named(backend, router):
                 module.ModelConfig(**fields)
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 @pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):
@@ -749,7 +749,7 @@ def test_what_is_not_allowed_is_named(backend, bad):
             module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 def test_what_a_default_stands_for(backend):
     """A bias balances alone; a rounded frequency is the fraction; what was filled in may be given again."""
     for module in (backend.configuration, configuration):
@@ -782,7 +782,7 @@ def test_the_baseline_does_not_change_the_model(backend):
     assert_close_bounded("transformer.gradient", error, 0.0, scale, what="gradient with and without the baseline")
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 def test_groups_within_sequences_warn(backend):
     for module in (backend.configuration, configuration):
         with pytest.warns(UserWarning, match="within sequences is not causal"):
@@ -798,7 +798,7 @@ def test_a_group_that_does_not_divide_the_batch_is_an_error(backend):
             module.apply(params, tokens[:, :-1], build(module, "mixture", group_size=2))
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 def test_fields_agree(backend):
     ours, theirs = (dataclasses.fields(module.ModelConfig) for module in (backend.configuration, configuration))
     assert [(field.name, field.default) for field in ours] == [(field.name, field.default) for field in theirs]

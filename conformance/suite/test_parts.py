@@ -357,7 +357,7 @@ def check_filled_in(backend, fields: dict) -> None:
         assert ours == theirs, f"ModelConfig({fields}): {field.name}: expected {theirs!r}, found {ours!r}"
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 def test_what_a_configuration_fills_in(backend):
     """The width of a head, capacity, gate, normalisation, the weight of balancing and the size of a group."""
     for fields in FILLED:

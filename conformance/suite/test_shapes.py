@@ -44,7 +44,20 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "*.sinkhorn_plan",
+    "*.sinkhorn_router",
+    "*.balanced_assignment",
+    "*.base_router",
+    "*.quantile_bias",
+    "*.quantile_router",
+    "*.top_k_router",
+    "*.switch_router",
+    "*.gshard_router",
+    "*.expert_choice_router",
+    "*.mixing_weights",
+    "*.log_policy",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_batch_is_no_group(backend, name):
@@ -60,7 +73,20 @@ MASKED = [
 ]
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(
+    "*.sinkhorn_plan",
+    "*.sinkhorn_router",
+    "*.balanced_assignment",
+    "*.base_router",
+    "*.quantile_bias",
+    "*.quantile_router",
+    "*.top_k_router",
+    "*.switch_router",
+    "*.gshard_router",
+    "*.expert_choice_router",
+    "*.mixing_weights",
+    "*.log_policy",
+)
 @pytest.mark.twin
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_of_floats_is_refused(backend, name):

@@ -684,7 +684,7 @@ BAD = {
 }
 
 
-@pytest.mark.asks()
+@pytest.mark.asks(because="a configuration is no function")
 @pytest.mark.twin
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_allowed_is_named(backend, bad):
