@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.kernels import assignment
-from routelaws.conformance.suite.test_base import bound_of, first_optimum, scipy_optimum
+from routelaws.conformance.suite.strategies_base import bound_of, first_optimum, scipy_optimum
 
 FAR, HELD = assignment.FAR, assignment.HELD
 

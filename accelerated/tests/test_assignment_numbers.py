@@ -8,7 +8,7 @@ import pytest
 
 from routelaws.accelerated.kernels import assignment
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.test_base import bound_of
+from routelaws.conformance.suite.strategies_base import bound_of
 from routelaws.reference.routers import base as reference
 
 

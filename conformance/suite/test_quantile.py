@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
-from routelaws.conformance.suite.test_base import BOUND, FAMILIES, Scores, bound_of, draw_scores, scores
+from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
 
 BIAS, ROUTER = "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
+BOUND = "routers.base.dual_bound"
 
 SHAPES = ((5, 1), (1, 4), (13, 3), (14, 4))
 KS = (1, 2, 3)

@@ -21,7 +21,7 @@ from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_plan, assert_same
 from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
 from routelaws.conformance.suite.strategies import Logits, logits
-from routelaws.conformance.suite.test_base import draw_scores
+from routelaws.conformance.suite.strategies_base import draw_scores
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import sinkhorn as reference
 
