@@ -30,12 +30,12 @@ ABOUT = (
 )
 
 
-def gather(table: Table, say=lambda line: None, huber: float | None = None, point=point_of) -> tuple[dict, list[Run]]:
+def gather(table: Table, tell=lambda line: None, huber: float | None = None, point=point_of) -> tuple[dict, list[Run]]:
     """Return the results of a table and its trusted runs.
 
     Args:
         table: of `rows.open_table`.
-        say: takes a line of progress before each part.
+        tell: takes a line of progress before each part.
         huber: delta in log10 units of the fit by a sum of Huber terms, beside that by least squares; None for none.
         point: what runs have in common that differ in their seed alone, see `rows.seed_scatter`.
 
@@ -52,20 +52,20 @@ def gather(table: Table, say=lambda line: None, huber: float | None = None, poin
         "rows": used_rows(table, runs),
         "seed_scatter": seed_scatter(runs, point),
     }
-    say("dense power law")
+    tell("dense power law")
     results["dense"] = dense_law(table, good) | dense_doubts(table, good)
-    say("bounded law of each router, with intervals")
+    tell("bounded law of each router, with intervals")
     results["laws"] = router_laws(table, results["dense"], huber)
-    say("the same law on other rows, and by other intervals")
+    tell("the same law on other rows, and by other intervals")
     results["other_rows"] = other_rows(table)
     results["other_intervals"] = other_intervals(table, results["laws"])
-    say("forms of law, by runs and sizes left out")
+    tell("forms of law, by runs and sizes left out")
     results["forms"] = compare(table)
-    say("law in compute and parameters per FLOP")
+    tell("law in compute and parameters per FLOP")
     results["utilisation"] = utilisation_laws(good)
-    say(f"{len(table.loss_columns)} loss columns")
+    tell(f"{len(table.loss_columns)} loss columns")
     results["transfer"] = transfer(table)
-    say("ablations and pairs")
+    tell("ablations and pairs")
     results["experts_per_token"] = experts_per_token(good)
     results["routing_frequency"] = routing_frequency(good)
     alpha = results["dense"].get("alpha", {}).get("value")

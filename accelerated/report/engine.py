@@ -62,7 +62,7 @@ def write_reproduction(
     rows: str | None = None,
     loss: str | None = None,
     huber: float | None = None,
-    say: Callable = lambda line: None,
+    tell: Callable = lambda line: None,
 ) -> Path:
     """Write report.md, report.html, results.json and figures/ for a results table.
 
@@ -73,7 +73,7 @@ def write_reproduction(
             seed for others if None.
         loss: the main loss column; loss_validation if None.
         huber: delta, in log10 units, of a fit by a sum of Huber terms beside that by least squares; None for none.
-        say: takes a line of progress.
+        tell: takes a line of progress.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -83,14 +83,14 @@ def write_reproduction(
     """
     if huber is not None and not 0 < huber < math.inf:
         raise InputError(f"--huber {huber:g}: a finite number above 0, in log10 units")
-    say(f"reading {named(tables)}")
+    tell(f"reading {named(tables)}")
     opened = open_table(tables, rows, loss)
     folder = make_folder(Path(out))
-    results, runs = gather(opened, say, huber)
+    results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():
-        say(f"caution ({', '.join(routers)}): {words}")
+        tell(f"caution ({', '.join(routers)}): {words}")
     try:
-        drawn = draw_all(folder / "figures", results, runs, say=say)
+        drawn = draw_all(folder / "figures", results, runs, tell=tell)
         return _write(folder, "results.json", plain(advised(results)), markdown(results, drawn))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
@@ -121,9 +121,9 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
 def advised(results: dict) -> dict:
     """Return results with the words on each recommendation beside its verdict: why, and by which rule."""
-    say = environment().get_template("because.md.j2").module
+    module = environment().get_template("because.md.j2").module
     words = [
-        {name: " ".join(getattr(say, name)(entry).split()) for name in ("rule", "because")}
+        {name: " ".join(getattr(module, name)(entry).split()) for name in ("rule", "because")}
         for entry in results["advice"]
     ]
     return results | {"advice": [entry | own for entry, own in zip(results["advice"], words, strict=True)]}

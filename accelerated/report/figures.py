@@ -41,7 +41,7 @@ OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 
 
 def draw_all(
-    folder: Path, results: dict, runs: list[Run], sweep: Sweep | None = None, found: dict | None = None, say=None
+    folder: Path, results: dict, runs: list[Run], sweep: Sweep | None = None, found: dict | None = None, tell=None
 ) -> list[str]:
     """Draw every figure that the results have data for.
 
@@ -51,7 +51,7 @@ def draw_all(
         results: of `reproduction.gather`.
         runs: the trusted ones.
         sweep, found: of `read_sweep` and `sweep_findings.find`; None for a table.
-        say: takes a line of progress; None for none.
+        tell: takes a line of progress; None for none.
 
     Returns:
         The names that were drawn, in the order of FIGURES and OF_A_SWEEP.
@@ -70,8 +70,8 @@ def draw_all(
             elif sweep is not None:
                 figure = OF_A_SWEEP[name](results, sweep, found)
             if figure is not None:
-                if say is not None:
-                    say(f"figure {name}")
+                if tell is not None:
+                    tell(f"figure {name}")
                 save_figure(figure, folder / name)
                 drawn.append(name)
         if figure is None:

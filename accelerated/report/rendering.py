@@ -144,12 +144,12 @@ def corpus(paths: tuple[str, ...]) -> str:
     return ", ".join(f"`{Path(path).name or path}`" for path in paths)
 
 
-def points(entries: list[dict], say) -> dict[str, list[str]]:
+def points(entries: list[dict], sentences) -> dict[str, list[str]]:
     """Return each sentence that is said of some routers, with these: what holds for several is said once.
 
     Args:
         entries: of one router each.
-        say: returns the sentences on an entry as a list in Markdown.
+        sentences: returns the sentences on an entry as a list in Markdown.
     """
-    lines = ((entry["router"], flow(say(entry)).splitlines()) for entry in entries)
+    lines = ((entry["router"], flow(sentences(entry)).splitlines()) for entry in entries)
     return cautions.once((router, [line[2:] for line in own if line.startswith("- ")]) for router, own in lines)

@@ -13,7 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.accuracies import GUESS_RATES, guess_rate, read_accuracies, read_guess_rates
 from routelaws.accelerated.tables.overtraining import downstream_tasks, overtraining_runs
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 LONG = """,tokens,benchmark,metric_type,score,tpr
 0,2.0e9,arc_easy,acc,0.40,20.0

@@ -356,7 +356,7 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
 @pytest.mark.released
 def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
     """Three training sets and up to 32 times the tokens of one budget, through convert and fit, as a user would."""
-    from routelaws.conformance.engine.released import released_file
+    from routelaws.conformance.engine.data_folder import released_file
 
     runs = released_file("overtraining_runs.csv")
     columns = "hyper_id=run,dense_parameter_count=params_no_embed,loss_validation=loss_c4_val"

@@ -13,7 +13,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS, read_table, select_rows
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 MAP = {
     "hyper_id": "run",

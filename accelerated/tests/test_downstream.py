@@ -10,7 +10,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.downstream import Rows, _laws, as_dict, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 
 def made_table(noise: float = 0.0) -> Accuracies:

@@ -20,7 +20,7 @@ from routelaws.accelerated.laws.fitting import (
     predict_curves,
 )
 from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 

@@ -13,7 +13,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.predict import as_dict, inside_hull, predict_report, print_prediction
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 COUNTS = (1, 2, 4, 16, 64, 256)

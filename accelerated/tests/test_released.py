@@ -12,7 +12,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.released import TABLES, Released, data_folder, released_table
 from routelaws.accelerated.tables.table import read_table
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 CONTENT = b"a table of somebody else's\n" * 100
 

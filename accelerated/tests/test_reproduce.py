@@ -125,7 +125,7 @@ def whole(tmp_path_factory):
     path = write(with_ablations(make_frame()), folder)
     said, patch = [], pytest.MonkeyPatch()
     patch.setattr(resamples, "RESAMPLES", 20)
-    assert command.write_reproduction(path, folder / "report", say=said.append) == folder / "report" / "report.md"
+    assert command.write_reproduction(path, folder / "report", tell=said.append) == folder / "report" / "report.md"
     assert len(said) > 10
     patch.undo()
     return folder / "report"

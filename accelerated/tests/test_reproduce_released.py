@@ -10,7 +10,7 @@ from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import predict_loss
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import FIGURES
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 
 pytestmark = pytest.mark.released
 

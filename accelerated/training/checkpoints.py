@@ -50,15 +50,15 @@ class Checkpoints:
 
     Args:
         folder: where they are; made by the first `save` if missing.
-        say: called with one line whenever a damaged checkpoint is passed over.
+        tell: called with one line whenever a damaged checkpoint is passed over.
         keep_last: how many of the newest are kept.
         keep_every: those of a step that is a multiple of this are kept, too.
     """
 
     def __init__(
-        self, folder: Path, say: Callable[[str], None], *, keep_last: int = KEPT, keep_every: int | None = None
+        self, folder: Path, tell: Callable[[str], None], *, keep_last: int = KEPT, keep_every: int | None = None
     ):
-        self.folder, self._say = Path(folder), say
+        self.folder, self._tell = Path(folder), tell
         policies = ocp.training.preservation_policies
         rules = [policies.LatestN(keep_last), *([policies.EveryNSteps(keep_every)] if keep_every else [])]
         self._rules = policies.AnyPreservationPolicy(rules)
@@ -156,7 +156,7 @@ class Checkpoints:
                 gc.collect()  # abandoned reads complain when they are collected; let them do so unheard
             _ignore_closed_loops()
             self._damaged.append(step)
-            self._say(f"{self.folder}: checkpoint at step {step:,} is damaged and passed over ({reason})")
+            self._tell(f"{self.folder}: checkpoint at step {step:,} is damaged and passed over ({reason})")
         if steps:
             raise InputError(f"{self.folder}: every checkpoint is damaged; delete the folder to train this run anew")
         return None

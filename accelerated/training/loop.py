@@ -109,8 +109,8 @@ class Run:
         with storage_errors(self.folder), running:
             claim_folder(self.folder, self.config)
             remove_left(self.folder)
-            say, kept = self._say, {"keep_last": self.config.keep_last, "keep_every": self.config.keep_every}
-            checkpoints = Checkpoints(self.checkpoints, say, **kept)
+            tell, kept = self._tell, {"keep_last": self.config.keep_last, "keep_every": self.config.keep_every}
+            checkpoints = Checkpoints(self.checkpoints, tell, **kept)
             try:
                 step, state = self._start(checkpoints)
                 if step < self.config.steps or self._row_is_missing(step):
@@ -129,13 +129,13 @@ class Run:
         step = 0
         if restored is not None:
             step, state = restored.step, TrainState(**restored.state)
-            self._say(f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
+            self._tell(f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
             self.batches.set_state(restored.extra["position"])
             self.seconds = restored.extra["wall_seconds"]
             self.dropped = tuple(restored.extra["dropped"])
             self.skipped = restored.extra.get("skipped", 0)
         elif (self.folder / "log.jsonl").exists():
-            self._say(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
+            self._tell(f"{self.folder}: was stopped before its first checkpoint was whole, and starts anew")
         self.rows = rows_until(self.folder / "results.csv", step, _stops(self.config)[0])
         write_rows(self.folder / "results.csv", self.rows)
         lines = lines_until(read_log(self.folder / "log.jsonl"), step, not self._row_is_missing(step))
@@ -234,7 +234,7 @@ class Run:
                 raise DivergedError(self._diverged(f"{wrong}; {layer}", checkpoints))
             self.skipped += 1
             self._write_log(kind="skipped", step=step + 1 + place, reason=wrong)
-            self._say(f"{self.folder}: {wrong}; the batch is passed over, {self.skipped} of at most {allowed}")
+            self._tell(f"{self.folder}: {wrong}; the batch is passed over, {self.skipped} of at most {allowed}")
 
     def _failing_layer(self, params: dict, windows: np.ndarray, number: int) -> str:
         try:
@@ -296,7 +296,7 @@ class Run:
         write_rows(self.folder / "results.csv", self.rows)
         self.watch("evaluation", step=row["step"], loss=row["loss_validation"])
 
-    def _say(self, line: str) -> None:
+    def _tell(self, line: str) -> None:
         self.watch("say", line=line)
 
     def _write_log(self, **fields) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.released import released_file
+from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.suite.strategies_additive import huber_sum
 from routelaws.reference.laws import hoffmann
 
