@@ -55,63 +55,19 @@ def quickly_compiled():
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-CALLS = 5_000
-"""More calls of loops than any test makes where they run as plain Python: one that goes on for ever is stopped."""
-
-
-def put_plain(patch, modules, through=lambda function: function) -> None:
-    """Put the plain Python function in place of each compiled one: nothing is compiled, and helpers can be replaced."""
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func"):
-                patch.setattr(module, name, through(value.py_func))
-
-
 @pytest.fixture
 def plain(monkeypatch):
-    """Run the loops of assignment, auction and intervals as plain Python."""
-    from routelaws.accelerated.kernels import assignment, auction, law_fit, law_intervals
-
-    left = iter(range(CALLS))
-
-    def counted(function):
-        def call(*given):
-            assert next(left, None) is not None, "a loop that does not end"
-            return function(*given)
-
-        return call
-
-    put_plain(monkeypatch, (assignment, auction), counted)
-    put_plain(monkeypatch, (law_fit, law_intervals))  # whose searches take a given number of steps
-
-
-@pytest.fixture
-def plain_loops(monkeypatch):
-    """Run the loops of the law's fits as plain Python."""
+    """Put the plain Python function in place of each compiled one: nothing is compiled."""
     import numpy as np
 
-    from routelaws.accelerated.kernels import law_fit, law_huber
+    from routelaws.accelerated.kernels import assignment, auction, law_fit, law_huber, law_intervals
 
-    put_plain(monkeypatch, (law_fit, law_huber))
+    for module in (assignment, auction, law_fit, law_huber, law_intervals):
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "py_func"):
+                monkeypatch.setattr(module, name, value.py_func)
     with np.errstate(all="ignore"):
         yield
-
-
-@pytest.fixture
-def recorded(monkeypatch):
-    """Write down the arguments of every call of a function, arrays as they were then; `answer` takes its place."""
-
-    def record(module, name: str, answer=None, patch=monkeypatch) -> list:
-        calls, function = [], answer or getattr(module, name)
-
-        def call(*given):
-            calls.append(tuple(one.copy() if hasattr(one, "copy") else one for one in given))
-            return function(*given)
-
-        patch.setattr(module, name, call)
-        return calls
-
-    return record
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from routelaws.conformance.meta.mutant_tests import callers, tests_for
 from routelaws.conformance.meta.mutants import Mutant
 
 LISTED = Path(__file__).with_name("survivors.toml")
-OWN_TESTS = ("test_auction.py", "test_fit.py", "test_law_*.py", "test_interval_*.py", "test_assignment_*.py")
+OWN_TESTS = ("test_assignment.py", "test_auction.py", "test_fit.py", "test_law_*.py")
 """Tests of what the fast twin alone has: an auction, fits of many weightings and their loops. Not in a wheel."""
 PATIENCE = 60.0
 """Seconds that a test may take beyond ten times its usual ones; a mutant that takes longer is killed, as "hangs"."""

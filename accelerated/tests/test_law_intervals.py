@@ -1,4 +1,7 @@
-"""The ends at one shape behind the intervals, piece by piece: each by a plain formula. All run as plain Python."""
+"""The ends at one shape behind the intervals, piece by piece, each by a plain formula; and where their search begins.
+
+All but the last test run as plain Python.
+"""
 
 import itertools
 import math
@@ -9,6 +12,7 @@ import pytest
 from routelaws.accelerated.kernels import law_fit, law_intervals
 from routelaws.accelerated.laws import fitting, uncertainty
 from routelaws.conformance.bounds import check
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import _allowed, _projection, routed
 
 KINDS = {
@@ -254,3 +258,55 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
                 found[1:] = np.minimum(found[1:], math.pi / 2)
             kept = 2 if factor == 1.0 else 4  # whether there is room is a matter of the last bit then
             numbers_near(found[:kept], wanted[:kept], f"{name}, {alpha}, {ratio}, E {E}, limit {factor}")
+
+
+# The searches for the ends over all shapes
+
+
+LINES = {
+    "both ends": ([1.0, 2.0, 3.0, 0.5], [3, 0, -1]),
+    "more than there is room for": ([4.0, 1.0, 4.0, 2.0, 4.0, 0.0, 4.0, 3.0, 4.0], [5, 1, 3]),
+    "level": ([1.0, 1.0, 2.0], [0, 1, -1]),
+    "one": ([3.0, 2.0, 1.0], [2, -1, -1]),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_low_points_of_a_scan(plain, name):
+    """Places that no neighbour is below, the lowest first."""
+    line, wanted = LINES[name]
+    found = np.empty(3, np.int64)
+    law_intervals._low_points(np.array(line), found)
+    assert found.tolist() == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [law_intervals.SLOPE, law_intervals.PREDICTION, law_intervals.START])
+def test_an_end_between_no_limit_and_the_first_point_of_a_scan(kind):
+    """E_start = 6000 and little noise: all shapes of the scan are rejected, the first, t = 0, by the least."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 6000.0, np.inf)
+    noise = np.random.default_rng(3).normal(0, 1e-6, size.size)
+    table = fitting.level_table(size, experts, routed.predict_loss(size, experts, law) * 10**noise)
+    problem, constant = law_fit.reduce_rows(
+        table.log_size, table.log_loss, table.level, np.ones(size.size), table.extra.size
+    )
+    work, top = np.empty((6, 2 * table.extra.size)), math.log1p(table.extra[-1])
+    asked = (problem, table.extra, constant, kind, 0.3, float(table.extra[-1]) / 3)
+
+    def sums_and_ends(sign):
+        """Along t between the scan's first two points, E_max without limit: [residual sum, end]."""
+        for t in np.linspace(0, 1 / (law_intervals.FIRST - 1), 401):
+            alpha, ratio, rest = law_fit._shape(t, 0.0, top)
+            found = law_intervals.ends_at(*asked, alpha, ratio, rest, limit, work)
+            yield found[0], found[2] if sign > 0 else -found[3]
+
+    limit = np.inf
+    first, *sums = (residual for residual, _ in sums_and_ends(1.0))
+    limit = 1.2 * min(sums)
+    assert limit < first < sums[-1], "the scan's first point is rejected, and its second even more"
+    for sign in (1.0, -1.0):
+        ends = [end for residual, end in sums_and_ends(sign) if residual <= limit]
+        found = law_intervals._least_over_t(*asked, True, limit, sign, work)
+        assert len(ends) > 10 and found < max(ends)
+        check("laws.uncertainty.end", max(found - min(ends), 0.0) / (max(ends) - min(ends)), message=f"sign {sign}")

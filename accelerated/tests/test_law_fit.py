@@ -1,0 +1,354 @@
+"""The compiled fit of the bounded law: fits of many weightings beside careful ones, and its sums beside those of NumPy.
+
+All but the fits of whole tables run as plain Python.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated.kernels import law_fit
+from routelaws.accelerated.laws import fitting
+from routelaws.conformance.bounds import check
+from routelaws.conformance.engine.harness import central_difference
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.reference.laws import routed
+
+plain = pytest.mark.usefixtures("plain")
+"""Of tests that ask for so little that to compile it would cost more."""
+
+LAWS = {
+    "inside": (2.0, 300.0),
+    "nearly unbounded": (1.5, 3e4),
+    "nearly at 1": (1.05, 200.0),
+    "at the corner": (1.0, np.inf),
+}
+"""E_start and E_max: with noise, resamples of each end in several pieces of the domain."""
+
+
+def resampled(name: str, count: int = 60):
+    """Return a noisy table of the law and `count` bootstrap weightings of it."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
+    random = np.random.default_rng(len(name))
+    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, *LAWS[name])
+    loss = routed.predict_loss(size, experts, law) * 10 ** random.normal(0, 3e-3, size.size)
+    return (size, experts, loss), random.multinomial(size.size, np.full(size.size, 1 / size.size), count).astype(float)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_quick_fits_are_the_careful_ones(name):
+    table, weights = resampled(name)
+    quick = fitting.fit_weighted(*table, weights)
+    careful = fitting.fit_weighted(*table, weights, scan=24, starts=8, careful=True)
+    assert len(set(quick.status)) > 1, np.bincount(quick.status)  # where pieces tie, either is right
+    for b, (found, wanted) in enumerate(zip(quick.objective, careful.objective, strict=True)):
+        check("laws.fitting.quick", abs(found / wanted - 1), message=f"{name}, weighting {b}")
+
+
+def test_a_weight_counts_a_row_so_often():
+    """A weighting is the table with each row repeated."""
+    table, weights = resampled("inside", 8)
+    found = fitting.fit_weighted(*table, weights)
+    for b, weight in enumerate(weights.astype(int)):
+        plain = fitting.fit_routed(*(np.repeat(column, weight) for column in table))
+        assert fitting.STATUSES[found.status[b]] == plain.status
+        check("laws.fitting.quick", abs(found.objective[b] / plain.objective - 1), message=f"weighting {b}")
+
+
+EXTRA = np.array([0.0, 1.0, 4.0, 20.0, 100.0, 300.0])
+LEVEL = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 5])
+WEIGHTS = np.array([1.0, 2.0, 0.5, 1.0, 0.0, 3.0, 0.5, 1.0, 1.5, 0.5, 1.0, 1.0, 0.0, 0.0])
+"""Six E: one with one row (2), one whose rows have no weight (5)."""
+
+
+def rows():
+    """Return log10 N and log10 L of a table with much noise: every term counts."""
+    random = np.random.default_rng(4)
+    return random.uniform(-1, 1, LEVEL.size), random.uniform(0.2, 0.8, LEVEL.size)
+
+
+def reduced(weights=WEIGHTS):
+    """Return the two rows of each E, and what is left."""
+    return law_fit.reduce_rows(*rows(), LEVEL, weights, EXTRA.size)
+
+
+def psi_of(extra, alpha, ratio):
+    """Return psi, 1 at the last E."""
+    rise, bend = alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio
+    psi = np.log1p(rise * extra / (1 + bend * extra))
+    return psi / psi[-1]
+
+
+def columns(one, size, psi):
+    return np.stack([one, size, psi * one, psi * size], axis=1)
+
+
+def near(found, wanted, message=""):
+    """Compare numbers, of the size of the largest."""
+    found, wanted = np.asarray(found, float), np.asarray(wanted, float)
+    assert found.shape == wanted.shape, message
+    check("laws.kernels.sum", float(np.abs(found - wanted).max()), float(np.abs(wanted).max()), message=message)
+
+
+@plain
+def test_two_rows_say_what_all_rows_of_an_e_say():
+    """All weighted products of 1, log10 N and log10 L; of log10 L with itself the line's misses are apart."""
+    size, loss = rows()
+    problem, constant = reduced()
+    one, sizes, losses = (problem[line].reshape(-1, 2) for line in (law_fit.ONE, law_fit.SIZE, law_fit.LOSS))
+    missed = 0.0
+    assert problem.shape == (6, 2 * EXTRA.size)
+    for j in range(EXTRA.size):
+        weight, x, y = (values[LEVEL == j] for values in (WEIGHTS, size, loss))
+        root, design = np.sqrt(weight), np.stack([np.ones(x.size), x], axis=1)
+        line = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
+        missed += weight @ (y - design @ line) ** 2
+        wanted = [weight.sum(), weight @ x, weight @ x**2, weight @ y, weight @ (x * y), weight @ (design @ line) ** 2]
+        own, lean, mine = one[j], sizes[j], losses[j]
+        near([own @ own, own @ lean, lean @ lean, own @ mine, lean @ mine, mine @ mine], wanted, f"E {j}")
+        assert own[1] == 0 and own[0] >= 0 and lean[1] >= 0
+    assert not np.any(one[5]) and not np.any(sizes[5]) and not np.any(losses[5]) and sizes[2, 1] == 0
+    near(constant, missed, "what no shape can change")
+
+
+@plain
+def test_the_fixed_columns_are_orthonormal_and_the_target_is_rid_of_them():
+    problem, _ = reduced()
+    fixed = problem[[law_fit.FIXED_0, law_fit.FIXED_1]]
+    design = problem[[law_fit.ONE, law_fit.SIZE]].T
+    wanted = np.linalg.qr(design)[0].T
+    near(fixed, wanted * np.sign(np.sum(wanted * design.T, axis=1))[:, None])
+    line = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0]
+    near(problem[law_fit.TARGET], problem[law_fit.LOSS] - design @ line)
+
+
+@plain
+def test_the_reduced_table_has_the_residual_sum_of_the_rows():
+    """At a shape, with all four unknowns; the coefficients too."""
+    (size, loss), (problem, constant), work = rows(), reduced(), np.empty((6, 2 * EXTRA.size))
+    psi, root = psi_of(EXTRA, 0.3, 0.02), np.sqrt(WEIGHTS)
+    design = columns(root, root * size, psi[LEVEL])
+    wanted = np.linalg.lstsq(design, root * loss, rcond=None)[0]
+    work[law_fit.PSI] = np.repeat(psi, 2)
+    value = law_fit.evaluate(problem, work)
+    near(value + constant, np.sum((root * loss - design @ wanted) ** 2), "residual sum")
+    gain, interaction = law_fit._routed_part(problem, work)
+    near([*law_fit._fixed_part(problem, work[law_fit.PSI], gain, interaction), gain, interaction], wanted)
+    four = problem[[law_fit.FIXED_0, law_fit.FIXED_1]].tolist() + work[[law_fit.TILT, law_fit.LEVEL]].tolist()
+    near(np.array(four) @ np.array(four).T, np.eye(4), "orthonormal")
+    small = columns(problem[law_fit.ONE], problem[law_fit.SIZE], work[law_fit.PSI])
+    near(work[law_fit.RESIDUAL], problem[law_fit.LOSS] - small @ wanted, "residuals")
+
+
+@plain
+@pytest.mark.parametrize("alpha, ratio", [(1.0, 0.0), (0.3, 0.02), (0.01, 0.5)])
+def test_psi_at_every_e(alpha, ratio):
+    """Each twice, for the two rows of an E."""
+    psi = np.empty(2 * EXTRA.size)
+    law_fit.fill_psi(psi, EXTRA, alpha, ratio, 1 - ratio)
+    near(psi, np.repeat(psi_of(EXTRA, alpha, ratio), 2))
+    law_fit.fill_psi(psi, EXTRA, 0.0, ratio, 1 - ratio)
+    near(psi, np.repeat(EXTRA / 300, 2), "E_start without limit: a straight line in E")
+
+
+@plain
+def test_points_of_the_unit_square():
+    """E rises by equal factors with t; at w = 0 E_max is without limit, at w = 1/2 it is where E_start is in ratio."""
+    log_top = math.log(301.0)
+    assert law_fit._shape(1.0, 0.0, log_top) == (1.0, 0.0, 1.0)
+    assert law_fit._shape(0.0, 0.5, log_top)[0] == 0.0
+    for t, w in ((0.25, 0.1), (0.5, 0.5), (0.75, 0.9)):
+        low, high = 301**w - 1, 301 ** (1 - w) - 1
+        near(law_fit._shape(t, w, log_top), [(301**t - 1) / 300, low / (low + high), high / (low + high)], f"{t}, {w}")
+
+
+@plain
+def test_the_scan_takes_the_grid_row_by_row():
+    """t = 1/3, 2/3, 1 and for each w = 0, 1/3, 2/3."""
+    problem, _ = reduced()
+    table, values, work = law_fit.scan_table(EXTRA, 3), np.empty(9), np.empty((6, 2 * EXTRA.size))
+    assert table.shape == (9, 6)
+    law_fit.scan_values(problem, table, values)
+    for place in range(9):
+        alpha, ratio, _ = law_fit._shape((place // 3 + 1) / 3, place % 3 / 3, math.log(301.0))
+        near(table[place], psi_of(EXTRA, alpha, ratio), f"psi at point {place}")
+        work[law_fit.PSI] = np.repeat(table[place], 2)
+        near(values[place], law_fit.evaluate(problem, work), f"value at point {place}")
+
+
+@plain
+def test_what_a_scan_cannot_solve_is_infinite():
+    """A psi of 0 leaves 0/0, and a sum below 0 is rounding; 0 is as it is. One E, two columns, which hold all."""
+    problem, values = np.zeros((6, 2)), np.empty(1)
+    law_fit.scan_values(problem, np.zeros((1, 1)), values)
+    assert values == np.inf
+    problem[law_fit.ONE, 0] = problem[law_fit.SIZE, 1] = 1.0
+    problem[law_fit.TARGET] = 0.3, 0.4
+    law_fit.scan_values(problem, np.ones((1, 1)), values)
+    assert values == 0.0
+    problem[law_fit.FIXED_0, 0] = 0.6  # leaves 0.64 of the first column's square: 0.09 / 0.64 comes off
+    law_fit.scan_values(problem, np.ones((1, 1)), values)
+    assert values == np.inf
+
+
+@plain
+@pytest.mark.parametrize("alpha, logit", [(0.5, -4.0), (1.0, -1.0), (0.05, 0.5), (1.0, -np.inf)])
+def test_turns_of_the_prediction(alpha, logit):
+    """Its derivatives by log alpha and logit, less what the four columns can follow; the slopes are of half the sum."""
+    problem, work = reduced()[0], np.empty((6, 2 * EXTRA.size))
+    at = np.array([math.log(alpha), logit])
+
+    def psi_at(point):
+        return np.repeat(psi_of(EXTRA, math.exp(point[0]), 1 / (1 + math.exp(-point[1]))), 2)
+
+    value, *slopes = law_fit._slopes(problem, EXTRA, *at, work)
+    one, size, loss = problem[[law_fit.ONE, law_fit.SIZE, law_fit.LOSS]]
+    design = columns(one, size, psi_at(at))
+    answer = np.linalg.lstsq(design, loss, rcond=None)[0]
+    near(value, np.sum((loss - design @ answer) ** 2))
+    for turn, direction, slope in zip((law_fit.TURN_0, law_fit.TURN_1), np.eye(2), slopes, strict=True):
+        if math.isinf(logit) and direction[1]:
+            assert not np.any(work[turn]) and slope == 0.0
+            continue
+        step = central_difference(psi_at, at, direction) if direction[0] or not math.isinf(logit) else 0.0
+        moved = (answer[2] * one + answer[3] * size) * step
+        wanted = moved - design @ np.linalg.lstsq(design, moved, rcond=None)[0]
+        check("laws.fitting.turn", float(np.abs(work[turn] - wanted).max()), float(np.abs(moved).max()))
+        scale = float(np.linalg.norm(work[turn]) * np.linalg.norm(loss - design @ answer))
+        check("laws.kernels.sum", abs(slope - float(work[turn] @ (loss - design @ answer))), scale)
+
+
+@plain
+def test_two_unknowns():
+    """Those that are free, where the matrix is positive; else no step."""
+    both = law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, True, True)
+    near(both[:2], np.linalg.solve([[4.0, 1.0], [1.0, 2.0]], [3.0, -5.0]))
+    assert both[2] is True
+    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, True, False) == (0.75, 0.0, True)
+    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, False, True) == (0.0, -2.5, True)
+    assert law_fit._solve_two(4.0, -9.0, -2.0, 3.0, -5.0, True, False) == (0.75, 0.0, True)
+    assert law_fit._solve_two(-4.0, -9.0, 2.0, 3.0, -5.0, False, True) == (0.0, -2.5, True)
+    nothing = (0.0, 0.0, False)
+    assert law_fit._solve_two(4.0, 1.0, 2.0, 3.0, -5.0, False, False) == nothing
+    for a00, a01, a11 in ((1.0, 2.0, 4.0), (1.0, 3.0, 4.0), (-0.5, 0.0, -0.5), (0.0, 0.0, 1.0), (math.nan, 0.0, 1.0)):
+        assert law_fit._solve_two(a00, a01, a11, 3.0, -5.0, True, True) == nothing
+    for empty in (0.0, -1.0, math.nan):
+        assert law_fit._solve_two(empty, 0.0, 1.0, 3.0, -5.0, True, False) == nothing
+        assert law_fit._solve_two(1.0, 0.0, empty, 3.0, -5.0, False, True) == nothing
+
+
+def reduced_fit(name: str = "inside"):
+    """Return the two rows of a table per E, and E - 1."""
+    table = fitting.level_table(*resampled(name)[0])
+    problem, _ = law_fit.reduce_rows(
+        table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
+    )
+    return problem, table.extra
+
+
+def residual_sum(problem, psi: np.ndarray) -> float:
+    """Return what is left of log10 L on 1, log10 N, psi and psi log10 N: rows of the reduced table, psi [levels]."""
+    one, size, psi = problem[law_fit.ONE], problem[law_fit.SIZE], np.repeat(psi, 2)
+    design = np.stack([one, size, psi * one, psi * size], axis=1)
+    answer = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0]
+    return float(np.sum((problem[law_fit.LOSS] - design @ answer) ** 2))
+
+
+@plain
+@pytest.mark.parametrize("free", [(True, True), (True, False), (False, True)])
+def test_a_step_of_newton(free):
+    """With second differences of the residual sum, half of which the slopes are taken of, in the free variables."""
+    problem, extra = reduced_fit()
+    at, work = np.array([math.log(0.5), math.log(0.01 / 0.99)]), np.empty((6, 2 * extra.size))
+    axes = [axis for axis, kept in zip(np.eye(2), free, strict=True) if kept]
+
+    def value(point):
+        return residual_sum(problem, psi_of(extra, math.exp(point[0]), 1 / (1 + math.exp(-point[1])))) / 2
+
+    def slope(point, axis):
+        return central_difference(value, point, axis)
+
+    bend = [[central_difference(lambda point, one=one: slope(point, one), at, other) for other in axes] for one in axes]
+    wanted = -np.linalg.solve(bend, [slope(at, axis) for axis in axes]) @ np.array(axes)
+    assert np.linalg.eigvalsh(bend).min() > 0, "the sum bends upwards here"
+    _, *fall = law_fit._slopes(problem, extra, *at, work)
+    found = np.array(law_fit._newton(problem, extra, *at, *free, *fall, work))
+    check("laws.fitting.newton", float(np.abs(found - wanted).max() / np.abs(wanted).max()), message=f"free: {free}")
+
+
+@plain
+def test_newton_stays_where_the_sum_does_not_bend_upwards():
+    """There it has no step, and a search is left where it ended."""
+    problem, extra = reduced_fit()
+    work, flat = np.empty((6, 2 * extra.size)), 0
+    for log_alpha in (-6.0, -4.0, -0.05):
+        for logit in (-12.0, -2.0, 3.0):
+            _, *fall = law_fit._slopes(problem, extra, log_alpha, logit, work)
+            if law_fit._newton(problem, extra, log_alpha, logit, True, True, *fall, work) == (0.0, 0.0):
+                flat += 1
+                found = law_fit.polish(problem, extra, log_alpha, logit, True, True, work)
+                assert found == (log_alpha, logit, law_fit._value(problem, extra, log_alpha, logit, work))
+    assert flat
+
+
+PLANES = {
+    "a corner, a side and the inside": ([[1.0, 5.0, 5.0, 5.0], [5.0, 5.0, 3.0, 5.0], [2.0, 5.0, 5.0, 5.0]], [0, 8, 6]),
+    "two apart": ([[3.0, 5.0, 1.0, 5.0], [5.0, 5.0, 5.0, 5.0], [2.0, 5.0, 5.0, 5.0]], [2, 8, 0]),
+    "diagonal neighbours": ([[2.0, 5.0, 5.0], [5.0, 1.0, 5.0], [5.0, 5.0, 3.0]], [4, -1, -1]),
+}
+
+
+@plain
+@pytest.mark.parametrize("name", PLANES)
+def test_where_a_search_begins(name):
+    """Flat places that none of the eight neighbours is below, the lowest first; for one start the lowest of all."""
+    plane, wanted = PLANES[name]
+    for starts in (1, 2, 3):
+        assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
+
+
+ROOT = np.array([1.0, 2.0, 0.5, 1.0, 1.5])
+TABLES = {
+    "two E with two sizes": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 1.0], True),
+    "four E with a size each": ([0, 1, 2, 3], [-1.0, 0.0, 2.0, 1.0], [0.0, 1.0, 3.0, 7.0], True),
+    "three of them": ([0, 1, 2], [-1.0, 0.0, 2.0], [0.0, 1.0, 3.0], False),
+    "the size is psi": ([0, 1, 2, 3], [0.0, 1.0, 3.0, 7.0], [0.0, 1.0, 3.0, 7.0], False),
+    "psi is 1 and the inverse size": ([0, 1, 2, 3, 4], [1.0, 2.0, 4.0, 8.0, -1.0], [2.0, 1.5, 1.25, 1.125, 0.0], False),
+    "psi is size less psi log10 N": (
+        [0, 1, 2, 3, 4],
+        [0.0, 1.0, 2.0, 3.0, 4.0],
+        [0.0, 1 / 2, 2 / 3, 3 / 4, 4 / 5],
+        False,
+    ),
+    "one size": ([0, 1, 2, 3], [0.5] * 4, [0.0, 1.0, 3.0, 7.0], False),
+    "size 0": ([0, 1, 2, 3], [0.0] * 4, [0.0, 1.0, 3.0, 7.0], False),
+    "psi 0": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 0.0], False),
+    "psi 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0], False),
+    "psi nearly 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0 + 1e-9], False),
+    "psi not that near 1": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [1.0, 1.0 + 1e-7], True),
+    "nearly one size": ([0, 0, 1, 1], [0.5, 0.5 + 1e-9, 0.5, 0.5 + 1e-9], [0.0, 1.0], False),
+    "not that near": ([0, 0, 1, 1], [0.5, 0.5 + 1e-7, 0.5, 0.5 + 1e-7], [0.0, 1.0], True),
+}
+"""Levels, sizes, psi of each level, and whether 1, log10 N, psi and psi log10 N are independent."""
+
+
+@plain
+@pytest.mark.parametrize("name", TABLES)
+def test_independent_columns(name):
+    """By their lengths of 1, less what the others hold."""
+    level, size, psi, wanted = TABLES[name]
+    level, size, psi = np.array(level), np.array(size), np.array(psi)
+    problem, _ = law_fit.reduce_rows(size, size * 0.0, level, ROOT[: size.size] ** 2, psi.size)
+    assert bool(law_fit._independent(problem, psi, np.empty((6, 2 * psi.size)))) == wanted
+    assert bool(law_fit._independent(problem, 1e-5 * psi, np.empty((6, 2 * psi.size)))) == wanted, "a factor"
+
+
+@plain
+@pytest.mark.parametrize("spread, wanted", [(1e-9, False), (1e-7, True)])
+def test_a_size_that_only_few_rows_tell(spread, wanted):
+    """With little weight on the rows of another size, and there psi is 1: the other columns are far from each other."""
+    level, size = np.array([0, 0, 1, 1]), np.array([1.0, 1.0 + spread, 1.0, 1.0 + 2000 * spread])
+    weights = np.array([1.0, 1.0, 1e-6, 1e-6])
+    problem, _ = law_fit.reduce_rows(size, size * 0.0, level, weights, 2)
+    assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
