@@ -327,15 +327,11 @@ def apply(
             ffn = _at(params["routed_ffn"], special)
             done = routed_block(ffn, x, tokens, config, training=training, **here)
             routed.append(done)
-            output, special = done.output, special + 1
-            if config.output_norm:
-                output = layer_norm(ffn["output_norm"], output)
-        elif config.is_wide(i):
-            ffn = _at(params["wide_ffn"], special)
-            output, special = expert_ffn(**ffn, x=x, activation=config.activation), special + 1
+            output = layer_norm(ffn["output_norm"], done.output) if config.output_norm else done.output
         else:
-            ffn = _at(params["dense_ffn"], i - special)
+            ffn = _at(params["wide_ffn"], special) if config.is_wide(i) else _at(params["dense_ffn"], i - special)
             output = expert_ffn(**ffn, x=x, activation=config.activation)
+        special += config.is_routed(i) or config.is_wide(i)
         h = h + output
     logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
     if not routed:

@@ -27,6 +27,7 @@ from .pairs import equal_dense_size
 from .rows import Run, Table, columns_of, law_rows, usual
 
 COEFFICIENTS = RoutedCoefficients._fields
+NAMED = (*COEFFICIENTS, "N_cutoff")
 FOUND = "interior"  # the status of a law all of whose coefficients have a value inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
 """At which E the report says what a routed model is worth, as far as the table has them, and at the largest of all."""
@@ -53,66 +54,79 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 
 
 def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
+    """Return the entry of one router, see `router_laws`."""
     size, experts, loss = columns_of(selection, table.loss_column)
-    sizes, counts = np.unique(size), np.unique(experts)
-    entry = {
-        "router": selection.router,
-        "rows": size.size,
-        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()),
-        "sizes": [int(n) for n in sizes],
-        "experts": [int(e) for e in counts],
-        "left_out": selection.left_out,
-        "differences": differences(selection.frame),
-        "shorter": shorter_runs(selection.frame),
-    }
+    entry = _rows(selection, size, experts)
     try:
         fit = fit_routed(size, experts, loss)
     except ValueError as error:
         return entry | {"missing": str(error), "measured_slopes": _measured_slopes(size, experts, loss, None)}
-    top = float(counts[-1])
-    shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, top)]
-    worth = [(n, e) for n in sizes for e in shown if np.any((size == n) & (experts == e))]
-    quantities = [Quantity(name) for name in (*COEFFICIENTS, "N_cutoff")]
-    quantities += [Quantity("slope", N=float(n)) for n in sizes]
-    quantities += [Quantity("gain", N=float(n), E=top) for n in sizes]
-    quantities += [Quantity("effective_parameters", N=float(n), E=e) for n, e in worth]
-    raw = profile_intervals(size, experts, loss, quantities, LEVEL)
-    found = [_interval(interval) for interval in raw]
-    names, m = (*COEFFICIENTS, "N_cutoff"), sizes.size
-    slopes, gains, effective = found[7 : 7 + m], found[7 + m : 7 + 2 * m], found[7 + 2 * m :]
-    entry |= (
-        {"missing": None}
-        | described(fit)
-        | {
-            "criterion": fit.criterion,
-            "curve": fit.curve._asdict(),
-            "determined": _determined(raw[:7]),
-            "intervals": dict(zip(names, found, strict=False)),
-            "N_cutoff_times": found[6]["value"] / float(sizes[-1]),
-            "spare": fit.rows - len(COEFFICIENTS),
-            "coefficients_95_rough": rough_reach(fit),
-            "reached": _reached(fit.coefficients, top),
-            "slopes": [
-                {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
-                for n, interval in zip(sizes, slopes, strict=True)
-            ],
-            "gains": [
-                {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
-                for n, interval in zip(sizes, gains, strict=True)
-            ],
-            "measured_slopes": _measured_slopes(size, experts, loss, fit),
-            "worth": [
-                _worth(table, selection, n, e, interval, dense)
-                for (n, e), interval in zip(worth, effective, strict=True)
-            ],
-        }
-    )
+    entry |= {"missing": None} | described(fit) | _fitted(table, selection, (size, experts, loss), fit, dense)
     entry |= _misfit(selection, FINAL, (size, experts), loss, fit)
     if huber is not None:
         entry["huber"] = described(fit_routed(size, experts, loss, huber=huber)) | {"delta": huber}
     if table.released and selection.router in paper.PRINTED and table.loss_column == "loss_validation":
         entry["printed"] = beside_paper(selection.router, (size, experts, loss), entry)
     return entry
+
+
+def _rows(selection, size: np.ndarray, experts: np.ndarray) -> dict:
+    """Return what the law is fitted to: N and E of the rows, [n] each, and what else these differ in."""
+    return {
+        "router": selection.router,
+        "rows": size.size,
+        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()),
+        "sizes": [int(n) for n in np.unique(size)],
+        "experts": [int(e) for e in np.unique(experts)],
+        "left_out": selection.left_out,
+        "differences": differences(selection.frame),
+        "shorter": shorter_runs(selection.frame),
+    }
+
+
+def _fitted(table: Table, selection, columns: tuple[np.ndarray, ...], fit, dense: dict) -> dict:
+    """Return what the fitted law says, with intervals: coefficients, slopes and gains by size, worth of routing."""
+    size, experts, loss = columns
+    sizes, counts = np.unique(size), np.unique(experts)
+    top = float(counts[-1])
+    shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, top)]
+    worth = [(n, e) for n in sizes for e in shown if np.any((size == n) & (experts == e))]
+    raw = profile_intervals(*columns, _quantities(sizes, top, worth), LEVEL)
+    found = [_interval(interval) for interval in raw]
+    named, m = len(NAMED), sizes.size
+    slopes, gains, effective = found[named : named + m], found[named + m : named + 2 * m], found[named + 2 * m :]
+    return {
+        "criterion": fit.criterion,
+        "curve": fit.curve._asdict(),
+        "determined": _determined(raw[:named]),
+        "intervals": dict(zip(NAMED, found, strict=False)),
+        "N_cutoff_times": found[NAMED.index("N_cutoff")]["value"] / float(sizes[-1]),
+        "spare": fit.rows - len(COEFFICIENTS),
+        "coefficients_95_rough": rough_reach(fit),
+        "reached": _reached(fit.coefficients, top),
+        "slopes": [
+            {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
+            for n, interval in zip(sizes, slopes, strict=True)
+        ],
+        "gains": [
+            {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+            for n, interval in zip(sizes, gains, strict=True)
+        ],
+        "measured_slopes": _measured_slopes(*columns, fit),
+        "worth": [
+            _worth(table, selection, n, e, interval, dense) for (n, e), interval in zip(worth, effective, strict=True)
+        ],
+    }
+
+
+def _quantities(sizes: np.ndarray, top: float, worth: list[tuple]) -> list[Quantity]:
+    """Return what intervals are asked for: `NAMED`, a slope and a gain up to E = `top` at each N, Neff at (N, E)."""
+    return [
+        *(Quantity(name) for name in NAMED),
+        *(Quantity("slope", N=float(n)) for n in sizes),
+        *(Quantity("gain", N=float(n), E=top) for n in sizes),
+        *(Quantity("effective_parameters", N=float(n), E=e) for n, e in worth),
+    ]
 
 
 _ENDS = ("value", "low", "high")
@@ -158,8 +172,7 @@ def negative(slope: dict) -> str:
 def _determined(intervals: list[Interval]) -> dict[str, bool]:
     """Return, for each coefficient, whether the runs determine it, see `is_known`."""
     return {
-        name: is_known(name, interval.value, verdict(interval))
-        for name, interval in zip((*COEFFICIENTS, "N_cutoff"), intervals, strict=True)
+        name: is_known(name, interval.value, verdict(interval)) for name, interval in zip(NAMED, intervals, strict=True)
     }
 
 
@@ -375,7 +388,7 @@ def _transferred(selection, column: str) -> dict:
     except ValueError as error:
         return entry | {"missing": str(error)}
     sizes, top = np.unique(size), float(experts.max())
-    quantities = [Quantity(name) for name in (*COEFFICIENTS, "N_cutoff")]
+    quantities = [Quantity(name) for name in NAMED]
     quantities += [Quantity("slope", N=float(n)) for n in sizes] + [Quantity("gain", N=float(n), E=top) for n in sizes]
     raw = profile_intervals(size, experts, loss, quantities, LEVEL)
     found = [_interval(interval) for interval in raw]
@@ -389,7 +402,7 @@ def _transferred(selection, column: str) -> dict:
         | described(fit)
         | {
             "determined": _determined(raw[:7]),
-            "intervals": dict(zip((*COEFFICIENTS, "N_cutoff"), found, strict=False)),
+            "intervals": dict(zip(NAMED, found, strict=False)),
             "gains": gains,
         }
     )

@@ -81,27 +81,10 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     best = _descent.best_of(problem, form.starts(columns, centres, problem.log_loss)).theta
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
-
-    def coefficient(i: int):
-        def at(t: np.ndarray) -> np.ndarray:
-            value = form.natural(t, centres)[i : i + 1]
-            return np.log(value) if form.positive[i] else value
-
-        return lambda t: (float(at(t)[0]), _descent.turns(at, t)[0])
-
-    def prediction(point: tuple):
-        model = form.bind(point, centres)
-
-        def at(t: np.ndarray) -> tuple[float, np.ndarray]:
-            predicted, J = model(t)
-            return float(predicted[0]), J[0]
-
-        return at
-
     if points is None:
-        asked = [(form.names[i], form.positive[i], coefficient(i)) for i in range(len(form.names))]
+        asked = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
     else:
-        asked = [("prediction", True, prediction(point)) for point in points]
+        asked = [("prediction", True, _prediction(form, centres, point)) for point in points]
     found = []
     for name, positive, target in asked:
         ends = _profile.profile(problem, theta, target, quantile)
@@ -111,6 +94,27 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
             ends[0] = form.limits[len(found)]
         found.append((name, *ends, level))
     return found
+
+
+def _coefficient(form: Form, centres: np.ndarray, i: int):
+    """Return the function of θ that gives coefficient i (its logarithm if that is above 0) and its derivatives [p]."""
+
+    def at(theta: np.ndarray) -> np.ndarray:
+        value = form.natural(theta, centres)[i : i + 1]
+        return np.log(value) if form.positive[i] else value
+
+    return lambda theta: (float(at(theta)[0]), _descent.turns(at, theta)[0])
+
+
+def _prediction(form: Form, centres: np.ndarray, point: tuple):
+    """Return the function of θ that gives ln L at a point, columns of one row each, and its derivatives [p]."""
+    model = form.bind(point, centres)
+
+    def at(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        predicted, J = model(theta)
+        return float(predicted[0]), J[0]
+
+    return at
 
 
 def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | None) -> np.ndarray:

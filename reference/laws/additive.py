@@ -177,67 +177,83 @@ def additive_intervals(
     return [AdditiveInterval(*each) for each in found]
 
 
-def _form(law: AdditiveLaw) -> Form:
-    """Return what `_descent.py` wants to know of a law."""
-    names = law.coefficients._fields
-    place = {name: j for j, name in enumerate(names)}
-    multipliers = [multiplier for multiplier, _ in law.terms]
+class _Unknowns:
+    """A law in the unknowns θ of the search: exponents as they are, and for each multiplier its logarithm, centred.
 
-    def design(logs: dict) -> np.ndarray:  # X of step 1, [n, m, p]
-        X = np.zeros((len(next(iter(logs.values()))), len(law.terms), len(names)))
-        for t, (multiplier, exponents) in enumerate(law.terms):
-            X[:, t, place[multiplier]] = 1.0
+    Its methods are what `_descent.py` wants to know of a law. `columns` is a tuple of arrays [n], one for each column
+    of the law; `centres` [columns] holds the mean logarithm of each, in nats; θ is [p].
+    """
+
+    def __init__(self, law: AdditiveLaw):
+        self.law, self.names = law, law.coefficients._fields
+        self.place = {name: j for j, name in enumerate(self.names)}
+        self.multipliers = [multiplier for multiplier, _ in law.terms]
+        self.rows = [self.place[name] for name in self.multipliers]
+        self.exponents = [self.place[name] for name in self.names if name not in self.multipliers]
+
+    def design(self, logs: list[np.ndarray]) -> np.ndarray:
+        """Return X of step 1, [n, terms, p], from the centred logarithms of each column [n]."""
+        by_name = dict(zip(self.law.columns, logs, strict=True))
+        X = np.zeros((len(logs[0]), len(self.law.terms), len(self.names)))
+        for t, (multiplier, exponents) in enumerate(self.law.terms):
+            X[:, t, self.place[multiplier]] = 1.0
             for exponent, column in exponents.items():
-                X[:, t, place[exponent]] = -logs[column]
+                X[:, t, self.place[exponent]] = -by_name[column]
         return X
 
-    def bind(columns: tuple, centres: np.ndarray):
-        X = design({name: np.log(v) - mid for name, v, mid in zip(law.columns, columns, centres, strict=True)})
+    def bind(self, columns: tuple, centres: np.ndarray):
+        """Return the function of θ that gives ln L [n] and its derivatives [n, p] (step 2) at these runs."""
+        X = self.design([np.log(values) - centre for values, centre in zip(columns, centres, strict=True)])
 
         def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             predicted, shares = _smooth.log_sum(X @ theta)
-            return predicted, np.sum(shares[:, :, None] * X, axis=1)  # step 2
+            return predicted, np.sum(shares[:, :, None] * X, axis=1)
 
         return model
 
-    # X of a run of 1 in every column, from the centres: X·θ there is ln of the multipliers themselves (step 4).
-    def at_one(centres: np.ndarray) -> np.ndarray:
-        return design({name: np.array([-centre]) for name, centre in zip(law.columns, centres, strict=True)})[0]
+    def at_one(self, centres: np.ndarray) -> np.ndarray:
+        """Return X [terms, p] of a run of 1 in every column: X·θ there is ln of the multipliers themselves (step 4)."""
+        return self.design([np.array([-centre]) for centre in centres])[0]
 
-    def natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        """Return the law's own coefficients [p] of θ."""
         values = np.array(theta, dtype=np.float64)
-        values[[place[m] for m in multipliers]] = np.exp(at_one(centres) @ theta)
+        values[self.rows] = np.exp(self.at_one(centres) @ theta)
         return values
 
-    def internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def internal(self, coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        """Return θ of the law's own coefficients [p]."""
         theta = np.array(coefficients, dtype=np.float64)
-        rows = [place[m] for m in multipliers]
-        theta[rows] = np.log(theta[rows])
-        shift = at_one(centres)
-        shift[np.arange(len(rows)), rows] = 0.0
-        theta[rows] -= shift @ theta
+        theta[self.rows] = np.log(theta[self.rows])
+        shift = self.at_one(centres)
+        shift[np.arange(len(self.rows)), self.rows] = 0.0
+        theta[self.rows] -= shift @ theta
         return theta
 
-    def starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-        exponents = [place[name] for name in names if name not in multipliers]
-        found = []
-        floor = not law.terms[-1][1]
-        for shares in _smooth.share_out(len(law.terms), floor, log_loss):
-            for guess in itertools.product(law.guesses, repeat=len(exponents)):
-                theta = np.zeros(len(names))
-                theta[[place[m] for m in multipliers]], theta[exponents] = shares, guess
+    def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+        """Return θ [s, p]: every way to share the loss out over the terms, with every guess of the exponents."""
+        floor, found = not self.law.terms[-1][1], []
+        for shares in _smooth.share_out(len(self.law.terms), floor, log_loss):
+            for guess in itertools.product(self.law.guesses, repeat=len(self.exponents)):
+                theta = np.zeros(len(self.names))
+                theta[self.rows], theta[self.exponents] = shares, guess
                 found.append(theta)
         return np.array(found)
 
+
+def _form(law: AdditiveLaw) -> Form:
+    """Return what `_descent.py` wants to know of a law."""
+    unknowns = _Unknowns(law)
+    positive = [name in unknowns.multipliers for name in unknowns.names]
     return Form(
-        names,
-        tuple(name in multipliers for name in names),
-        tuple(0.0 if name in multipliers else math.nan for name in names),
-        bind,
-        natural,
-        internal,
+        unknowns.names,
+        tuple(positive),
+        tuple(0.0 if each else math.nan for each in positive),
+        unknowns.bind,
+        unknowns.natural,
+        unknowns.internal,
         lambda columns: np.array([np.log(column).mean() for column in columns]),
-        starts,
+        unknowns.starts,
     )
 
 
