@@ -129,6 +129,7 @@ def grouped_ffn(
 
 
 def _forward(activate, into, down, x, gate, rows):
+    """Return the output [T, d], and what the backward pass keeps; see `grouped_ffn`."""
     num_rows, k = len(rows.pair), rows.row.shape[1]
 
     def run(e, first, size, state):
@@ -146,6 +147,7 @@ def _forward(activate, into, down, x, gate, rows):
 
 
 def _backward(activate, saved, gradient):
+    """Return the gradients of all arguments from that of the output [T, d], piece by piece as forward."""
     into, down, x, gate, rows, before, outputs = saved
     k = rows.row.shape[1]
     into_gate = (_take(outputs, rows.row) * gradient[:, None, :]).sum(axis=2)

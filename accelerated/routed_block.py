@@ -275,6 +275,7 @@ def _quantile_bias(params, logits, config, training, mask, spread):
 
 
 def _decide_top_k(params, logits, config, training, noise, held, mask, spread):
+    """Return the decision of TOP-K for logits [T, E]: selection, losses to be added, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
@@ -315,6 +316,7 @@ def _mean_of_choices(routing, config, mask):
 
 
 def _hash_routing(tokens, config, table, held, mask):
+    """Return the routing of HASH, which reads token ids [b, S], or positions, alone; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)

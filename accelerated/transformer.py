@@ -145,6 +145,7 @@ def _ffn_shapes(config, head, f, output_scale, fan_in=None):
 
 
 def _routed_shapes(config, output_scale):
+    """Return (shape, standard deviation at the start) of each weight of the routed blocks, n_r of them stacked."""
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
     narrow = config.ffn_width // config.granularity
     fan_in = config.ffn_width if config.router in UNGATED else narrow

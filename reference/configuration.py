@@ -198,6 +198,7 @@ class ModelConfig:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
     def _check_counts_and_names(self):
+        """Raise ValueError where a count is no whole number above 0, or a name is none of those allowed."""
         for name in (
             "vocab_size",
             "d_model",
@@ -283,6 +284,7 @@ class ModelConfig:
                 object.__setattr__(self, name, self._default(name))
 
     def _check_numbers(self):
+        """Raise ValueError where a factor, a weight or an option of one router is out of its range."""
         if not self.capacity_factor > 0:
             raise ValueError(f"capacity_factor is {self.capacity_factor}; it has to be above 0 (inf drops nothing)")
         if self.gate not in GATES:

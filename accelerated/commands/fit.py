@@ -228,6 +228,7 @@ def _misfit(entry: LawFit) -> dict:
 
 
 def _as_dict(entry: LawFit) -> dict:
+    """Return one fit as the entry of the JSON object."""
     fit = entry.fit
     found = {
         "router": entry.selection.router,

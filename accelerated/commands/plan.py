@@ -122,6 +122,7 @@ def as_dict(report: PlanReport) -> dict:
 
 
 def _option(line: Line) -> dict:
+    """Return one line of a ranking as the entry of the JSON object."""
     choice = line.choice
     return {
         "router": line.router,

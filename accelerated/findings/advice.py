@@ -26,6 +26,7 @@ def advice(results: dict) -> list[dict]:
 
 
 def _size(results: dict) -> dict:
+    """Judge "use routing for models of up to about 1.3B parameters" by the gain at the largest E of each such size."""
     gains = [
         gain | {"router": law["router"]}
         for law in results["laws"]
@@ -55,6 +56,7 @@ def _size(results: dict) -> dict:
 
 
 def _experts(results: dict) -> dict:
+    """Judge the advice of 64 to 128 experts by how much of the fall is reached there, and whether more still help."""
     evidence = []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
@@ -79,6 +81,7 @@ def _experts(results: dict) -> dict:
 
 
 def _k(results: dict) -> dict:
+    """Judge "one expert per token" by the loss of k above 1 beside that of a larger E instead."""
     versus = results["experts_per_token"]["versus_growth"]
     if not versus:
         return _said(CANNOT, {})
@@ -96,6 +99,7 @@ def _k(results: dict) -> dict:
 
 
 def _router(results: dict) -> dict:
+    """Judge the router that the paper advises by its differences in loss from each other router."""
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
         return _said(CANNOT, {})
@@ -139,6 +143,7 @@ def _router(results: dict) -> dict:
 
 
 def _frequency(results: dict) -> dict:
+    """Judge "half of the blocks routed" by the changes in loss where fewer are routed."""
     ablation = results["routing_frequency"]
     below = ablation["below_half"]
     if not below or ablation["usual"] < LEAST_FREQUENCY:

@@ -92,6 +92,7 @@ def _means(runs: list[Run]) -> dict:
 
 
 def _pair(means: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
+    """Return one comparison of two routers: each cell (N, E) that both have, each size, and all together."""
     cells, changes = [], []
     reach = None
     if scatter is not None:

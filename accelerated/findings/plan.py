@@ -108,6 +108,8 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
 
 
 def _published(printed: Printed, budget: Budget, tokens: float | None) -> Ranking:
+    """Return the ranking of one set of printed coefficients."""
+
     def candidate(each) -> Candidate:
         def outside(choice: Choice) -> list[Beyond]:
             point = {"active_parameters": float(each.active(choice.size)), "tokens": choice.tokens}
@@ -370,6 +372,7 @@ def _shares(found: list[tuple[_Asked, Choice]], resamples: int) -> tuple[np.ndar
 
 
 def _line(each: _Asked, choice: Choice, share: float, level: float, outside: list[Beyond]) -> Line:
+    """Return the line of a ranking for one option of a fitted law at its best choice."""
     fit, frame, at = each.fit, each.fit.selection.frame, _point(each, choice)
     said, known = predict_law(fit, at, level), (fit.fit, fit.columns, fit.loss)
     largest = REACH * float(frame["dense_parameter_count"].max())

@@ -90,6 +90,7 @@ def _fine_grained() -> list[PrintedOption]:
 
 
 def _of_experts(expansion: float, granularity: float) -> PrintedOption:
+    """Return the option of the fine-grained law with E = `expansion` and G = `granularity`, in terms of the width d."""
     law, per_block = fine_grained.PUBLISHED[f"E={expansion:g}"].coefficients, fine_grained.WIDTH_PER_BLOCK
 
     def router(d):

@@ -36,6 +36,7 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
 
 
 def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
+    """Return the intervals of one router by profiles, by the jackknife, and by resampled runs and sizes."""
     size, experts, loss = columns
     top, ends = float(experts.max()), (law["sizes"][0], law["sizes"][-1])
     asked = [(Quantity(name), law["intervals"][name]) for name in ("c", "E_start", "E_max", "N_cutoff")]

@@ -376,6 +376,7 @@ def transfer(table: Table) -> list[dict]:
 
 
 def _transferred(selection, column: str) -> dict:
+    """Return the entry of one router for one loss column."""
     size, experts, loss = columns_of(selection, column)
     entry = {
         "loss": column,

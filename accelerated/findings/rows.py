@@ -218,6 +218,7 @@ def _is_released(last) -> bool:
 
 
 def _run(table: Table, row: dict) -> Run:
+    """Return one row of the table as a Run."""
     router, loss = row["router_type"], row.get("loss_validation")
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")

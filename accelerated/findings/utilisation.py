@@ -57,6 +57,7 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(runs: list[Run], usual: float | None) -> dict:
+    """Return the law in FLOPs and parameters per FLOP of some runs, with its points; "missing": why there is none."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     flops, loss = (np.array([getattr(run, name) for run in runs]) for name in ("flops", "loss"))
@@ -109,6 +110,7 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
 
 
 def _points(runs, kinds, coefficients, flops, utilisation, fitted) -> list[dict]:
+    """Return each run as a point: its effective TeraFLOPs, its loss, and how far it is from the law."""
     if math.isnan(coefficients.a):
         return []
     try:

@@ -171,6 +171,7 @@ def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
 
 
 def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link) -> TwoStageFit:
+    """Fit the second stage to the losses [n]; return both stages with the error of each and of the two in turn."""
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     accuracy = np.atleast_1d(check_accuracy(accuracy))

@@ -172,6 +172,7 @@ class CheckedColumns:
 
 
 def _wide(columns: CheckedColumns) -> Accuracies:
+    """Read a table that has one row for each run and a column for each loss and accuracy."""
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
     flops, remarks = columns.number("flops", above=0.0, blank=True), []
     if np.isnan(flops).any():
@@ -208,6 +209,7 @@ def _own_rates(columns: CheckedColumns, accuracies: dict) -> dict[str, float]:
 
 
 def _long(columns: CheckedColumns) -> Accuracies:
+    """Read a table that has one row for each run and benchmark, as that of the downstream paper."""
     benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
     right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
     wanted = right | (metric == "cross_entropy_loss")

@@ -178,6 +178,7 @@ def _names(path: Path, header: str) -> list[str]:
 
 
 def _csv_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
+    """Return the cells of a block of CSV, see `take_apart`."""
     rows, kept, row, width = [], [], block.first - 1, len(block.names)
     for cells in csv.reader(io.StringIO(block.text), strict=True):
         if not cells:
@@ -196,6 +197,7 @@ def _csv_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
 
 
 def _json_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
+    """Return the cells of a block of JSON lines, see `take_apart`; a name that a row lacks has "" there."""
     rows, kept, row = [], [], block.first - 1
     decoder = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_Object)
     for line in block.text.split("\n"):

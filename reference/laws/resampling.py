@@ -277,6 +277,7 @@ def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
 
 
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
+    """Return the quantities, checked; ValueError where one cannot be resampled or `level` is not between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]

@@ -157,6 +157,7 @@ def top_k_router(
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
+    """Raise ValueError where k, the score or the normalisation is not allowed, or the gate would be constant."""
     _check_k(k, num_experts)
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
