@@ -1,8 +1,9 @@
 """The suite as a product: strangers' backends, each named as what it is, and the rest goes on."""
 
 import ast
+import contextlib
+import functools
 import gc
-import importlib
 import json
 import os
 import re
@@ -547,8 +548,10 @@ def test_every_run_draws_as_many_examples_as_its_profile_says():
     assert found["default"] > 2 * found["quick"]
 
 
-def suite_tests():
-    """Yield (file, definition, its marks and those of its file as text) of each test of the suite with a backend."""
+@functools.cache
+def suite_tests() -> list[tuple]:
+    """Return (file, definition, its marks and those of its file as text) of each test of the suite with a backend."""
+    found = []
     for file in sorted(runner.FOLDER.glob("test_*.py")):
         tree = ast.parse(file.read_text("utf-8"))
         common = [
@@ -559,15 +562,34 @@ def suite_tests():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 if "backend" in {argument.arg for argument in node.args.args}:
-                    yield file, node, common + [ast.unparse(decorator) for decorator in node.decorator_list]
+                    marks = common + [ast.unparse(decorator) for decorator in node.decorator_list]
+                    found.append((file, node, marks))
+    return found
+
+
+ASKS = "pytest.mark.asks("
+
+
+@functools.cache
+def tuples_of(file) -> dict[str, tuple | SimpleNamespace]:
+    """Return the tuples that a file, or a file of tests that it imports, gives names to; nothing is imported here."""
+    found = {}
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            tests = [alias for alias in node.names if alias.name.startswith("test_")]
+            others = {alias.asname or alias.name: file.with_name(f"{alias.name}.py") for alias in tests}
+            found |= {name: SimpleNamespace(**tuples_of(other)) for name, other in others.items() if other.exists()}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            with contextlib.suppress(ValueError):  # no literal
+                found[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+    return found
 
 
 def test_every_test_of_a_backend_says_what_it_asks_for():
     """By marks that name functions of the reference, or say why there is none to name; with --only these decide."""
     paths, asked = set(), 0
     for file, node, marks in suite_tests():
-        names = vars(importlib.import_module(f"routelaws.conformance.suite.{file.stem}"))
-        asks = [eval(mark, names) for mark in marks if mark.startswith("pytest.mark.asks(")]
+        asks = [eval(mark, {"pytest": pytest} | tuples_of(file)) for mark in marks if mark.startswith(ASKS)]
         assert asks, f"{file.name}: {node.name} has no @pytest.mark.asks"
         said = [mark.args or set(mark.kwargs) == {"because"} for mark in asks]
         assert all(said), f"{file.name}: {node.name} asks for nothing and does not say why"
