@@ -33,6 +33,7 @@ BOUNDS["laws.fitting.quick"] = Bound(1e-3, "relative; a search that ends sooner,
 BOUNDS["laws.fitting.turn"] = Bound(1e-10, "of the largest entry; turns where E_max hardly counts; measured 2.8e-11")
 BOUNDS["laws.fitting.newton"] = Bound(2e-8, "of the step; second differences, here and in the loop; measured 5e-9")
 BOUNDS["laws.kernels.sum"] = Bound(1e-12, "of the largest entry; sums of a dozen products; measured 6e-15")
+BOUNDS["laws.kernels.stationary"] = Bound(3.2e-8, "of root(sum) |columns|: the root of the 1e-15 that ends a solve")
 BOUNDS["laws.fitting.prediction"] = Bound(1e-9, "difference of log10 losses per unit of rmsle / 1e-3; measured 3e-10")
 BOUNDS["laws.fitting.exact_rmsle"] = Bound(2e-10, "log10; noise-free: twice the resolution that decides between pieces")
 BOUNDS["laws.fitting.exact_coefficient"] = Bound(1e-6, "relative; noise-free: resolution over an effect of 1e-3")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.kernels import law_fit
+from routelaws.accelerated.kernels import law_fit, law_huber
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import central_difference
@@ -352,3 +352,58 @@ def test_a_size_that_only_few_rows_tell(spread, wanted):
     weights = np.array([1.0, 1.0, 1e-6, 1e-6])
     problem, _ = law_fit.reduce_rows(size, size * 0.0, level, weights, 2)
     assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
+
+
+# Under the criterion of Huber
+
+
+@plain
+def test_the_terms_of_huber():
+    """Half the square within delta, a straight line beyond; the share of a row in Newton's matrix."""
+    assert law_huber.criterion(np.array([]), 0.5) == 0.0
+    assert law_huber.criterion(np.array([0.25, -0.5]), 0.5) == 0.03125 + 0.125
+    assert law_huber.criterion(np.array([2.0, -1.0, 0.0]), 0.5) == 0.875 + 0.375
+    assert [law_huber._weight(r, 0.5) for r in (0.0, -0.5, 0.5)] == [1.0] * 3 and 0 < law_huber.OUTER_SHARE < 0.01
+    for far in (2.0, -2.0):
+        near(law_huber._weight(far, 0.5), law_huber.OUTER_SHARE / 4)
+
+
+@plain
+def test_a_factor_and_what_it_solves():
+    """Of a positive matrix that of Cholesky, the half above left alone. What rounding bent moves nothing."""
+    random = np.random.default_rng(2)
+    half, vector = random.normal(size=(4, 6)), random.normal(size=4)
+    matrix = half @ half.T
+    given, answer = matrix.copy(), vector.copy()
+    law_huber._factor(given)
+    near(np.tril(given), np.linalg.cholesky(matrix))
+    assert np.array_equal(np.triu(given, 1), np.triu(matrix, 1))
+    law_huber._back(given, answer)
+    near(answer, np.linalg.solve(matrix, vector))
+    bent, answer = np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([1.0, 1.0])
+    law_huber._factor(bent)
+    law_huber._back(bent, answer)
+    near(answer, [1.0, 0.0])
+
+
+@plain
+@pytest.mark.parametrize("delta", [0.02, 0.1, 9.0])
+@pytest.mark.parametrize("alpha, ratio", [(0.3, 0.02), (0.0, 0.0)])
+def test_the_linear_unknowns_under_huber(delta, alpha, ratio):
+    """Where the sum is least the clipped residuals are orthogonal to each column, whatever the start."""
+    size, loss = rows()
+    work = np.empty((4, size.size)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(size.size), np.empty(size.size)
+    psi = (psi_of(EXTRA, alpha, ratio) if alpha else EXTRA / 300)[LEVEL]
+    design, values = columns(np.ones(size.size), size, psi), []
+    for start in (np.zeros(4), np.array([1.0, -2.0, 3.0, 4.0])):
+        linear = start.copy()
+        values.append(law_huber.solve((size, loss, LEVEL, EXTRA), delta, alpha, ratio, 1 - ratio, linear, work))
+        residual = loss - design @ linear
+        near(work[3], residual, "residuals")
+        near(values[-1], np.sum(np.where(abs(residual) <= delta, residual**2 / 2, delta * (abs(residual) - delta / 2))))
+        slopes = design.T @ np.clip(residual, -delta, delta)
+        scale = math.sqrt(values[-1]) * float(np.linalg.norm(design))
+        check("laws.kernels.stationary", float(np.linalg.norm(slopes)), scale)
+    near(values[0], values[1], "from either start")
+    if not np.any(np.abs(residual) > delta):
+        near(linear, np.linalg.lstsq(design, loss, rcond=None)[0], "least squares")
