@@ -354,6 +354,46 @@ def test_a_size_that_only_few_rows_tell(spread, wanted):
     assert bool(law_fit._independent(problem, np.array([1e-6, 1.0]), np.empty((6, 4)))) == wanted
 
 
+EDGES = {
+    "below": ([3.0, 2.0, 1.0, 2.0, 3.0], True),
+    "above": ([1.3, 1.2, 1.2, 1.2, 1.3], False),
+    "between the points": ([3.0, 2.0, 1.125, 1.25, 3.0], True),  # the parabola's least is 1.0625
+    "not far enough between them": ([3.0, 2.0, 1.2, 1.25, 3.0], False),  # 1.1178
+    "first point": ([1.125, 3.0, 3.0, 3.0, 1.25], False),  # no parabola: the last point is not its neighbour
+    "last point": ([1.25, 3.0, 3.0, 3.0, 1.125], False),
+    "no neighbour": ([3.0, np.inf, 1.125, 1.2, 3.0], False),
+    "nothing": ([np.inf] * 5, False),
+}
+"""Residual sums of an edge, and whether one of at least 1 can be beaten, less 0.1 for what a scan misses."""
+
+
+@plain
+@pytest.mark.parametrize("name", EDGES)
+def test_which_edges_a_quick_fit_searches(name):
+    """By hand; what no shape can change counts on both sides."""
+    line, wanted = EDGES[name]
+    assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
+    if np.isfinite(line).all():
+        assert law_fit._may_win(np.array(line) - 0.5, 0.5, 0.5) == wanted
+
+
+@plain
+@pytest.mark.parametrize("line, least", [
+    ([7.0, 4.0, 3.0, 4.0, 7.0], 3.0), ([9.25, 5.25, 3.25, 3.25, 5.25], 3.0), ([5.25, 3.25, 3.25, 5.25], 3.0),
+    ([2.0 * (k - 1.75) ** 2 + 5 for k in range(5)], 5.0), ([2.0 * (k - 3.25) ** 2 + 5 for k in range(5)], 5.0),
+    ([3.0, 4.0, 5.0], 3.0), ([5.0, 4.0, 3.0], 3.0), ([5.0, 3.0, np.inf], 3.0), ([np.inf, 3.0, 4.0], 3.0),
+    ([3.0, 3.0, 3.0], 3.0),
+])  # fmt: skip
+def test_what_an_edge_may_hold(monkeypatch, line, least):
+    """The least of a parabola; without a neighbour on each side that of the scan. Twice what is inside is the limit."""
+    monkeypatch.setattr(law_fit, "MARGIN", 2.0)
+    for constant in (0.0, 5.0):
+        inside = (least + constant) / 2 - constant
+        assert not law_fit._may_win(np.array(line), inside, constant), "equal is not lower"
+        assert law_fit._may_win(np.array(line), inside + 2.0**-20, constant)
+        assert not law_fit._may_win(np.array(line), inside - 2.0**-20, constant)
+
+
 # Under the criterion of Huber
 
 
