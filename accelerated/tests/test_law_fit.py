@@ -308,6 +308,24 @@ def test_where_a_search_begins(name):
         assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
 
 
+LEVELS_4, CELLS_7 = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 2, 3, 4, 5, 5])
+
+
+@plain
+@pytest.mark.parametrize("change, wanted", [
+    ({}, True), ({"weights": [1.0, 1, 1, 1, 1, 1, 0.5]}, False), ({"weights": [2.0, 1, 1, 1, 1, 1, 0.5]}, True),
+    ({"weights": [1.0, 1, 1, 1, 1, 2, 0]}, False), ({"weights": [3.0, 0, 1, 1, 1, 1, 1]}, False),
+    ({"level": [0, 0, 1, 1, 2, 2, 2]}, False), ({"cell": [0, 1, 2, 3, 4, 4, 4]}, False), ({"extra": 5}, True),
+])  # fmt: skip
+def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
+    """Seven rows, each as often as its weight, four E and six pairs (N, E); the columns are independent here."""
+    given = {"level": LEVELS_4, "cell": CELLS_7, "weights": [1.0] * 7} | change
+    monkeypatch.setattr(law_fit, "_independent", lambda *_: True)
+    level, cell, weights = (np.array(given[name]) for name in ("level", "cell", "weights"))
+    extra = np.arange(given.get("extra", 4), dtype=float)
+    assert bool(law_fit._determined(level, cell, weights, np.ones((6, 2 * extra.size)), extra, None)) == wanted
+
+
 ROOT = np.array([1.0, 2.0, 0.5, 1.0, 1.5])
 TABLES = {
     "two E with two sizes": ([0, 0, 1, 1], [-1.0, 1.0, -1.0, 1.0], [0.0, 1.0], True),
