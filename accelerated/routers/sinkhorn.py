@@ -2,17 +2,21 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
-What differs: sweeps and Newton steps are `while_loop`s (fixed sweeps a `fori_loop`), and the logits enter the plan
-through `stop_gradient`. A logit that is not finite does not raise: it is carried into the residual and the gates. In a
-padded row it is left out, as everything else there.
+What differs: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A logit
+that is not finite does not raise: it is carried into the residual and the gates. In a padded row it is left out, as
+everything else there.
+
+Sweeps begin in the scaling form (`_scaling_sweeps`): exp(z) is computed once, and a sweep is two products of that
+matrix with a vector. Where the scales leave a safe range, or an entry of the plan could be lost in what underflows, the
+sweeps go on with logarithms from the potentials that were reached (`_log_sweeps`). Both count as the same sweeps.
 
 Where the sweeps suffice, nothing of Newton's method runs. Under vmap the loops go on until the last group is done: a
 group that is done keeps what it has, but waits; and if no group needs Newton's method, it does not run either.
 
 `axis_name`: the tokens of the group are spread over the devices along that axis of a `shard_map` (or a `vmap`). T is
 the number of all of them, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, where the
-mass of an expert underflows, a `pmax` and a second one), a Newton step another of E² numbers. What the loops stop on is
-the same on all devices, so all of them take the same path.
+mass of an expert underflows, a `pmax` and a second one), the plan another and a `pmax` of one number, a Newton step one
+of E² numbers. What the loops stop on is the same on all devices, so all of them take the same path.
 
 The size of the output: the softmax gate makes a fresh routed FFN the smaller the more experts there are (0.5, 0.23, 0.1
 and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4), the sigmoid hardly (0.71
@@ -43,6 +47,9 @@ GATES = ("softmax", "sigmoid")
 _WARM = 16.0  # these three: see `_newton` in the reference
 _CLOSE = 1.0
 _GROUND = 16.0
+
+_CACHED = 1 << 22  # bytes of a kernel that a cache holds, and of a tile of a larger one: see `_products`; measured
+_TILE = 1 << 19
 
 
 class SinkhornPlan(NamedTuple):
@@ -108,33 +115,35 @@ def sinkhorn_plan(
     does not raise: it reaches the residual, and `converged` is False then.
     """
     _check_group("logits", logits)
+    logits = jax.lax.stop_gradient(logits)
     group = _group(logits, mask, axis_name)
-    num_experts, dtype = group.logits.shape[1], group.logits.dtype
 
-    def sweep(state):
-        g, _, mass, _, sweeps = state
-        g = g - jnp.log(num_experts) - _log_mass(group, g, mass)
-        return g, *_row_step(group, g), sweeps + 1
+    def unfinished(residual, sweeps):
+        if num_sweeps is not None:
+            return sweeps < num_sweeps
+        return (sweeps < max_sweeps) & ~(residual <= tolerance)
 
-    def unfinished(state):
-        return (state[4] < max_sweeps) & ~(state[3] <= tolerance)
+    def with_logarithms(state):
+        g, plan, _, sweeps, steps, _ = state
+        # Without the barrier the shifted logits would be stored for loops that hardly ever run.
+        again, _ = jax.lax.optimization_barrier((logits, plan))
+        group = _group(again, mask, axis_name)
+        g, plan, residual, sweeps = _log_sweeps(group, g, sweeps, unfinished)
+        if num_sweeps is None and max_newton > 0:
+            g, plan, residual, steps = jax.lax.while_loop(  # of at most one round, too
+                lambda s: (s[2] > tolerance) & (s[3] == 0),
+                lambda s: _newton(group, *s[:3], tolerance, max_newton),
+                (g, plan, residual, steps),
+            )
+        return g, plan, residual, sweeps, steps, jnp.bool_(True)
 
-    g = jnp.zeros(num_experts, dtype)
-    state = (g, *_row_step(group, g), jnp.int32(0))
+    g, plan, residual, sweeps, precise = _scaling_sweeps(group, unfinished)
+    done = precise & ~unfinished(residual, sweeps)
     if num_sweeps is None:
-        state = jax.lax.while_loop(unfinished, sweep, state)
-    else:
-        state = jax.lax.fori_loop(0, num_sweeps, lambda _, s: sweep(s), state)
-    g, plan, _, residual, sweeps = state
-    steps = jnp.int32(0)
-    if num_sweeps is None and max_newton > 0:
-        # A loop of at most one round, which vmap, unlike a cond, does not run for groups that do not need it.
-        state = jax.lax.while_loop(
-            lambda s: (s[2] > tolerance) & (s[3] == 0),
-            lambda s: _newton(group, *s[:3], tolerance, max_newton),
-            (g, plan, residual, steps),
-        )
-        g, plan, residual, steps = state
+        done &= residual <= tolerance
+    # A loop of at most one round, which vmap, unlike a cond, does not run where no group needs it.
+    state = g, plan, residual, sweeps, jnp.int32(0), done
+    g, plan, residual, sweeps, steps, _ = jax.lax.while_loop(lambda s: ~s[5], with_logarithms, state)
     return SinkhornPlan(plan, g, residual, sweeps, residual <= tolerance, steps)
 
 
@@ -220,7 +229,97 @@ def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> 
     """Return the group without gradients and without what its rows have in common, which no plan depends on."""
     logits = _masked_rows(_at_least_float32(jax.lax.stop_gradient(logits)), mask)
     count = _count_real(len(logits), mask, axis_name)
-    return _Group(logits - logits.max(axis=1, keepdims=True), mask, count, axis_name)
+    top = jax.lax.optimization_barrier(logits.max(axis=1, keepdims=True))  # or XLA stores the difference before its exp
+    return _Group(logits - top, mask, count, axis_name)
+
+
+def _scaling_sweeps(group: _Group, unfinished):
+    """Take sweeps with scales instead of potentials, from g = 0 and as long as that is safe.
+
+    With the kernel K = exp(z), u = exp(g) and w = 1 / (K u), the plan is K u w / T and the masses are u (w K) / T. A
+    sweep is taken where the new u stays between the fourth root of the smallest float and its reciprocal (our choice).
+    Then what underflows in K is missed in no sum: beside the sum it is less than the root of the smallest float.
+
+    An entry of the plan is precise where its factor of K is no denormal. Otherwise it is below tiny · u w / T, and as
+    long as no u w / T is above 1, that is no normal number either.
+
+    Args:
+        group: the tokens.
+        unfinished: from the residual and the number of sweeps to whether another sweep is wanted.
+
+    Returns:
+        g [E], the plan [T, E], its residual, the number of sweeps, and whether all entries of the plan are precise.
+    """
+    kernel = jnp.exp(group.logits)
+    num_experts, safe = kernel.shape[1], float(jnp.finfo(kernel.dtype).tiny) ** 0.25
+
+    def evaluate(state):
+        _, u, _, _, sweeps = state
+        weights, sums = _products(kernel, u, group.real)
+        sums = num_experts * _total(sums, group.axis_name) / group.count
+        return u, 1 / sums, weights, jnp.abs(u * sums - 1).max(), sweeps + 1
+
+    def goes_on(state):
+        _, new, _, residual, sweeps = state
+        allowed = (new > safe).all() & (new < 1 / safe).all()  # not so where one is NaN
+        return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
+
+    # Each round has the u of its own and the next one's; the first is no sweep, but has one copy of the products less.
+    u = jnp.ones(num_experts, kernel.dtype)
+    start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
+    u, _, weights, _, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
+
+    weights = weights / group.count
+    plan = kernel * (u * weights[:, None])
+    mass, most = _total(plan.sum(axis=0), group.axis_name), weights.max()
+    if group.axis_name is not None:
+        most = jax.lax.pmax(most, group.axis_name)
+    return jnp.log(u), plan, jnp.abs(num_experts * mass - 1).max(), sweeps, most * u.max() <= 1
+
+
+def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
+
+    On CPU a kernel that no cache holds goes through both products tile by tile, and is read from memory once.
+    """
+
+    def part(kernel, real):
+        weights = 1 / jnp.matmul(kernel, u, precision="highest")
+        weights = weights if real is None else jnp.where(real, weights, 0)
+        return weights, jnp.matmul(weights, kernel, precision="highest")
+
+    if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
+        return part(kernel, real)
+    num_rows, tile = len(kernel), max(1, _TILE * len(kernel) // kernel.nbytes)
+    rest = num_rows % tile or tile
+
+    def add(i, state):
+        weights, sums = state
+        first = rest + i * tile
+        rows = [each if each is None else jax.lax.dynamic_slice_in_dim(each, first, tile) for each in (kernel, real)]
+        new, more = part(*rows)
+        return jax.lax.dynamic_update_slice_in_dim(weights, new, first, axis=0), sums + more
+
+    first, sums = part(kernel[:rest], None if real is None else real[:rest])
+    weights = jnp.pad(first, (0, num_rows - rest))
+    return jax.lax.fori_loop(0, (num_rows - rest) // tile, add, (weights, sums))
+
+
+def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
+    """Go on from the potentials g with logarithms; return potentials, plan, residual and the number of all sweeps."""
+    before = sweeps
+
+    def evaluate(state):
+        _, g, _, _, sweeps = state
+        plan, mass, residual = _row_step(group, g)
+        return g, g - jnp.log(len(g)) - _log_mass(group, g, mass), plan, residual, sweeps + 1
+
+    def goes_on(state):
+        return (state[4] < before) | unfinished(state[3], state[4])
+
+    start = g, g, group.logits, jnp.zeros_like(g[0]), sweeps - 1
+    g, _, plan, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
+    return g, plan, residual, sweeps
 
 
 def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None):
