@@ -2,11 +2,11 @@
 # # Lesson 17. From laptop to pod
 #
 # **You will** spread a routed layer over two devices and send tokens from one to the other by hand; see what changes
-# when each device balances its own tokens; share out the memory of the optimizer; then train one model on four devices
-# that your computer makes up, stop it, and go on with the devices in another order. In the end you plan the memory of a
-# model that no single device could hold.
+# when each device balances its own tokens; share out what an optimizer has to remember; then train one model on four
+# devices that your computer makes up, stop it, and go on with the devices arranged in another way. In the end you plan
+# the memory of a model that no single device could hold. At each step we ask what stays as it was on one device.
 #
-# **You need** NumPy, lessons 1 and 4; JAX from section 7 on, and `pip install 'routelaws[train]'` for section 9.
+# **You need** NumPy, lessons 1 and 4; JAX from section 7 on, and `pip install 'routelaws[train]'` from section 8 on.
 # Pictures need matplotlib.
 #
 # **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and of the fast side
@@ -16,7 +16,7 @@
 # ## 1. Two devices
 #
 # A *device* is a processor with a memory of its own. A large model has more experts than one device can hold, so the
-# experts are spread over devices. The tokens are spread, too. But a token is rarely where its expert is.
+# experts are spread over devices. The tokens are spread, too. So a token and its expert may be on different devices.
 #
 # We take the layer of lesson 1: four tokens, two experts, gates from a softmax. First on one device, where nobody is
 # dropped. (Of the helpers, `same` stops the lesson unless two results agree up to rounding, and `figure` shows a
@@ -41,13 +41,13 @@ for word, (e,), row in zip(words, routing.expert, alone, strict=True):
 assert list(routing.expert[:, 0]) == [0, 0, 1, 0]
 
 # %% [markdown]
-# Now there are $n = 2$ devices. Device $i$ has $T = 2$ of the tokens and one of the experts. In NumPy a device is an
-# entry of a leading axis: `x[i]` is what device $i$ holds.
+# Now there are $n = 2$ devices. From here on $T$ counts the tokens of one device: device $i$ has $T = 2$ of the tokens
+# and $E / n = 1$ of the experts. In NumPy a device is an entry of a leading axis: `x[i]` is what device $i$ holds.
 
 # %%
-n, T, E, d = 2, 2, 2, 2
+n, T, E, d, f = 2, 2, 2, 2, 3
 x, expert, gate = text.reshape(n, T, d), routing.expert.reshape(n, T), routing.gate.reshape(n, T)
-ups, downs = up.reshape(n, E // n, d, 3), down.reshape(n, E // n, 3, d)
+ups, downs = up.reshape(n, E // n, d, f), down.reshape(n, E // n, f, d)
 for i in range(n):
     for t in range(T):
         where = "at home" if expert[i, t] == i else f"has to go to device {expert[i, t]}"
@@ -57,9 +57,9 @@ assert (expert != np.arange(n)[:, None]).sum() == 1
 # %% [markdown]
 # ## 2. All-to-all by hand
 #
-# Each device fills a *buffer* with a row of slots for each expert, of all $E$ experts. There are $C$ slots in a row,
-# and here $C = T$, so that nobody is dropped. The rows are cut into $n$ *parts*: part $j$ has the rows of the experts
-# on device $j$.
+# Each device fills a *buffer* with a row of slots for each of all $E$ experts, also for those on other devices. There
+# are $C$ slots in a row (the capacity of lesson 1), and here $C = T$, so that nobody is dropped. The rows are cut into
+# $n$ *parts*: part $j$ has the rows of the experts on device $j$. Below, an empty slot is `-`, and its numbers are 0.
 
 # %%
 C = T
@@ -72,33 +72,31 @@ for i in range(n):
         slot[i, t], waiting[e] = waiting[e], waiting[e] + 1
         buffers[i, e, slot[i, t]] = x[i, t]
         holds[i, e, slot[i, t]] = words[i * T + t]
-for i in range(n):
-    print(f"device {i}:", *(f"for expert {e} {holds[i, e].tolist()} {buffers[i, e].tolist()}" for e in range(E)))
+for i, e in np.ndindex(n, E):
+    print(f"device {i}, for expert {e}: {holds[i, e].tolist()} {buffers[i, e].tolist()}")
 assert (holds != "-").sum() == n * T
 
 # %% [markdown]
-# Then all devices send at once: device $j$ sends its part $i$ to device $i$. If $s_{ji}$ is part $i$ on device $j$, the
-# devices hold afterwards
+# Then all devices send at once: device $j$ sends its part $i$ to device $i$, which keeps the parts in the order of the
+# senders. With $s_{ji}$ for part $i$ of what device $j$ sends, and $r_{ij}$ for part $j$ of what device $i$ then has,
 #
 # $$r_{ij} = s_{ji}$$
 #
-# Each device sends a part to every device, hence the name *all-to-all*. (A device sends one to itself, too. That part
-# stays.)
+# Each device sends a part to every device, hence the name *all-to-all*. (Its own part $i$ stays on device $i$.)
 
 # %%
 own = E // n  # experts on each device, and so rows in each part
-arrived, moved = np.zeros(buffers.shape), holds.copy()
+arrived = np.zeros(buffers.shape)
 for i in range(n):
     for j in range(n):
-        arrived[i, j * own : (j + 1) * own] = buffers[j, i * own : (i + 1) * own]
-        moved[i, j * own : (j + 1) * own] = holds[j, i * own : (i + 1) * own]
-for i in range(n):
-    print(f"device {i}:", *(f"from device {j} {moved[i, j].tolist()} {arrived[i, j].tolist()}" for j in range(n)))
-assert moved[0, 1, 0] == "down"
+        sent = buffers[j, i * own : (i + 1) * own]  # part i on device j
+        arrived[i, j * own : (j + 1) * own] = sent
+        print(f"device {i}, from device {j}: {sent.reshape(own * C, d).tolist()}")
+same(arrived[0, 1, 0], x[1, 1])  # "down" is with expert 0 now
 
 # %% [markdown]
-# For all at once, this is a transposition of devices and parts. [`all_to_all`](../reference/parallel.py) does the same.
-# Done twice, it brings everything back.
+# For all at once, this exchanges two axes, that of the devices and that of the parts.
+# [`all_to_all`](../reference/parallel.py) does the same. Done twice, it brings everything back.
 
 # %%
 from routelaws.reference.parallel import all_to_all
@@ -110,7 +108,7 @@ same(all_to_all(all_to_all(buffers)), buffers)
 
 # %% tags=["picture"]
 def draw(*panels):
-    for axes, held, title in zip(panels, (holds, moved), ("filled", "after all-to-all"), strict=True):
+    for axes, held, title in zip(panels, (holds, all_to_all(holds)), ("before", "after all-to-all"), strict=True):
         for (i, place), word in np.ndenumerate(held.reshape(n, E * C)):
             box, ink = ("#eeeeee", "#666666") if word == "-" else (COLOURS[expert.ravel()[words.index(word)]], "white")
             axes.barh(i, 0.94, left=place - 0.47, height=0.6, color=box)
@@ -121,14 +119,9 @@ def draw(*panels):
         axes.grid(False)
 
 
-# %% tags=["picture"]
-figure(
-    draw,
-    "The buffers of two devices before and after all-to-all. A line parts the two parts of each buffer. Blue tokens "
-    "want expert 0, orange ones expert 1: afterwards device 0 has all blue tokens, and device 1 all orange ones.",
-    panels=2,
-    height=2.4,
-)
+caption = """The buffers of two devices before and after all-to-all. The line is between the two parts of each buffer.
+Blue tokens want expert 0, orange ones expert 1: afterwards device 0 has all blue tokens, device 1 all orange ones."""
+figure(draw, caption.replace("\n", " "), panels=2, height=2.4)
 
 # %% [markdown]
 # Now every device runs its own expert on what arrived, a second all-to-all sends the results back to the slots that
@@ -137,9 +130,9 @@ figure(
 # %%
 outputs = np.zeros(buffers.shape)
 for i in range(n):
-    for row in range(E):
+    for row in range(E):  # from each device in turn, a row for each expert that lives here
         outputs[i, row] = expert_ffn(ups[i, row % own], downs[i, row % own], arrived[i, row])
-back = all_to_all(outputs)  # row e: from expert e
+back = all_to_all(outputs)  # row e is from expert e again
 y = np.zeros(x.shape)
 for i in range(n):
     for t in range(T):
@@ -148,7 +141,8 @@ for i in range(n):
 same(y.reshape(n * T, d), alone)
 
 # %% [markdown]
-# The numbers are those of one device. [`routed_ffn_on_devices`](../reference/parallel.py) is the whole layer.
+# The numbers are those of one device. [`routed_ffn_on_devices`](../reference/parallel.py) is the whole layer. (The
+# reference wants a last axis for the experts of a token, since there may be several; `[..., None]` adds it.)
 
 # %%
 from routelaws.reference.parallel import routed_ffn_on_devices
@@ -160,30 +154,28 @@ same(spread.output, y)
 # %% [markdown]
 # ## 3. What travels
 #
-# Empty slots travel, too. So what a device sends does not depend on what the router decides, and that is what makes
-# capacities popular. Let each device have $T$ tokens and one expert, so that $E = n$. With the capacity factor $c$ a
-# part has $C = \lceil c T / E \rceil$ rows. All parts but one leave the device:
+# Empty slots travel, too. So what a device sends does not depend on what the router decides: its size is known before
+# the model runs. Let each device have $T$ tokens and one expert, so that $E = n$. With the capacity factor $c$ a part
+# has $C = \lceil c T / E \rceil$ slots. All parts but one leave the device:
 #
-# $$\mathrm{rows} = (n - 1) \left\lceil \frac{c T}{n} \right\rceil \approx c T$$
+# $$\mathrm{slots} = (n - 1) \left\lceil \frac{c T}{n} \right\rceil$$
 #
-# The other way to bring tokens and experts together is to fetch all experts to the tokens: $n - 1$ experts for each
-# device, of $8 d^2$ numbers each. Numbers have four bytes.
+# For many devices that is near $c T$. The other way to bring tokens and experts together is to fetch all experts to the
+# tokens: $n - 1$ experts for each device. An expert is two matrices of $d \times f$ numbers (lesson 1); with the usual
+# $f = 4 d$ these are $8 d^2$ numbers. A number has four bytes, and an MB is a million bytes.
 
 # %%
 many, width, c = 4096, 1024, 1.25  # tokens of a device, width d, capacity factor
-sent = {}
 for devices in (2, 8, 32, 128):
-    rows = 0
-    for other in range(devices):  # device 0 sends a part to each other one
-        rows += expert_capacity(many, devices, 1, c) if other > 0 else 0
-    sent[devices] = [4 * width * rows, 4 * 8 * width**2 * (devices - 1)]
-    print(f"{devices:4} devices: tokens {sent[devices][0] / 1e6:5.1f} MB, experts {sent[devices][1] / 1e6:8.1f} MB")
-assert max(tokens for tokens, _ in sent.values()) < 4 * width * c * many * 1.02
-same([experts for _, experts in sent.values()], 32 * width**2 * (np.array(list(sent)) - 1))
+    slots = (devices - 1) * expert_capacity(many, devices, 1, c)
+    tokens, fetched = 4 * width * slots / 1e6, 4 * 8 * width**2 * (devices - 1) / 1e6
+    print(f"{devices:4} devices: tokens {tokens:5.1f} MB, experts {fetched:7.1f} MB")
+    assert slots < c * many and tokens < fetched
+print(f"always below: tokens {4 * width * c * many / 1e6:5.1f} MB")
 
 # %% [markdown]
-# What a device sends of its tokens hardly grows with the number of devices. What it would fetch of the experts grows
-# without limit. So the tokens travel, and they travel twice in each routed layer: there and back.
+# What a device sends of its tokens stays below a limit, however many devices there are. What it would fetch of the
+# experts grows with their number. So the tokens travel, and they travel twice in each routed layer: there and back.
 
 # %% [markdown]
 # ## 4. Whose queue, whose balance?
@@ -193,7 +185,11 @@ same([experts for _, experts in sent.values()], 32 * width**2 * (np.array(list(s
 #
 # - *shard*: the tokens of each device are a group, and each group has its own $\lceil c T / E \rceil$ slots at each
 #   expert;
-# - *global*: the tokens of all devices are one group and have $\lceil c n T / E \rceil$ slots at each expert.
+# - *global*: the tokens of all devices are one group, queue in the order of the devices, and have
+#   $\lceil c n T / E \rceil$ slots at each expert.
+#
+# For each of the two, the code asks the layer over devices who is dropped, and compares it with the layer on one device
+# that is given the same groups, one after the other.
 
 # %%
 for group in ("shard", "global"):
@@ -201,41 +197,48 @@ for group in ("shard", "global"):
     spread = routed_ffn_on_devices(experts, x, expert[..., None], gate[..., None], 1.0, group=group)
     dropped = [words[t] for t, row in enumerate(spread.output.reshape(n * T, d)) if not row.any()]
     print(f"{group:6}: {slots} slots at each expert for each group; dropped: {dropped}")
-    pieces = n if group == "shard" else 1  # on one device, with the same groups
+    pieces = n if group == "shard" else 1  # now on one device
     cut = [values.reshape(pieces, -1, values.shape[-1]) for values in (text, routing.expert, routing.gate)]
     parts = [routed_ffn({"up": up, "down": down}, *each, 1.0).output for each in zip(*cut, strict=True)]
     same(spread.output.reshape(n * T, d), np.concatenate(parts))
 
 # %% [markdown]
 # In lesson 1 "down" came too late, as it does here with the global group. With a group for each device it is "cat". In
-# both cases the layer over devices is the layer on one device *with the same groups*. That sentence is what the tests
-# of this project hold every router to.
+# both cases the layer over devices is the layer on one device *with the same groups*. That is what stays the same, and
+# the tests of this project hold every router to it.
 #
-# Routers that balance (lessons 3 and 4) have the same choice. Take eight devices, each with a text about something
-# else, so that its tokens prefer experts of their own. How well do the tokens fit their experts if balance is asked of
-# each device, of pairs of devices, and so on? We use BASE, which finds the best balanced assignment.
+# Routers that balance (lesson 4) have the same choice. Take eight devices with sixteen tokens each, and four experts.
+# The text of each device has its own topic, so its tokens like other experts than those of the next device. How well do
+# the experts fit if balance is asked of each device, of pairs of devices, and so on? We measure the mean logit that the
+# tokens have for their experts. `balanced_assignment` finds the best choice in which each expert gets the same number
+# of tokens, as the search over all choices did in lesson 4, but faster (lesson 3).
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
 
 draws = np.random.default_rng(0)
-topics = 1.5 * draws.normal(size=(8, 1, 4))  # [devices, 1, E]: what the text of a device is about
-scores = (topics + draws.normal(size=(8, 16, 4))).reshape(8 * 16, 4)
+topics = 1.5 * draws.normal(size=(8, 1, 4))  # [devices, 1, E]: what all tokens of a device like
+scores = (topics + draws.normal(size=(8, 16, 4))).reshape(8 * 16, 4)  # the logits; each token adds its own
 fits = {}
 for pieces in (8, 4, 2, 1):
     group = len(scores) // pieces
     total = sum(balanced_assignment(scores[i * group : (i + 1) * group]).objective for i in range(pieces))
     fits[group] = total / len(scores)
-    print(f"{pieces} groups of {group:3} tokens: mean score of the experts {fits[group]:.3f}")
+    print(f"balance in groups of {group:3} tokens: mean logit {fits[group]:.3f}")
 best = scores.max(axis=1).mean()
-print(f"no balance at all: {best:.3f}")
+print(f"no balance at all:               mean logit {best:.3f}")
 assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 
 # %% [markdown]
-# The order is no accident: what is balanced within each group is balanced over all of them, so that the larger group
-# has at least the same choices. Small groups cost fit; large ones cost messages. How many? Sinkhorn (lesson 4) needs
-# few: each device works on the rows of its own tokens, and of the others it needs to know only how much mass every
-# expert has. [`psum`](../reference/parallel.py) gives each device that sum over all devices.
+# The order is no accident: what is balanced within each group is balanced over all of them, so the larger group has at
+# least the same choices. Small groups cost fit; large ones cost messages. How many? Sinkhorn's algorithm (lesson 4)
+# needs few. Its plan is $\Pi_{te} = e^{z_{te} + a_t + g_e}$. The row step, for $a_t$, makes each row of $e^{z + g}$ add
+# up to 1/(number of tokens): a softmax, divided by that number. A device can do that for its own tokens. The column
+# step, for $g_e$, needs the mass that each expert then has from *all* devices, $\mathrm{mass}_{ie}$ from device $i$:
+#
+# $$g_e \leftarrow g_e - \log \Bigl( E \sum_i \mathrm{mass}_{ie} \Bigr)$$
+#
+# [`psum`](../reference/parallel.py) gives each device that sum: all that a device has to send is four numbers.
 
 # %%
 from routelaws.reference.notation import softmax
@@ -243,7 +246,7 @@ from routelaws.reference.parallel import psum
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan
 
 z = scores.reshape(8, 16, 4)  # [devices, tokens, E]
-g = np.zeros(4)  # the potentials of the experts; every device has the same ones
+g = np.zeros(4)  # g_e; every device has the same
 for _ in range(20):
     mass = np.zeros((8, 4))
     for i in range(8):
@@ -256,30 +259,38 @@ print("numbers that a device sends in a sweep:", mass[0].size, " loads:", plan.s
 # %% [markdown]
 # ## 5. Gradients, and ZeRO-1
 #
-# All weights but the experts are on every device, and each device has its own sequences. The loss of the batch is the
+# Training goes in steps. A step takes a *batch* of token sequences, computes its mean loss (lesson 4) and the
+# *gradient*, that is, how fast the loss changes with each weight; then an *optimizer* moves the weights. On several
+# devices each has its own sequences and, for now, a copy of all weights but the experts. The loss of the batch is the
 # mean of the losses of the devices. So each device takes the gradient of *its share*, its loss divided by $n$, and the
 # gradient of the batch is the sum of these shares:
 #
 # $$g = \sum_i \nabla \frac{\mathrm{loss}_i}{n}$$
 #
-# To see numbers, take the smallest model there is: four weights $v$, examples $a$ with a target $q$ each, and as the
-# loss the mean of $(a \cdot v - q)^2$.
+# To see numbers, take a tiny model: four weights $v$, examples $a$ with a target $q$ each, and as the loss the mean of
+# $(a \cdot v - q)^2$. Its gradient is the mean of $2 (a \cdot v - q) a$.
 
 # %%
 draws = np.random.default_rng(1)
 a, q, v = draws.normal(size=(n, 3, 4)), draws.normal(size=(n, 3)), np.zeros(4)  # three examples on each device
-shares = np.zeros((n, 4))
-for i in range(n):
+
+
+def share(v, i):
+    total = np.zeros(4)
     for example, target in zip(a[i], q[i], strict=True):
-        shares[i] += 2 * (example @ v - target) * example / 3 / n
-    print(f"device {i}: its share {shares[i].round(3)}")
-together, targets = a.reshape(-1, 4), q.ravel()
+        total += 2 * (example @ v - target) * example
+    return total / 3 / n
+
+
+shares = np.stack([share(v, i) for i in range(n)])
+print("shares of the devices:", *shares.round(3), "\nsum, on each device:  ", psum(shares)[0].round(3))
+together, targets = a.reshape(-1, 4), q.ravel()  # the whole batch on one device
 same(psum(shares)[1], 2 * (together @ v - targets) @ together / len(targets))
-print("sum, on each device:", psum(shares)[0].round(3))
 
 # %% [markdown]
-# *Adam* (lesson 10) keeps two numbers for each weight from step to step, its *moments*: a running mean $m$ of the
-# slopes and one $s$ of their squares. At step $k$:
+# The optimizer here is *Adam*. It keeps two numbers for each weight from step to step, its *moments*: a running mean
+# $m$ of the gradients and one $s$ of their squares. The nearer $\beta_1$ and $\beta_2$ are to 1, the more slowly these
+# means change. At step $k$:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
 #
@@ -291,13 +302,10 @@ print("sum, on each device:", psum(shares)[0].round(3))
 
 
 # %%
-def adam(v, m, s, g, k, rate=0.1, first=0.9, second=0.95):
-    m, s = first * m + (1 - first) * g, second * s + (1 - second) * g**2
-    return v - rate * (m / (1 - first**k)) / np.sqrt(s / (1 - second**k)), m, s
-
-
-def share(v, i):
-    return 2 * (a[i] @ v - q[i]) @ a[i] / 3 / n
+def adam(v, m, s, g, k, rate=0.1, beta_1=0.9, beta_2=0.95):
+    m = beta_1 * m + (1 - beta_1) * g
+    s = beta_2 * s + (1 - beta_2) * g**2
+    return v - rate * (m / (1 - beta_1**k)) / np.sqrt(s / (1 - beta_2**k)), m, s
 
 
 one, m, s = v, np.zeros(4), np.zeros(4)
@@ -326,20 +334,15 @@ for i in range(n):
     print(f"device {i}: weights {weights[i].round(3)}, keeps of m {m_part[i].round(3)}")
     same(weights[i], one)
 same(m_part.ravel(), m)
+same(all_gather(reduce_scatter(shares)), psum(shares))
 
 # %% [markdown]
-# The weights are the same, and each device has kept half of the moments. Does it send more for that? No: summing and
-# handing out everything, as `psum` does, *is* a reduce-scatter followed by an all-gather.
+# The weights are the same, and each device has kept half of the moments. Does it send more for that? No: the last line
+# of the code says that summing and handing out everything, as `psum` does, *is* a reduce-scatter followed by an
+# all-gather. With four bytes for each number, a weight, its gradient and its moments take this many bytes of a device,
+# where it was sixteen:
 #
-# Count the bytes for each parameter, with numbers of four bytes: the weight, its gradient, two moments.
-
-# %%
-same(all_gather(reduce_scatter(shares)), psum(shares))
-for devices in (1, 2, 8, 64):
-    plain = 4 + 4 + 2 * 4
-    cut = 4 + 4 + 2 * 4 / devices
-    print(f"{devices:3} devices: {plain} bytes on each if all keep everything, {cut:6.3f} with ZeRO-1")
-    same(cut, 8 * (1 + 1 / devices))
+# $$4 + 4 + \frac{2 \cdot 4}{n}$$
 
 # %% [markdown]
 # ## 6. The mesh
@@ -347,13 +350,29 @@ for devices in (1, 2, 8, 64):
 # A *pod* is a machine of many devices with fast links between them. A model on a pod does all of this at once. The
 # devices are arranged in a *mesh* with three axes:
 #
-# - **data**: copies of everything, each with other sequences;
-# - **expert**: devices that have different experts, and other sequences as well;
-# - **model**: devices that have different heads of attention and different columns of each FFN.
+# - **data**: devices with the same weights and other sequences;
+# - **expert**: devices with other experts, and other sequences as well;
+# - **model**: devices with the same sequences, and other heads of attention and other hidden numbers of each
+#   feed-forward network.
 #
-# The all-to-all goes along `expert`, within a row of the mesh. Gradients are summed over all devices that have a copy:
-# those of experts over `data`, those of all other weights over `data` and `expert`. Moments are shared out among the
-# same devices. Here is the mesh `data=2,expert=2`, a batch of eight sequences, and four experts.
+# First the axis `model`. GELU bends each hidden number by itself (lesson 1). So a device may have some columns of $U$
+# and the rows of $D$ that belong to them, and a `psum` adds up what the devices get:
+#
+# $$\mathrm{GELU}(x U) D = \sum_j \mathrm{GELU}(x U_j) D_j$$
+#
+# Here expert 0, with $f = 3$ hidden numbers, is spread over three devices; the gate comes afterwards.
+
+# %%
+pieces = np.stack([expert_ffn(up[0][:, [j]], down[0][[j]], text) for j in range(f)])  # [devices, tokens, d]
+print('what the devices get for "the":', *pieces[:, 0].round(3), " sum:", psum(pieces)[0, 0].round(3))
+same(psum(pieces)[0], expert_ffn(up[0], down[0], text))
+
+# %% [markdown]
+# Now the other two axes, on the mesh `data=2,expert=2` with a batch of eight sequences and four experts. The all-to-all
+# goes along `expert`: tokens never leave their row of the mesh. A gradient is summed over all devices that have a copy
+# of the weight: over `data` for an expert, where the tokens of a row of the mesh have met already; over `data` and
+# `expert` for all other weights. The moments are shared out among the same devices. `part(rows, i, n)` is part $i$ of
+# $n$ of an array.
 
 # %%
 from routelaws.reference.parallel import part
@@ -367,12 +386,12 @@ for row in range(2):
         copies = mesh[:, column]  # the devices with the same experts
         moments[device, experts_here], moments[device, 4] = 1 / len(copies), 1 / mesh.size
         print(f"device {device}: sequences {sequences}, experts {experts_here}, sums their gradients with {copies}")
-print(moments)
+print(f"moments of each expert, and of all other weights:\n{moments}")
 same(moments.sum(axis=0), np.ones(5))
 
 # %% [markdown]
-# The last array says who keeps which moments: a row for each device, a column for each expert and one for all other
-# weights. Each column adds up to 1, so nothing is kept twice.
+# The last array says what share of which moments a device keeps: a row for each device, a column for each expert and
+# one for all other weights. Each column adds up to 1, so nothing is kept twice.
 
 # %% [markdown]
 # ## 7. Devices that your computer makes up
@@ -381,8 +400,10 @@ same(moments.sum(axis=0), np.ones(5))
 # program that runs on them is the one that runs on a pod. The number has to be set before JAX is first used. (In a
 # terminal the variable `JAX_NUM_CPU_DEVICES` does the same.)
 #
-# Under `jax.shard_map` a function sees what one device holds. The twins of [`parallel.py`](../accelerated/parallel.py)
-# have an argument `axis_name` for that. Here is the layer of section 2, compiled for two devices.
+# `jax.shard_map` turns a function of what *one* device holds into a function of whole arrays. `in_specs` and
+# `out_specs` say along which axis of the mesh the arguments and the result are cut. Inside, devices exchange rows by
+# the name of an axis; the twins of [`parallel.py`](../accelerated/parallel.py) have an argument `axis_name` for it.
+# Here is the layer of section 4, with either group, compiled for two devices.
 
 # %%
 needs("jax")
@@ -393,85 +414,33 @@ jax.config.update("jax_num_cpu_devices", 4)
 from routelaws.accelerated import parallel as fast
 
 pair = jax.make_mesh((2,), ("expert",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-rows = jax.P("expert")
+rows = jax.P("expert")  # the first axis of an array, that of tokens or experts, is cut along the axis expert
 
 
-def layer(up, down, x, expert, gate):
-    return fast.routed_ffn_on_devices({"up": up, "down": down}, x, expert, gate, axis_name="expert").output
+def layer(group):
+    def on_device(up, down, x, expert, gate):
+        params = {"up": up, "down": down}
+        return fast.routed_ffn_on_devices(params, x, expert, gate, 1.0, group=group, axis_name="expert").output
 
-
-over_two = jax.jit(jax.shard_map(layer, mesh=pair, in_specs=rows, out_specs=rows, check_vma=False))
-found = over_two(up, down, text, routing.expert, routing.gate)
-same(found, alone)
-for shard in found.addressable_shards:
-    print(f"device {shard.device.id} has rows {np.asarray(shard.data, dtype=float).round(3).tolist()}")
-
-# %% [markdown]
-# And the loss of a whole model, on the mesh of section 6. The reference has one device. So with the groups of each
-# device its loss is the mean over the losses of four small batches, and with the global group it is that of the whole
-# batch. The router is S-BASE.
-
-# %%
-from routelaws.accelerated import transformer as fast_transformer
-from routelaws.accelerated.configuration import ModelConfig as FastConfig
-from routelaws.accelerated.training.mesh import Layout
-from routelaws.reference import transformer
-from routelaws.reference.configuration import ModelConfig
-
-sizes = {"vocab_size": 32, "d_model": 16, "blocks": 2, "heads": 2, "router": "sinkhorn", "experts": 4}
-params = transformer.init(np.random.default_rng(2), ModelConfig(**sizes))
-tokens = 4 * np.arange(8)[:, None] + np.random.default_rng(3).integers(0, 4, size=(8, 9))  # to each its own words
-
-
-def loss_on_mesh(params, tokens, layout):
-    def on_device(params, tokens):
-        result = fast_transformer.loss(params, tokens, FastConfig(**sizes), training=True, spread=layout.spread)
-        return jax.lax.pmean(result.total, ("data", "expert"))
-
-    specs = (layout.params, jax.P(("data", "expert")))
-    whole = jax.shard_map(on_device, mesh=layout.mesh, in_specs=specs, out_specs=jax.P(), check_vma=False)
-    return whole(params, tokens)
+    return jax.jit(jax.shard_map(on_device, mesh=pair, in_specs=rows, out_specs=rows))
 
 
 # %%
-losses = {}
-for group, pieces in (("shard", 4), ("global", 1)):
-    layout = Layout(FastConfig(**sizes), "data=2,expert=2", group, params)
-    found = jax.jit(loss_on_mesh, static_argnames="layout")(params, tokens, layout=layout)
-    batches = tokens.reshape(pieces, -1, 9)
-    losses[group] = np.mean([transformer.loss(params, each, ModelConfig(**sizes)).total for each in batches])
-    same(found, losses[group])
-    print(f"{group:6}: {losses[group]:.5f} nats for each token by the reference, {float(found):.5f} on four devices")
-assert abs(losses["shard"] - losses["global"]) > 1e-3
+for group in ("shard", "global"):
+    found = layer(group)(up, down, text, routing.expert, routing.gate)
+    for shard in found.addressable_shards:  # what is on each device
+        print(f"{group:6}: device {shard.device.id} has {np.asarray(shard.data, dtype=float).round(3).tolist()}")
+    by_reference = routed_ffn_on_devices(experts, x, expert[..., None], gate[..., None], 1.0, group=group)
+    same(found, by_reference.output.reshape(n * T, d))
 
 # %% [markdown]
-# Two groupings are two models: their losses differ, and not by rounding. So a result should say which was used.
+# ## 8. Stopped, and resumed on another mesh
 #
-# ## 8. Who holds what
-#
-# A [`Layout`](../accelerated/training/mesh.py) says for each array along which axes it is cut. Read from it how many
-# numbers of each array are on one device, and of its moments. In section 6 the moments added up to one whole, so that a
-# device has a quarter of them.
-
-# %%
-sharding, of_moments = layout.sharding(layout.params), layout.sharding(layout.moments)
-total, kept = 0, 0
-for (path, weight), here, its in zip(
-    jax.tree_util.tree_leaves_with_path(params), *map(jax.tree.leaves, (sharding, of_moments)), strict=True
-):
-    name, numbers = jax.tree_util.keystr(path, simple=True, separator="/"), np.prod(here.shard_shape(weight.shape))
-    moment = np.prod(its.shard_shape(weight.shape))
-    total, kept = total + weight.size, kept + moment
-    if name.startswith(("routed_ffn", "dense_ffn", "embedding")):
-        print(f"{name:18} {weight.size:5} numbers; on a device {numbers:5}, and {moment:4} of each moment")
-print(f"all {total} numbers; {kept} of each moment on a device")
-assert kept == total / 4
-
-# %% [markdown]
-# ## 9. Stopped, and resumed on another mesh
-#
-# Now a real run, by the code that `routelaws train` runs. It learns to add: the text is made of lines with a sum in
-# each. With the global group the mesh changes nothing but the order of sums, so the run may go on on any mesh.
+# Now a real run of a whole model (lesson 9), by the code that `routelaws train` runs: two blocks, with S-BASE and four
+# experts in the second one, and a text with a sum of two numbers in each line. With the global group the mesh changes
+# nothing but the order in which numbers are added. So a run that was stopped may go on on any mesh, and its losses are
+# those of a run on one device. [`training/mesh.py`](../accelerated/training/mesh.py) lays a step over the mesh as
+# sections 2, 5 and 6 did.
 
 # %%
 needs("optax", "train")
@@ -490,21 +459,23 @@ workplace = tempfile.TemporaryDirectory()  # goes when the lesson ends
 folder = Path(workplace.name)
 pairs = np.random.default_rng(4).integers(0, 100, size=(4000, 2))
 (folder / "sums.txt").write_text("".join(f"{a} plus {b} is {a + b}.\n" for a, b in pairs))
-corpus = prepare_tokens(read_corpus([str(folder / "sums.txt")]), 300, folder / "tokens", tell=lambda line: None)
-fields = sizes | {"vocab_size": 300, "sequence_length": 16, "batch_size": 16, "balancing_group": "global"}
-fields |= {"steps": 32, "steps_per_call": 8, "evaluations": 4, "evaluation_tokens": 2048, "learning_rate": 0.01}
+text_files = read_corpus([str(folder / "sums.txt")])
+corpus = prepare_tokens(text_files, 300, folder / "tokens", tell=lambda line: None)  # a vocabulary of 300 tokens
+fields = {"vocab_size": 300, "d_model": 16, "blocks": 2, "heads": 2, "router": "sinkhorn", "experts": 4}
+fields |= {"sequence_length": 16, "batch_size": 16, "learning_rate": 0.01}
+fields |= {"steps": 32, "steps_per_call": 8, "evaluations": 4, "evaluation_tokens": 2048}  # eight steps at a time
 print(len(pairs), "lines, the first:", (folder / "sums.txt").read_text().splitlines()[0])
 assert corpus.vocab_size == 300
 
 
 # %% [markdown]
 # A machine that is needed for something else sends the run a signal, SIGTERM. The run ends the steps at hand, writes
-# a *checkpoint* (weights, moments, the position in the text) and says that it can be resumed. We send the signal
-# ourselves after step 16, and go on with another mesh, `expert=4`. A second run, on `data=4`, is left in peace.
+# a *checkpoint* (weights, moments, the position in the text) and says that it can be resumed. A run tells the function
+# `watch` what happens; ours sends the signal after a chosen step, and prints what the run says.
 
 
 # %%
-def train(name, mesh, stop_after=None):
+def train(name, mesh=None, stop_after=None):
     """Train in a folder, as far as that goes, and return {step: validation loss} of the table."""
 
     def watch(kind, **told):
@@ -513,7 +484,8 @@ def train(name, mesh, stop_after=None):
         if kind == "say":
             print(told["line"].removeprefix(f"{folder}/"))
 
-    run = Run(from_mapping(fields | {"mesh": mesh}, "lesson 17"), folder / name, corpus, watch=watch)
+    over = {"mesh": mesh, "balancing_group": "global"} if mesh else {}
+    run = Run(from_mapping(fields | over, "lesson 17"), folder / name, corpus, watch=watch)
     try:
         with stoppable():
             rows = run.train()
@@ -522,29 +494,38 @@ def train(name, mesh, stop_after=None):
     return {int(row["step"]): float(row["loss_validation"]) for row in rows}
 
 
+# %% [markdown]
+# The first run is stopped after half of its steps on the mesh `data=2,expert=2`, and goes on on `expert=4`. A second
+# run is left in peace on one device. The losses are those of a text that is not trained on, after every eighth step.
+
 # %%
 train("stopped", "data=2,expert=2", stop_after=16)
 resumed = train("stopped", "expert=4")
-undisturbed = train("undisturbed", "data=4")
+undisturbed = train("undisturbed")
 assert list(resumed) == list(undisturbed) == [8, 16, 24, 32]
-same(list(resumed.values()), list(undisturbed.values()), "mesh.steps.loss", scale=1.0)
+same(list(resumed.values()), list(undisturbed.values()), "mesh.steps.loss", scale=1.0)  # up to rounding in 32 bits
 
 # %% tags=["volatile"]
 for step, loss in resumed.items():
     mesh = "data=2,expert=2" if step <= 16 else "expert=4"
-    print(f"step {step}: {loss:.6f} on {mesh:15}, undisturbed on data=4 {undisturbed[step]:.6f}")
+    print(f"step {step:2}: {loss:.6f} on {mesh:15}, {undisturbed[step]:.6f} on one device")
 
 # %% [markdown]
-# The losses agree to the digits of 32 bits. The same is done by a command, here with devices that the computer makes
-# up; on a pod the same flags stand in its job file ([docs/scale.md](../docs/scale.md)):
+# The losses agree up to the rounding of 32 bits. The same is done by a command, here with devices that the computer
+# makes up; on a pod the same flags stand in its job file ([docs/scale.md](../docs/scale.md)):
 #
-#     JAX_NUM_CPU_DEVICES=4 routelaws train --router sinkhorn --experts 4 --mesh data=2,expert=2 --out runs/spread
+#     JAX_NUM_CPU_DEVICES=4 routelaws train --router sinkhorn --experts 4 --mesh data=2,expert=2 \
+#         --balancing-group global --out runs/spread
+#
+# Without `--balancing-group` each device is a group of its own. That costs fewer messages, but then another mesh is
+# another model.
 
 # %% [markdown]
-# ## 10. A model that fits nowhere
+# ## 9. A model that no device holds
 #
-# The largest model of the paper that these lessons follow has 512 experts in every second block. Does it fit on one
-# device? On how many?
+# The largest model of the paper that these lessons follow, Clark et al. 2022, has 512 experts in every second block.
+# Where do its weights, gradients and moments fit? (`bfloat16` numbers have two bytes. They are used where matrices are
+# multiplied; weights, gradients and moments have four bytes as before, and so sixteen bytes go to each weight.)
 
 # %%
 from routelaws.accelerated.commands import plan_mesh
@@ -556,31 +537,29 @@ b, S, d, L, E, V = largest.batch_size, largest.sequence_length, 2048, 24, 512, l
 P = largest.accounting().total_parameters
 of_experts = L // 2 * E * 8 * d**2
 print(f"{P / 1e9:.0f} billion parameters, {of_experts / P:.1%} of them in experts: {16 * P / 1e12:.1f} TB in one place")
+assert 16 * P > 1e12
+
+# %% [markdown]
+# Spread it over a mesh of 512 devices, `data=1,expert=256,model=2`. Two devices along `model` have two experts of each
+# routed block, half of each expert on either. An expert has no copy on this mesh, and so there is nobody to share its
+# moments with. The gradients of all other weights are summed over all devices along `expert`, and each of these keeps
+# its part of their moments. `plan_device` counts that from the shapes of all weights; we count it by the formula of
+# lesson 1.
+
+# %%
 plan = plan_device(largest.model, MeshShape(data=1, expert=256, model=2), b, S, "bfloat16")
-halved = L * 5 * d**2 + L // 2 * 8 * d**2  # attention and the other FFNs, cut along the axis model
-whole = L * 4 * d + L // 2 * d * E + V * d + 2 * d  # norms, routers, embedding: on every device
+halved = L * 5 * d**2 + L // 2 * 8 * d**2  # attention, unrouted feed-forward networks: cut along model
+whole = L * 4 * d + L // 2 * d * E + V * d + 2 * d  # norms, routers, embedding, last norm: on every device
 same(plan.parameters, 4 * (of_experts // 512 + halved // 2 + whole))
 same(plan.optimizer, 8 * (of_experts // 512 + (halved // 2 + whole) // 256))
 print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights, {plan.optimizer / 1e9:.2f} GB of moments")
 
 # %% [markdown]
-# An expert has no copy on this mesh, and so there is nobody to share its moments with. The gradients of all other
-# weights are summed over 256 devices, and each of these keeps one part in 256 of their moments.
-#
-# What a device sends to the experts in a step follows from section 3: $C$ slots for each expert of a routed block, of
-# $d$ numbers with two bytes each, there and back, and once more there and back for the gradients.
-
-# %%
-tokens_here = b * S // 256
-C = expert_capacity(tokens_here, E, 1, largest.model.capacity_factor)
-crossing = L // 2 * E * C * d * 2 * 255 / 256
-same(plan.all_to_all, round(4 * crossing))
-print(f"{tokens_here} tokens on a device, {C} slots for each expert: {plan.all_to_all / 1e9:.2f} GB sent in a step")
-
-# %% [markdown]
-# `routelaws plan-mesh` does these sums for every mesh and names the best. It counts *activations* as well: what is kept
+# `routelaws plan-mesh` does these sums for every mesh and names the best. It also counts what a device sends in a step
+# (the tokens of section 3, the sums of sections 5 and 6), and the *activations* that a device holds: what is kept
 # of the way forward until the gradient is computed. To save memory a block can keep its input alone, and be computed a
-# second time when its gradient is due. It is then said to be *rematerialised*.
+# second time when its gradient is due. It is then said to be *rematerialised*. (`routelaws train` keeps all
+# activations; a training loop of your own can rematerialise with `jax.checkpoint`.)
 
 # %%
 given = "--size 1.3B --router sinkhorn --experts 512 --dtype bfloat16 --devices 512 --memory 32GB --top 3"
@@ -599,18 +578,13 @@ def draw(axes):
         heights = np.array([getattr(each, name) / 1e9 for each in plans.values()])
         axes.bar(range(len(plans)), heights, 0.6, bottom=below, color=COLOURS[i], label=label)
         below += heights
-    axes.axhline(32, color="#4a4a4a", linestyle="--", linewidth=1)
+    axes.axhline(32, color="#4a4a4a", linestyle="--", linewidth=1, label="a device of 32 GB")
     axes.set_xticks(range(len(plans)), [str(devices) for devices in plans])
-    axes.set(xlabel="devices, two of them along the axis model", ylabel="GB on each device")
-    axes.legend(loc="upper right")
+    axes.set(xlabel="devices, with data=1 and model=2", ylabel="GB on each device")
+    axes.legend(loc="upper right", reverse=True)
 
 
-# %% tags=["picture"]
-figure(
-    draw,
-    "Memory of each device by the number of devices, for the largest model of the paper, with all blocks "
-    "rematerialised. The dashed line is a device of 32 GB.",
-)
+figure(draw, "What each device holds of the largest model, with all blocks rematerialised, by the number of devices.")
 
 # %% [markdown]
 # ## Exercises
@@ -624,4 +598,8 @@ figure(
 #    weights after a step of Adam? What would show the mistake?
 # 4. A mesh `data=2,expert=4` and eight experts: which devices have expert 5, and who sums its gradient? Who sums that
 #    of an attention matrix?
-# 5. Does the largest model fit on 256 devices of 32 GB? Ask `plan-mesh`.
+# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? With it, on which mesh? Ask
+#    `plan-mesh`.
+# 6. On the best mesh of section 9 a device has 2048 tokens, and the capacity factor is 2. Count the bytes that it sends
+#    to experts and back in a step, in all routed blocks. A number that travels has two bytes. The gradients of the
+#    tokens travel the same ways again. Which number of the table is it?
