@@ -67,7 +67,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     Raises:
         ValueError: c <= 0 or NaN.
     """
-    if not capacity_factor > 0:
+    if capacity_factor is None or not capacity_factor > 0:
         raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
     if math.isinf(capacity_factor):
         return num_tokens
@@ -345,7 +345,7 @@ def routed_ffn(
             other; or see `dispatch` and `expert_ffn`.
 
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
-    output of its token NaN, with or without a slot.
+    output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
     """
     _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])
@@ -430,6 +430,8 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
         raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
     if jnp.ndim(expert) != 2 or len(expert) != tokens[0]:
         raise InputError(f"expert has shape {jnp.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
+    if not jnp.issubdtype(jnp.result_type(expert), jnp.integer):
+        raise InputError(f"expert is {jnp.result_type(expert)}; integers are needed, the numbers of experts")
     if jnp.shape(gate) != jnp.shape(expert):
         raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, that of expert")
 

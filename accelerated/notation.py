@@ -76,7 +76,9 @@ class ExpertChoice(NamedTuple):
 
 
 def _check_group(name: str, values: jax.Array) -> None:
-    """Raise InputError unless values are those of one group of tokens, [T, E]."""
+    """Raise InputError unless values are an array of one group of tokens, [T, E]."""
+    if not hasattr(values, "astype"):
+        raise InputError(f"{name} is a {type(values).__name__}; an array [T, E] is needed, such as jnp.asarray({name})")
     if jnp.ndim(values) != 2:
         raise InputError(
             f"{name} has shape {jnp.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "

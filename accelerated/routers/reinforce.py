@@ -17,6 +17,7 @@ from ..balance import auxiliary_loss
 from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
+    _as_bool,
     _at_least_float32,
     _check_group,
     _masked_rows,
@@ -94,7 +95,7 @@ def reinforce_router(
         counts = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask)
         plan = _masked_rows(jnp.exp(log_pi), mask)
         expert = _padded_experts(expert, mask)
-        real = num_tokens if mask is None else mask.sum()
+        real = num_tokens if mask is None else _as_bool(mask).sum()
         load, plan = counts.sum(axis=0).astype(plan.dtype) / (real * k), plan / real
         held = Routing(expert, expert, load, plan, jnp.abs(num_experts * plan.sum(axis=0) - 1).max())
     # COMBINE
@@ -297,7 +298,7 @@ def policy_terms(
     advantage = _only_real(jax.lax.stop_gradient(advantage), mask)
 
     def mean(values):
-        return values.mean() if mask is None else _only_real(values, mask).sum() / mask.sum()
+        return values.mean() if mask is None else _only_real(values, mask).sum() / _as_bool(mask).sum()
 
     policy = -mean(advantage * log_probability(logits, expert, nucleus))
     baseline = mean(_only_real(reward - value, mask) ** 2)

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from ..errors import InputError, _check_k
 from ..notation import (
     Routing,
+    _as_bool,
     _at_least_float32,
     _check_group,
     _masked_rows,
@@ -221,7 +222,7 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
 def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None = None):
     """Return how many tokens are real: a plain number where the shapes say it."""
     if mask is not None:
-        return _total(mask.sum(), axis_name)
+        return _total(_as_bool(mask).sum(), axis_name)
     return num_tokens if axis_name is None else num_tokens * jax.lax.axis_size(axis_name)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import routelaws.accelerated as accelerated
+from routelaws.accelerated import experts, routers
 from routelaws.reference.experts import routed_ffn
 from routelaws.reference.routers.sinkhorn import sinkhorn_router
 
@@ -86,3 +87,32 @@ def test_the_equinox_layer_is_the_plain_one(plain):
     assert names["equinox_dropped"] == plain["dropped"]
     for name in ("router", "up", "down"):
         assert np.allclose(getattr(names["equinox_gradient"], name), plain["gradient"][name], atol=1e-6)
+
+
+ROUTERS_WITH_A_MASK = {
+    "sinkhorn": lambda logits, mask: routers.sinkhorn_router(logits, num_sweeps=2, mask=mask),
+    "quantile": lambda logits, mask: routers.quantile_router(logits, jnp.zeros(2), mask=mask),
+    "reinforce": lambda logits, mask: routers.reinforce_router(logits, mask=mask),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS_WITH_A_MASK)
+def test_a_mask_of_integers_is_one_of_real_tokens_whatever_number_stands_for_them(name):
+    """Sequence numbers, or 0 and 255, mean no more than 0 and 1: loads are shares of the real tokens."""
+    logits = jnp.array([[3.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
+    wanted, found = (ROUTERS_WITH_A_MASK[name](logits, jnp.array(mask)) for mask in ([1, 1, 1, 0], [2, 255, 3, 0]))
+    for field in ("expert", "gate", "load", "plan"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(wanted, field))
+    assert float(found.load.sum()) == pytest.approx(1)
+
+
+def test_what_a_layer_gets_wrong_is_one_line():
+    params, x = {"up": jnp.ones((2, 3, 4)), "down": jnp.ones((2, 4, 3))}, jnp.ones((2, 3))
+    wrong = {
+        "expert is float32; integers are needed": lambda: experts.routed_ffn(params, x, x[:, :1], x[:, :1]),
+        "capacity_factor is None; it has to be above 0": lambda: experts.expert_capacity(4, 2, 1, None),
+        "logits is a list; an array": lambda: routers.sinkhorn_router([[1.0, 0.0]]),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(words)):
+            call()
