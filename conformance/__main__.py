@@ -95,10 +95,10 @@ def _run(options, names) -> int:
         return 2
     try:
         if options.list:
-            print("\n".join(backends.public_functions()))
+            print("\n".join(backends.public_functions()), flush=True)
             return 0
         if options.show:
-            print("\n\n".join(map(_source, backends.full_names(_names(options.show)))))
+            print("\n\n".join(map(_source, backends.full_names(_names(options.show)))), flush=True)
             return 0
         runner.check_version(options.suite_version)
         if options.processes and importlib.util.find_spec("xdist") is None:
@@ -119,6 +119,9 @@ def _run(options, names) -> int:
         )
         code, _ = runner.run_suite(asked, processes=options.processes, verbose=options.verbose)
         return code
+    except BrokenPipeError:  # a reader such as `head` has enough; what is still in the buffer has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except backends.BackendError as error:
         print(error, file=sys.stderr)
         return 2

@@ -50,8 +50,15 @@ def assert_same(found, expected, *, what: str) -> None:
         where = tuple(int(i) for i in bad[0])
         raise AssertionError(
             f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} differ; first at {where}: "
-            f"expected {expected[where].item()!r}, found {found[where].item()!r}"
+            f"expected {expected[where].item()!r}, found {found[where].item()!r}{_reordered(found, expected)}"
         )
+
+
+def _reordered(found: np.ndarray, expected: np.ndarray) -> str:
+    """Return in words that every row holds the expected integers in another order, "" where it does not."""
+    rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"
+    same = rows and np.array_equal(np.sort(found, axis=1), np.sort(expected, axis=1))
+    return "; every row holds what was expected, in another order" if same else ""
 
 
 def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:

@@ -11,12 +11,14 @@ the same, and gives the result back as the reference's record of NumPy arrays.
 """
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import math
+import re
 import signal
 import sys
 import threading
@@ -125,6 +127,12 @@ def _stands_at(value, default) -> bool:
     return plain and isinstance(value, bool | np.bool_) == isinstance(default, bool) and value == default
 
 
+def _shapes(path: str, arguments, keywords) -> str:
+    """Return the shapes of the arrays of a call by the reference's names, "" without one."""
+    given = dict(zip(_defaults(path), arguments, strict=False)) | dict(keywords)
+    return ", ".join(f"{name} {list(value.shape)}" for name, value in given.items() if hasattr(value, "shape"))
+
+
 def _chosen(path: str, arguments, keywords) -> frozenset:
     """Return the options of a call that stand otherwise than at the reference's defaults."""
     given = dict(zip(_defaults(path), arguments, strict=False)) | dict(keywords)
@@ -171,7 +179,10 @@ def full_names(names) -> tuple[str, ...]:
     for name in names:
         fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
         if len(fitting) != 1:
-            known = f"it can be {', '.join(fitting)}" if fitting else "--list shows the names"
+            names = {path.rpartition(".")[2]: path for path in public_functions()}
+            close = difflib.get_close_matches(name.rpartition(".")[2], names, 3, 0.7)
+            known = f"close to it: {', '.join(close)}; --list shows all names" if close else "--list shows the names"
+            known = f"it can be {', '.join(fitting)}" if fitting else known
             raise BackendError(f"{name} is not the name of one public function of the reference; {known}")
         found += fitting
     return tuple(found)
@@ -424,7 +435,8 @@ class Backend:
 
     def _not_offered(self, path: str, reason: str, options=()):
         """Leave out what a function has not: options that it lacks, or a call that raised NotImplementedError."""
-        self.ledger.declined(self.name, path, reason or "it gives no reason", options)
+        named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # where the reason names none, it may be any
+        self.ledger.declined(self.name, path, reason or "it gives no reason", named or options)
         self._leave_out(f"{path}: {reason}")
 
     def _wrap(self, path: str, function):
@@ -610,7 +622,7 @@ class Backend:
         except NotImplementedError as error:
             trouble = "not offered", str(error)
         except Exception as error:
-            self.ledger.raised.append((error, path))
+            self.ledger.raised.append((error, path, _shapes(path, arguments, keywords)))
             raise
         finally:
             if on:

@@ -91,7 +91,9 @@ class Ledger:
         """Forget what belongs to one test; `plain` is the backend of a test that calls it without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
-        self.raised = collections.deque(maxlen=16)  # errors, each with the function that raised it
+        self.raised = collections.deque(
+            maxlen=16
+        )  # errors, with who raised each and the shapes it was given
         self.blamed, self.failed = None, collections.deque(maxlen=16)
         self.begin_example()
 
@@ -165,8 +167,9 @@ class Ledger:
             function, kind, detail = error.path, error.kind, error.detail
         elif "Flaky" in type(error).__name__:
             kind, detail = "not deterministic", "gave two results for the same example"
-        elif paths := [path for raised, path in self.raised if raised is error]:
-            function, kind, detail = paths[0], "raises", f"raised {type(error).__name__}: {text}"
+        elif calls := [call for call in self.raised if call[0] is error]:
+            _, function, shapes = calls[0]
+            kind, detail = "raises", f"raised {type(error).__name__}: {text}" + f"; given {shapes}" * bool(shapes)
         self.troubles.append(Trouble(backend, function, kind, detail, test))
         return self.troubles[-1]
 

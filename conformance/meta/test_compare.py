@@ -144,3 +144,11 @@ class TestPlan:
     def test_fails(self, change, residual, message):
         with pytest.raises(AssertionError, match=message):
             assert_plan("meta", self.plan + change, residual, 1e-15, what="f")
+
+
+def test_rows_in_another_order_are_told_from_other_rows():
+    expected = np.array([[2, 0], [1, 2]])
+    for found, said in (([[0, 2], [2, 1]], True), ([[0, 2], [2, 0]], False)):
+        with pytest.raises(AssertionError) as error:
+            assert_same(np.array(found), expected, what="expert")
+        assert ("; every row holds what was expected, in another order" in str(error.value)) == said

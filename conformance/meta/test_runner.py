@@ -160,6 +160,7 @@ def test_show(tmp_path):
         assert part in done.stdout
     done = run(tmp_path, "--show", "softmix")
     assert done.returncode == 2 and done.stderr.startswith("softmix is not the name of one public function")
+    assert "close to it: softmax;" in done.stderr
 
 
 def test_faults_and_what_was_not_checked_stand_in_the_report():
@@ -269,6 +270,36 @@ def test_an_option_of_an_answered_call_is_checked():
             "not offered by your function, so not checked: score, normalisation, allow_constant_gate, held, mask;"
             " offered, never checked: bias"
         )
+
+
+def test_an_option_that_stands_beside_a_declined_one_is_not_said_to_be_declined():
+    """A mask that is offered, and only ever asked for together with a score that is not, was not checked."""
+
+    def top_k_router(logits, k=1, *, score="softmax", mask=None):
+        if score != "softmax":
+            raise NotImplementedError("score")
+        return top_k.top_k_router(logits, k, mask=mask)
+
+    backend, path = stranger(top_k_router=top_k_router), "routers.top_k.top_k_router"
+    backend.routers.top_k.top_k_router(np.eye(3), 2)
+    with pytest.raises(pytest.skip.Exception, match="score"):
+        backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid", mask=np.ones(3, bool))
+    backend.ledger.ended()
+    assert report.build(backend, backend.ledger, {}, [path], {})[path].unchecked == (
+        "not offered by your function, so not checked: score, normalisation, bias, allow_constant_gate, held;"
+        " offered, never checked: mask"
+    )
+
+
+def test_what_raises_is_told_with_the_shapes_that_it_was_given():
+    def expert_ffn(up, down, x):
+        raise ValueError("too many subscripts")
+
+    backend = stranger(expert_ffn=expert_ffn)
+    with pytest.raises(ValueError) as error:
+        backend.experts.expert_ffn(np.ones((3, 4)), np.ones((4, 3)), np.ones((2, 3)))
+    told = backend.ledger.blame(error.value, backend.name, "a test").detail
+    assert told == "raised ValueError: too many subscripts; given up [3, 4], down [4, 3], x [2, 3]"
 
 
 def test_what_changes_its_input_is_looked_at_further():
@@ -490,7 +521,7 @@ class TestBlame:
 
     def test_the_one_that_raised(self):
         ledger, error = self.ledger(), KeyError("one_hot")
-        ledger.raised.append((error, "notation.softmax"))
+        ledger.raised.append((error, "notation.softmax", ""))
         trouble = ledger.blame(ExceptionGroup("several", [error, ValueError()]), "mine", "t")
         assert (trouble.function, trouble.kind) == ("notation.softmax", "raises")
 
