@@ -210,7 +210,9 @@ def print_fit(report: FitReport, console=None) -> None:
 
 def warnings_of(entry: LawFit) -> list[str]:
     """Return what can make one fit wrong without showing, in sentences."""
-    return warnings(entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle)
+    return warnings(
+        entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle, huber=entry.least_squares is not None
+    )
 
 
 def _misfit(entry: LawFit) -> dict:

@@ -34,6 +34,9 @@ SAME = 1.02
 SAME_RATIO = 1.2
 """Largest over smallest number of tokens per parameter up to which sizes have the same ratio."""
 
+LARGEST_VOCABULARY = 1_000_000
+"""No tokenizer of a language model has more pieces, so far as we know: ln of it is 13.8 nats."""
+
 COMMON = ("objective", "vocab_size", "sequence_length", "model_options")
 """Columns that change what a loss per token means, or what every model is."""
 
@@ -46,7 +49,7 @@ class Difference(NamedTuple):
 
     column: str  # "tokens", or the column
     groups: list[tuple[str, int]]  # value in words, and number of rows, commonest first (tokens: by size)
-    where: str  # "runs of one size", "sizes", "rows"
+    where: str  # "runs of one size", "runs of one N and E", "sizes", "rows", "units"
 
 
 class Shorter(NamedTuple):
@@ -90,6 +93,25 @@ def shorter_runs(frame) -> list[Shorter]:
         if usual is not None and SAME * steps[i] < usual:
             found.append(Shorter(int(run), int(steps[i]), usual, names.get(int(run), "")))
     return found
+
+
+def impossible_losses(frame, loss_column: str) -> list[Difference]:
+    """Return one entry where most losses of a fit are above ln V, that of equal odds for every token.
+
+    Single runs may have diverged; where the middle one is above it, the column is more likely a perplexity. V is the
+    largest vocabulary of the rows, or LARGEST_VOCABULARY where the table does not say.
+
+    Args:
+        frame: the rows of one `RouterRows`, one for each run.
+        loss_column: which loss.
+    """
+    losses = frame[loss_column].to_numpy(dtype=np.float64)
+    given = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
+    pieces = LARGEST_VOCABULARY if np.isnan(given).all() else float(np.nanmax(given))
+    if not losses.size or not pieces > 1 or not np.median(losses) > math.log(pieces):
+        return []
+    most = f"equal odds for {pieces:,.0f} tokens are {math.log(pieces):.3g} nats"
+    return [Difference(loss_column, [(f"the middle one is {np.median(losses):.4g}; {most}", losses.size)], "units")]
 
 
 def _majority(steps: np.ndarray) -> int | None:

@@ -19,7 +19,7 @@ from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.intervals import Predicted, Range
 from ..tables.schema import run_names
 from ..tables.table import RouterRows
-from .alike import Difference, Shorter, differences, shorter_runs
+from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
 from .law_columns import law_columns
 from .misfit import Misfit, bend_in_size, beyond_seeds, by_size, largest_size, outliers
 
@@ -80,7 +80,7 @@ def fit_law(
         raise ValueError(f"no rows are left ({'; '.join(reasons)})")
     columns, loss = law_columns(selection, law, loss_column)
     if huber is not None and not law.takes_huber:
-        able = " and ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == "loss")
+        able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == "loss")
         raise ValueError(f"huber: the law {law.name} is fitted by least squares alone; with huber: {able}")
     fit = _fit(law, columns, loss, huber)
     ranges, slopes = [], []
@@ -106,7 +106,7 @@ def fit_law(
         held_out_size,
         is_determined(steepness),
         misfit_of(selection, law, columns, loss, fit, held_out_size, huber),
-        differences(selection.frame, law.axes == "compute", law.columns),
+        _differences(selection, law) + impossible_losses(selection.frame, loss_column),
         [] if "tokens" in law.columns else shorter_runs(selection.frame),
         None if huber is None else law.fit(*columns, loss),
     )
@@ -118,6 +118,10 @@ def _fit(law: Law, columns, loss, huber: float | None):
     if missing:
         raise ValueError(f"the fit of the law {law.name} has no {missing[0]}; needed: {', '.join(Fit._fields)}")
     return fit
+
+
+def _differences(selection: RouterRows, law: Law) -> list[Difference]:
+    return differences(selection.frame, law.axes == "compute", law.columns)
 
 
 def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
@@ -132,7 +136,8 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
             said = np.isfinite(miss)  # not at a size without a line
             design = law.design(fit, *(column[said] for column in columns))
             bend = bend_in_size(size[said], miss[said], design, coefficients)
-        seeds = beyond_seeds(columns, miss, coefficients)
+        if all(entry.where == "sizes" for entry in _differences(selection, law)):  # else no point is one of seeds alone
+            seeds = beyond_seeds(columns, miss, coefficients)
     far = outliers(frame["hyper_id"].to_numpy(), loss, found, run_names(frame))
     near = ~np.isin(frame["hyper_id"].to_numpy(), [run.hyper_id for run in far])
     return Misfit(

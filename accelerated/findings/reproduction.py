@@ -12,9 +12,11 @@ from .rows import (
     Run,
     Table,
     all_runs,
+    chosen_part,
     law_rows,
     point_of,
     seed_scatter,
+    seeds_chosen,
     size_labels,
     trusted,
     twice,
@@ -43,17 +45,18 @@ def gather(table: Table, tell=lambda line: None, huber: float | None = None, poi
         InputError: as `rows.law_rows`.
     """
     runs = all_runs(table)
-    good = trusted(runs)
+    own = chosen_part(table)
+    good = trusted(all_runs(own))
     results = {
         "about": ABOUT,
         "level": 0.95,
         "table": _table(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
         "rows": used_rows(table, runs),
-        "seed_scatter": seed_scatter(runs, point),
+        "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
     tell("dense power law")
-    results["dense"] = dense_law(table, good) | dense_doubts(table, good)
+    results["dense"] = dense_law(own, good) | dense_doubts(own, good)
     tell("bounded law of each router, with intervals")
     results["laws"] = router_laws(table, results["dense"], huber)
     tell("the same law on other rows, and by other intervals")
@@ -86,6 +89,7 @@ def _table(table: Table, runs: list[Run]) -> dict:
         "runs": len(runs),
         "released": table.released,
         "row_choice": table.rows or "every seed",
+        "condition": table.has_condition,
         "loss_column": table.loss_column,
         "loss_columns": table.loss_columns,
         "routers": sorted({run.router for run in routed}),

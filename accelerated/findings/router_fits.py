@@ -19,7 +19,7 @@ from ..laws.routed import RoutedCoefficients, cutoff, effective_experts, predict
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
 from ..tables.table import DENSE, RouterRows
 from . import paper
-from .alike import differences, shorter_runs
+from .alike import differences, impossible_losses, shorter_runs
 from .estimates import LEVEL, line, percent
 from .forms import FINAL
 from .law_fits import is_known, misfit_of
@@ -56,7 +56,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
     """Return the entry of one router, see `router_laws`."""
     size, experts, loss = columns_of(selection, table.loss_column)
-    entry = _rows(selection, size, experts)
+    entry = _rows(selection, size, experts, table.loss_column)
     try:
         fit = fit_routed(size, experts, loss)
     except ValueError as error:
@@ -70,7 +70,7 @@ def _law(table: Table, selection, dense: dict, huber: float | None) -> dict:
     return entry
 
 
-def _rows(selection, size: np.ndarray, experts: np.ndarray) -> dict:
+def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) -> dict:
     """Return what the law is fitted to: N and E of the rows, [n] each, and what else these differ in."""
     return {
         "router": selection.router,
@@ -79,7 +79,7 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray) -> dict:
         "sizes": [int(n) for n in np.unique(size)],
         "experts": [int(e) for e in np.unique(experts)],
         "left_out": selection.left_out,
-        "differences": differences(selection.frame),
+        "differences": differences(selection.frame) + impossible_losses(selection.frame, loss_column),
         "shorter": shorter_runs(selection.frame),
     }
 
@@ -268,7 +268,10 @@ def dense_doubts(table: Table, runs: list[Run]) -> dict:
     """Return what the dense runs differ in and, where they have a law, how it misses them, as `router_laws` does."""
     dense = [run.hyper_id for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin(dense)]
-    found = {"differences": differences(frame), "shorter": shorter_runs(frame)}
+    found = {
+        "differences": differences(frame) + impossible_losses(frame, table.loss_column),
+        "shorter": shorter_runs(frame),
+    }
     size, _, loss = columns_of(RouterRows(DENSE, frame, []), table.loss_column)
     try:
         fit = fit_dense(size, loss)

@@ -2,7 +2,8 @@
 
 A law in N and E is fitted to the rows that `table.select_rows` chooses. For the released runs these are the paper's
 ("clark": routing frequency 0.5, k 1, seed 42); for any other table the default of `select_rows`, every seed. The law in
-(F, B) and the ablations take every run, less those of `paper.SUSPECTS`.
+(F, B) and the ablations take every run, less those of `paper.SUSPECTS`. A condition of the user's on a table of the
+user's own holds for all of them, see `chosen_part`: a run that diverged and was left out is in no section.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
+from ..tables.conditions import names_in, row_mask
 from ..tables.several import listed, named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
 from ..training.result_rows import size_label
@@ -29,6 +31,11 @@ class Table(NamedTuple):
     rows: str | None  # as `select_rows` takes it
     loss_column: str  # of every section but the transfer sets
     loss_columns: list[str]  # those with any value
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether `rows` is a condition that holds for every section of a report, see `chosen_part`."""
+        return not self.released and self.rows not in (None, "clark")
 
 
 class Run(NamedTuple):
@@ -73,7 +80,7 @@ def open_table(paths, rows: str | None = None, loss_column: str | None = None) -
 
 def as_table(frame, name: str, where: str, rows: str | None = None, loss_column: str | None = None) -> Table:
     """Return a table that was read already, see `open_table`; `where` stands in its errors."""
-    last = frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
+    last = _last(frame)
     columns = [name for name in frame.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
         raise InputError(f"{where}: every loss is blank at the last evaluation of every run; nothing to report")
@@ -109,6 +116,23 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
     names = ("dense_parameter_count", "num_experts", loss_column)
     size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
     return size, experts, loss
+
+
+def chosen_part(table: Table) -> Table:
+    """Return a table without the evaluations that a condition of the user's leaves out.
+
+    The presets choose rows for the laws in N and E alone, and so does a condition on the released table, whose other
+    runs are what the other sections are about.
+
+    Raises:
+        InputError: the condition is none, or no row is so.
+    """
+    if not table.has_condition:
+        return table
+    kept = row_mask(table.frame, table.rows)
+    if not kept.any():
+        raise InputError(f"rows {table.rows!r}: no row of the table is so; {len(table.frame)} rows are there")
+    return table._replace(frame=table.frame[kept], last=_last(table.frame[kept]))
 
 
 def all_runs(table: Table) -> list[Run]:
@@ -192,6 +216,11 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     }
 
 
+def seeds_chosen(table: Table) -> bool:
+    """Return whether a condition of the user's names the seed: what seeds change is then in the runs it leaves out."""
+    return table.has_condition and "seed" in names_in(table.rows)
+
+
 def _seeds(group: list[Run]) -> dict:
     losses = [run.loss for run in group]
     return {
@@ -203,6 +232,11 @@ def _seeds(group: list[Run]) -> dict:
         "range": max(losses) - min(losses),
         "deviation": float(np.std(losses, ddof=1)),
     }
+
+
+def _last(frame):
+    """Return the last evaluation of each run, by hyper_id."""
+    return frame.sort_values("step", kind="stable").groupby("hyper_id", sort=True).tail(1).sort_values("hyper_id")
 
 
 def _is_released(last) -> bool:

@@ -18,16 +18,23 @@ NO_FLOOR = (
 
 
 def warnings(
-    differences: Sequence[Difference], shorter: Sequence[Shorter], misfit: Misfit | None, rmsle: float | None
+    differences: Sequence[Difference],
+    shorter: Sequence[Shorter],
+    misfit: Misfit | None,
+    rmsle: float | None,
+    huber: bool = False,
 ) -> list[str]:
-    """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows."""
+    """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows.
+
+    With `huber` the fit is by a sum of Huber terms, which single runs do not decide.
+    """
     said = [difference_words(entry) for entry in differences]
     if shorter:
         runs = _first([f"{called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
     if misfit is not None and misfit.outliers:
-        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle))
+        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber))
     return said
 
 
@@ -56,6 +63,11 @@ def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
 
 def difference_words(entry: Difference) -> str:
     """Return what rows differ in, the groups, and how to choose."""
+    if entry.where == "units":
+        return (
+            f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
+            " --loss-unit"
+        )
     groups = _first([value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in entry.groups])
     if entry.column == "tokens" and entry.where == "sizes":
         return (
@@ -105,11 +117,11 @@ def _first(words: list[str], between: str = "; ") -> str:
     return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])
 
 
-def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float) -> str:
+def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool) -> str:
     runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
-        if without < rmsle / 2:
+        if without < rmsle / 2 and not huber:
             text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: see --huber"
     return text
