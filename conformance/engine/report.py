@@ -91,9 +91,7 @@ class Ledger:
         """Forget what belongs to one test; `plain` is the backend of a test that calls it without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
-        self.raised = collections.deque(
-            maxlen=16
-        )  # errors, with who raised each and the shapes it was given
+        self.raised = collections.deque(maxlen=16)  # errors, with who raised each and the shapes it was given
         self.blamed, self.failed = None, collections.deque(maxlen=16)
         self.begin_example()
 
