@@ -135,9 +135,9 @@ SHOWN = 4
 """Paths that a message names; of more the first three, and how many there are besides."""
 
 
-def in_short(paths) -> str:
+def in_short(paths, shown: int = SHOWN) -> str:
     """Return paths as a message shows them: a pattern that a shell has expanded can be hundreds."""
     paths = list(map(str, paths))
-    if len(paths) <= SHOWN:
+    if len(paths) <= shown:
         return ", ".join(paths)
-    return f"{', '.join(paths[: SHOWN - 1])} and {len(paths) - SHOWN + 1} more"
+    return f"{', '.join(paths[: shown - 1])} and {len(paths) - shown + 1} more"

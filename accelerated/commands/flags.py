@@ -11,6 +11,9 @@ import tyro
 from ..errors import InputError
 from ..files import SHOWN, in_short
 
+_NO_NUMBER = r"Error parsing (--[\w.-]+): .*?(int\(\)|FLOAT|INT|to float).*?['\"]([^'\"]*)['\"]\W*"
+"""What the parser says of a value that is no number: the flag, the type, and at the end the value."""
+
 
 def run(function, command: str, arguments: list[str]):
     """Call a function with the parameters that the flags give; wrong flags are an `InputError`."""
@@ -70,6 +73,9 @@ def _one_line(box: str) -> str:
 
 def _shortened(line: str) -> str:
     """Return a line without most of the words that no flag takes: many, where a shell has expanded a pattern."""
+    if number := re.fullmatch(_NO_NUMBER, line):
+        kind = "a whole number, such as 3" if "INT" in number[2].upper() else "a number, such as 7e9"
+        return f"{number[1]} {number[3]}: needed: {kind}"
     found = re.fullmatch(r"(Unrecognized options: )(.+)", line)
     words = found[2].split(", ") if found else []
     if len(words) <= SHOWN or any(word.startswith("-") for word in words):

@@ -120,7 +120,8 @@ def _point(law: Law, at: dict[str, float | None]) -> dict[str, float]:
             raise InputError(f"{flag} is missing: the law {law.name} needs {meaning}")
         if value is not None and name not in wanted:
             flags = ", ".join(_input(column)[0] for column in wanted)
-            raise InputError(f"{flag} {value:g}: the law {law.name} does not take it; needed: {flags}")
+            given = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
+            raise InputError(f"{given}: the law {law.name} does not take it; needed: {flags}")
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
             allowed = f"at least {least:g}" if least else "above 0"
             raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")

@@ -78,7 +78,7 @@ class Progress:
             self.work_before[run] = max(0, step - self.runs[run].steps_per_call) / self.runs[run].steps
         self.steps_done[run] = step
         self.rates[run] = tokens_per_second
-        note = f"loss {loss:.3f}  {tokens_per_second / 1e3:.0f}k tokens/s"
+        note = f"loss {loss:.3f}  {_speed(tokens_per_second)}"
         self.bars.update(self.tasks[run], completed=step, note=note)
         if time.monotonic() - self.said > QUIET:
             self._say_how_far(run, step, f"training loss {loss:.4f}")
@@ -91,7 +91,7 @@ class Progress:
         if len(self.costs) > 1 or self.console.is_terminal:
             return
         self.said = time.monotonic()
-        speed = f"{self.rates[run] / 1e3:.0f}k tokens/s  " if run in self.rates else ""
+        speed = f"{_speed(self.rates[run])}  " if run in self.rates else ""
         self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
     def _finished(self, run: int) -> None:
@@ -136,3 +136,7 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _speed(tokens_per_second: float) -> str:
+    return f"{tokens_per_second / 1e3:.{0 if tokens_per_second >= 9950 else 1}f}k tokens/s"

@@ -15,7 +15,7 @@ from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
 from ..tables.conditions import names_in, row_mask
 from ..tables.several import listed, named, read_tables
-from ..tables.table import DENSE, RouterRows, select_rows
+from ..tables.table import DENSE, RouterRows, none_chosen, select_rows
 from ..training.result_rows import size_label
 from . import paper
 from .estimates import percent
@@ -131,7 +131,7 @@ def chosen_part(table: Table) -> Table:
         return table
     kept = row_mask(table.frame, table.rows)
     if not kept.any():
-        raise InputError(f"rows {table.rows!r}: no row of the table is so; {len(table.frame)} rows are there")
+        raise InputError(none_chosen(table.frame, table.rows))
     return table._replace(frame=table.frame[kept], last=_last(table.frame[kept]))
 
 

@@ -181,6 +181,9 @@ class _Evaluation:
             close = difflib.get_close_matches(name, there)
             listed = f"close: {', '.join(close)}" if close else f"there: {', '.join(there[:SHOWN])}"
             listed += ", ..." if not close and len(there) > SHOWN else ""
+            texts = [column for column in there if self.frame[column].dtype.kind not in "iuf"]
+            holds = next((column for column in texts if (self.frame[column] == name).any()), None)
+            listed = listed if holds is None else f'text of column {holds} stands in quotes: "{name}"'
             self.fail(node, f"no column of the table; {listed}" + ("; or: clark" if name == self.text else ""))
         series = self.frame[name]
         if series.dtype.kind in "iuf":

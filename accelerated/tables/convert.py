@@ -34,11 +34,12 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES, count
 from ..errors import InputError
+from ..files import in_short
 from .log import RUN
 from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
-from .table import read_table
+from .table import CONVERTED, read_table
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """What a loss may be given in: nats or bits per token, or their perplexity."""
@@ -48,6 +49,13 @@ _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 _RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
 _LARGEST_ID = 2.0**53
+_CALLED = {
+    "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
+    "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
+    "perplexity": r"(?<![a-z])(ppl|perplexity)(?![a-z])",
+}
+"""How columns of losses in other units are called, by the unit."""
+_LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
 FAR_OFF = 0.1
 """By which share a given N may differ from that of the model's shape before a remark is made: norms, biases, counts."""
 
@@ -172,7 +180,8 @@ def _converted(
         table.names = source.cells[name]
         dropped.remove(name)
     if dropped:
-        remarks.append(f"dropped, since the table has no such column: {', '.join(dropped)} (--keep keeps some)")
+        remarks.append(f"dropped, since the table has no such column: {in_short(dropped, 12)} (--keep keeps some)")
+    remarks += _units_by_name(columns, cells, loss_unit) + _size_by_name(columns, source.cells)
     if losses:
         remarks.append(f"kept besides: {', '.join(losses)}; a law is fitted to one of these only by --loss")
     try:
@@ -183,6 +192,28 @@ def _converted(
     except InputError as error:
         raise InputError(_located(str(error), at)) from None
     return cells, remarks + table.remarks + [_located(text, at) for text in remark]
+
+
+def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
+    """Return a remark on each loss whose column is called by another unit than the one that is taken."""
+    remarks = []
+    for name in (name for name in cells if name.startswith("loss_")):
+        called = columns.get(name, name)
+        for other, pattern in _CALLED.items():
+            if other != unit and re.search(pattern, called, re.IGNORECASE):
+                hint = "such a loss cannot be compared" if other == "bits per byte" else f"if so: --loss-unit {other}"
+                remarks.append(f"{name}: taken as {unit}, though the column {called} may be in {other}; {hint}")
+                break
+    return remarks
+
+
+def _size_by_name(columns: dict[str, str], cells) -> list[str]:
+    """Return a remark where N is from one column and the name of another one says that it leaves the embedding out."""
+    given = columns.get("dense_parameter_count")
+    other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
+    if given is None or other is None or re.search(_LEAVES_OUT, given, re.IGNORECASE):
+        return []
+    return [f"dense_parameter_count: from {given}; N has to leave the embedding out, as the column {other} may do"]
 
 
 def _located(message: str, at: list[str] | None) -> str:
@@ -238,7 +269,7 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? .* (is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
-        told += "; see --columns, --set and --config" * bool(lacks)
+        told = told.replace(CONVERTED, "") + "; see --columns, --set and --config" * bool(lacks)
         raise InputError(told + "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
@@ -361,6 +392,8 @@ class _Table:
             one = set(np.flatnonzero(self.number("num_experts") == 1))
             self.fill("router_type", {i: given for i in blank if i not in one}, f"{given}, as set")
             self.fill("router_type", {i: DENSE for i in blank if i in one}, f"{DENSE}, since num_experts is 1")
+        elif len(blank) == self.rows and (self.number("num_experts") == 1).all():
+            self.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
         column, spelled = self.column("router_type"), {}
         for i, cell in enumerate(column):
             column[i] = known.get(cell.strip().casefold(), cell.strip())
@@ -422,6 +455,7 @@ class _Table:
         names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_RECIPE[2:])
         numbers = {name: [None if math.isnan(x) else x for x in self.number(name).tolist()] for name in names}
         self._check_size(numbers)
+        given = self.number("dense_parameter_count").tolist()
         for name in _COUNTED:
             values, blank = {}, self.blank(name)
             for i in blank:
@@ -430,6 +464,9 @@ class _Table:
                 except InputError as error:
                     raise InputError(f"{self.runs}: row {i + 1}: {error}") from None
                 if value is not None:
+                    of_n = name == "total_parameter_count" and self.cells["router_type"][i] == DENSE
+                    if of_n and numbers["flop_increase"][i] in (None, 1):  # a dense model has no parameters but N
+                        value = given[i] if math.isfinite(given[i]) else value
                     values[i] = repr(value)
             self.fill(name, values, "counted from the shape of the model")
             told = name == "dense_parameter_count" or "d_model" not in self.cells  # by `read_table`, or no shape at all

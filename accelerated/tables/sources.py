@@ -3,6 +3,7 @@
 A table that says more of each run (`config`) is joined to its rows by the name of the run.
 """
 
+import difflib
 from typing import NamedTuple
 
 from ..errors import InputError
@@ -126,9 +127,15 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
     names = in_short(source.name for source in sources)
     for name in keep:
         if name not in there:
-            raise InputError(f"--keep {name}: {names} has no such column; there: {', '.join(there)}")
+            raise InputError(f"--keep {name}: {names} has no such column; {_near(name, there)}")
         if name == SOURCE and len(sources) > 1:
             raise InputError(f"--keep {name}: of several tables this column says which one a row is from")
     for name, source in columns.items():
         if source not in there:
-            raise InputError(f"--columns {name}={source}: {names} has no column {source}; there: {', '.join(there)}")
+            raise InputError(f"--columns {name}={source}: {names} has no column {source}; {_near(source, there)}")
+
+
+def _near(name: str, there) -> str:
+    """Return the columns that are there, those that are called much the same first where there are many."""
+    close = difflib.get_close_matches(name, list(there)) if len(there) > 12 else []
+    return f"close: {', '.join(close)}; " * bool(close) + f"there: {in_short(there, 20)}"

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..files import in_short
 from .conditions import names_in, row_mask
 from .reading import Block, Cells, is_json, read_blocks, take_apart
 from .schema import (
@@ -154,7 +155,7 @@ def select_rows(
         raise InputError(f"loss column {loss_column} is not in the table; there: {present}")
     chosen = _chosen(frame, rows)
     if not chosen.any() and len(frame):
-        raise InputError(f"rows {rows!r}: no row of the table is so; {len(frame)} rows are there")
+        raise InputError(none_chosen(frame, rows))
     last = _last(frame, chosen)
     reasons = _reasons(last, rows, loss_column, axes)
     routers = [DENSE] if axes == "dense" else sorted(set(last["router_type"]) - {DENSE})
@@ -165,7 +166,9 @@ def select_rows(
             " these is dense: routelaws convert --map router_type:NAME=Dense"
         )
     if not routers:
-        raise InputError("no routed run is left (router_type other than Dense); a routed law needs some")
+        raise InputError(
+            "no routed run is left (router_type other than Dense); a routed law needs some, --law dense none"
+        )
     selection, names = [], run_names(last)
     for router in routers:
         own = last["router_type"].isin([router, DENSE])
@@ -178,12 +181,25 @@ def select_rows(
     return selection
 
 
+CONVERTED = "; routelaws convert makes such a table of your own log"
+"""What is said beside the columns that a table lacks."""
+
+
+def none_chosen(frame, rows: str) -> str:
+    """Return in words that a condition chooses no row, with the values of the columns of text that it names."""
+    said = f"rows {rows!r}: no row of the table is so; {len(frame)} rows are there"
+    for name in sorted(names_in(rows)):
+        if frame[name].dtype.kind not in "iuf":
+            said += f"; {name} is {in_short(dict.fromkeys(map(str, frame[name])))}"
+    return said
+
+
 def _check_columns(path, names) -> None:
     """Raise InputError where a column is missing that every table has."""
     missing = [name for name in NEEDED_COLUMNS if name not in names]
     if missing:
         said = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
-        raise InputError(f"{path}: {said} missing; needed: {', '.join(NEEDED_COLUMNS)}")
+        raise InputError(f"{path}: {said} missing; needed: {', '.join(NEEDED_COLUMNS)}{CONVERTED}")
     if not any(name.startswith("loss_") for name in names):
         raise InputError(f"{path}: no column starts with loss_; needed: at least one, such as loss_validation")
 

@@ -55,12 +55,13 @@ def flags(fields: dict) -> list[str]:
         ({"router": "hash", "experts": 2, "router_rate": 0.5}, "--router-rate is 0.5; hash has no router weights"),
         ({"steps": 0}, "--steps is 0"),
         ({"dtype": "float8"}, "--dtype is 'float8'; allowed: float32, bfloat16"),
-        ({"d_model": "wide"}, "d-model"),
+        ({"d_model": "wide"}, "--d-model wide: needed: a whole number, such as 3"),
+        ({"learning_rate": "3e-4x"}, "--learning-rate 3e-4x: needed: a number, such as 7e9"),
         ({"colour": "red"}, "--colour"),
         ({"corpus": ["/no/such/folder"]}, "/no/such/folder: no such file"),
         ({"sequence_length": 10**6}, "too small"),
         ({"vocab_size": 100}, "vocab"),
-        ({"init_from": "/no/such/run"}, "/no/such/run: holds no run"),
+        ({"init_from": "/no/such/run"}, "/no/such/run: no such folder"),
         ({"config": "/no/such/file.toml"}, "/no/such/file.toml: No such file"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -104,7 +105,7 @@ def test_train_says_how_far_it_is_and_where_it_goes_on(capsys, tmp_path, small_f
     """Somebody kills a run of eight steps after its first checkpoint and starts it again."""
     fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}
     _, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))
-    lines = re.findall(r"step (\d) of 8  validation loss \d\.\d{4}  \d+k tokens/s  \d+:\d\d so far", stderr)
+    lines = re.findall(r"step (\d) of 8  validation loss \d\.\d{4}  [\d.]+k tokens/s  \d+:\d\d so far", stderr)
     assert lines == ["4", "8"]
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "8")
     _, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))

@@ -290,6 +290,39 @@ def test_given_counts_are_kept(converted):
     assert set(frame["dense_parameter_count"]) == {5e6} and set(frame["total_parameter_count"]) == {6e6}
 
 
+def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
+    """P of the dense rows is the given N, not the count of another kind of model of the same shape."""
+    frame, _ = converted(shaped(dense_parameter_count=5e6), {"hyper_id": "name"})
+    dense = frame["router_type"] == "Dense"
+    assert dense.any() and set(frame["total_parameter_count"][dense]) == {5e6}
+
+
+@pytest.mark.parametrize(
+    ("called", "unit", "said"),
+    [
+        ("eval/bits_per_token", "nats", "taken as nats, though the column eval/bits_per_token may be in bits"),
+        ("val_ppl", "bits", "taken as bits, though the column val_ppl may be in perplexity; if so: --loss-unit perp"),
+        ("bpb", "nats", "may be in bits per byte; such a loss cannot be compared"),
+        ("val_ppl", "perplexity", None),
+        ("orbits", "nats", None),
+    ],
+)
+def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit, said):
+    rows = [row | {called: row["val_loss"] + 2} for row in make_runs()]
+    _, remarks = converted(rows, MAP | {"loss_validation": called}, {"router_type": "Hash"}, unit)
+    found = [remark for remark in remarks if remark.startswith("loss_validation: taken")]
+    assert len(found) == (said is not None) and all(said in remark for remark in found)
+
+
+def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(converted):
+    """And runs with one expert alone are dense without a word of it."""
+    rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
+    for taken, other in (("params", True), ("params_no_embed", False)):
+        frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})
+        assert any("N has to leave the embedding out, as the column params_no_embed" in r for r in remarks) == other
+        assert set(frame["router_type"]) == {"Dense"} and "router_type: Dense, since num_experts is 1" in remarks
+
+
 def test_a_shape_that_is_no_model(save, tmp_path):
     rows = shaped()
     rows[2]["routing_frequency"] = 0.3

@@ -186,6 +186,6 @@ def test_another_law_does_not_take_the_column(own, table, capsys):
     assert main(["predict", str(table), "--law", "dense", "--at", "tokens=1e9"]) == 2
     assert "--n is missing" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", "dense", "--n", "1e8", "--at", "tokens=1e9"]) == 2
-    assert "tokens= 1e+09: the law dense does not take it; needed: --n" in capsys.readouterr().err
+    assert "tokens=1e+09: the law dense does not take it; needed: --n" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", own]) == 2
     assert "--at tokens= is missing: the law data needs tokens" in capsys.readouterr().err

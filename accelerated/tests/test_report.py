@@ -481,8 +481,12 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
     folder = make_sweep(tmp_path / "sweep", finished=(), collect=False, logs=False)
     with pytest.raises(InputError, match="none of the 35 runs of this sweep is finished"):
         write_report(folder)
-    with pytest.raises(InputError, match="holds no sweep"):
+    with pytest.raises(InputError, match="nowhere: no such folder"):
         write_report(tmp_path / "nowhere")
+    (folder / "sweep.json").unlink()
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no sweep .*; it is one run: give two or more"):
+        write_report(folder)
 
 
 def registered_section(said: dict) -> str:

@@ -260,7 +260,8 @@ def test_a_query_is_applied_before_the_last_evaluation():
     [("seed ==", "loss_c4", "rows 'seed ==': "), ("sede == 42", "loss_c4", "'sede': no column.*close: seed"),
      ("seed + 1", "loss_c4", "no true or false"), ("True", "loss_c4", "this value is not allowed"),
      ("seed == 7", "loss_c4", "rows 'seed == 7': no row of the table is so; 32 rows"),
-     ("num_experts == 1", "loss_c4", "no routed run is left"),
+     ("router_type == 'hash'", "loss_c4", "32 rows are there; router_type is Dense, S-Base"),
+     ("num_experts == 1", "loss_c4", "no routed run is left .*; a routed law needs some, --law dense none"),
      (None, "loss_pile", "loss_pile is not in the table; there: loss_validation, loss_c4")],
 )  # fmt: skip
 def test_a_choice_that_cannot_be_made(rows, loss, message):

@@ -216,6 +216,7 @@ def test_a_table_from_a_file(tmp_path):
     ("condition", "message"),
     [
         ("sede == 42", "'sede': no column of the table; close: seed"),
+        ("router_type == Hash", "no column of the table; text of column router_type stands in quotes: \"Hash\""),
         ("clrk", "no column of the table; there: k, seed, flop_increase, router_type, objective; or: clark"),
         ("ｋ == 1", "'ｋ': no column of the table; close: k"),  # Python itself reads the wide letter as k
         ("k == 'one'", "column k holds numbers, \"'one'\" is text; allowed: a number with a number"),

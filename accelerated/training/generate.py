@@ -36,8 +36,10 @@ def generate(
     Raises:
         InputError: no run there, an option out of range, or a model that cannot write one text at a time.
     """
-    if tokens < 1 or not 0 <= temperature < float("inf"):
-        raise InputError(f"tokens {tokens} has to be at least 1 and temperature {temperature} at least 0 and finite")
+    if tokens < 1:
+        raise InputError(f"--tokens {tokens}: has to be at least 1")
+    if not 0 <= temperature < float("inf"):
+        raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
     config = read_config(Path(folder))
     model = config.model
     if model.objective != "causal":

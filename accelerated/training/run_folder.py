@@ -48,7 +48,8 @@ def read_config(folder: Path) -> TrainConfig:
     try:
         return from_mapping(json.loads(path.read_text(encoding="utf-8")), str(path))
     except FileNotFoundError as error:
-        raise InputError(f"{folder}: holds no run (no config.json)") from error
+        there = "holds no run (no config.json)" if Path(folder).is_dir() else "no such folder"
+        raise InputError(f"{folder}: {there}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -69,7 +69,11 @@ def read_plan(folder: Path) -> Grid:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Grid(str(content["name"]), tuple(from_mapping(run, str(path)) for run in content["runs"]))
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{folder}: holds no sweep (no sweep.json)") from None
+        if not Path(folder).is_dir():
+            raise InputError(f"{folder}: no such folder") from None
+        one = "; it is one run: give two or more to hold them against each other"
+        alone = one if (Path(folder) / "config.json").exists() else ""
+        raise InputError(f"{folder}: holds no sweep (no sweep.json){alone}") from None
     except InputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
