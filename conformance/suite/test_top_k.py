@@ -428,6 +428,17 @@ def check_padding(backend, drawn: Logits, precision: str, seed: int) -> None:
         check_padded(again, alone, mask, 0, "float64", f"reference, {what}, held")
 
 
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_padding_where_softmax_is_all_there_is(backend):
+    """A router with no bias, no other score and no GShard beside it is asked about its mask, too."""
+    mask, z = np.array([1, 1, 0, 1, 0, 1, 1], bool), np.random.default_rng(3).integers(-64, 64, (7, 4)) / 32
+    wanted = reference.top_k_router(z[mask], 2)
+    for precision in precisions_of(backend):
+        found = eager(backend, TOP_K, precision, np.where(mask[:, None], z, np.nan), traced={"mask": mask}, k=2)
+        scale = unit_of(z, precision)[mask] * wanted.gate
+        check_padded(found, wanted, mask, scale, precision, f"{TOP_K} with 5 of 7 real, {precision}")
+
+
 @pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router", "routers.top_k.gshard_router")
 @given(drawn=logits(families=("lattice", "tied", "extreme"), shapes=SHAPES), precision=precisions, seed=seeds)
 def test_padding(backend, drawn, precision, seed):
