@@ -125,7 +125,7 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
     pull = np.clip(residual, -problem.delta, problem.delta) @ unit
     inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1]))[:, None] * unit
     step = np.linalg.solve(inner.T @ inner + 1e-12 * np.eye(pull.size), pull)
-    return bool(pull @ step <= PROMISE * value + residual.size * ROUNDING**2)
+    return bool(pull @ step <= PROMISE * value + residual.size * (10 * ROUNDING) ** 2)
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
