@@ -123,14 +123,12 @@ def test_fits_agree_on_a_noisy_table(backend):
         losses = [reference.predict_loss(*GRID, fit.coefficients) for fit in (found, wanted)]
         error = float(np.abs(np.log(losses[0] / losses[1])).max())
         check("laws.additive.prediction", error, scale=wanted.rmsle, message="predictions of the fit")
-        if huber is None:
-            errors = np.sqrt(np.diag(wanted.covariance))
-            scale = np.outer(errors, errors)
-            assert_close_bounded(
-                "laws.additive.covariance", found.covariance, wanted.covariance, scale, what="covariance"
-            )
-            away = np.abs(np.array(wanted.coefficients) - np.array(reference.PUBLISHED)) / errors
-            assert np.all(away < 4)
+        assert found.status == wanted.status == "e left the law"  # the truth has a floor of 0.94
+        assert np.isnan(found.covariance[9]).all() and np.isnan(wanted.covariance[9]).all()
+        free = np.s_[:9, :9]
+        scale = np.outer(*[np.sqrt(np.diag(wanted.covariance))[:9]] * 2)
+        covariances = [fit.covariance[free] for fit in (found, wanted)]
+        assert_close_bounded("laws.additive.covariance", *covariances, scale, what="covariance")
 
 
 @pytest.mark.asks("laws.sparsity.fit_sparsity", "laws.sparsity.sparsity_intervals", "laws.sparsity.sparsity_prediction")
