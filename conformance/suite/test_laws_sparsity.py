@@ -98,17 +98,18 @@ def test_exact_tables_give_their_law_back(backend, law, huber):
 
 
 @pytest.mark.asks("laws.sparsity.sparsity_prediction")
+@pytest.mark.slow
 def test_one_more_run_scatters_as_the_rows_do(backend):
-    """Beyond the variance of the law comes that of a row, the sum of squares over n - 10; of a fit made by hand."""
+    """Beyond what the law allows comes the scatter of a row, the sum of squares over n - 10, at right angles."""
+    module = backend.laws.sparsity
     loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(4).normal(0, 2e-3, GRID[0].size))
-    misses = np.log(loss) - np.log(reference.predict_loss(*GRID))
-    scatter = float(misses @ misses) / (GRID[0].size - 10)
-    for module in (backend.laws.sparsity, reference):
-        spread, size = 1e-6 * np.eye(10), GRID[0].size
-        fit = module.SparsityFit(module.PUBLISHED, 0.0, 0.0, "interior", spread, size, "")
-        said = module.sparsity_prediction(fit, GRID, loss, (1e10, 1e11, 0.9))
-        law, run = (np.log(high / low) / 2 / STUDENT_50 for low, high in (said.law, said.run))
-        assert_close_bounded("laws.sparsity.prediction", run**2 - law**2, scatter, what="variance of a row")
+    fit = module.fit_sparsity(*GRID, loss, None)
+    misses = np.log(loss) - np.log(reference.predict_loss(*GRID, reference.SparsityCoefficients(*fit.coefficients)))
+    wanted = STUDENT_50**2 * float(misses @ misses) / (GRID[0].size - 10)
+    said = module.sparsity_prediction(fit, GRID, loss, (1e10, 1e11, 0.9))
+    for law, run in zip(said.law, said.run, strict=True):
+        found = np.log(run / said.value) ** 2 - np.log(law / said.value) ** 2
+        check("laws.additive.end", abs(found / wanted - 1))
 
 
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
