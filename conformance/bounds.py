@@ -161,10 +161,6 @@ BOUNDS["laws.sparsity.objective"] = Bound(
     1e-11, "relative; steps end where the sum falls by 1e-14 of itself; measured 4e-14"
 )
 BOUNDS["laws.sparsity.rmsle"] = Bound(1e-8, "relative; under Huber's sum squares are not what is least; measured 3e-14")
-BOUNDS["laws.sparsity.prediction"] = Bound(1e-10, "nats; two ends in a flat valley; measured 4e-15")
-BOUNDS["laws.sparsity.covariance"] = Bound(
-    1e-8, "share of two standard errors; two ends in a flat valley; measured 5e-11"
-)
 BOUNDS["laws.sparsity.exact"] = Bound(
     1e-11, "relative; noise-free: rounding over a valley of condition 1e8; measured 2.5e-13"
 )

@@ -220,7 +220,6 @@ _NAMES = {
     ),
     "sparsity": (
         "SparsityCoefficients",
-        "SparsityFit",
         "SparsityOptimum",
         "fit_sparsity",
         "sparsity_active",

@@ -19,7 +19,10 @@ import numpy as np
 STEPS = (150, 3000)  # of every lane, both halves together; and of the leaders after that
 OUTER_SHARE = (1.0, 1e-3)
 WORTH = (1e-6, 1e-14)
-LEADERS = 8
+HELD = 300  # of a lane that is held at a value, both halves together
+LEADERS = 32  # more than the quarter of the starts that have no floor and may end alike
+LONGEST = 3.0
+FAINT = 1e-12
 BLOCK = 64
 ROUNDING = 1e-16
 REACHED = 1e-6
@@ -27,7 +30,8 @@ ABSENT = -700.0
 PROMISE = 1e-6
 GONE = 1e-7
 FAR = 40.0
-HALVINGS = 30
+ROUNDS = 40  # of the bracket of an end
+NARROW = 1e-9  # share of the first step outward at which a bracket is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 
@@ -117,11 +121,11 @@ def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -> bool:
     """See reference."""
-    unit = J / (np.linalg.norm(J, axis=0) + 1e-150)
+    unit = J / (np.linalg.norm(J, axis=0) + FAINT)
     pull = np.clip(residual, -problem.delta, problem.delta) @ unit
     inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1]))[:, None] * unit
     step = np.linalg.solve(inner.T @ inner + 1e-12 * np.eye(pull.size), pull)
-    return bool(pull @ step <= PROMISE * value + residual.size * ROUNDING**2)
+    return bool(pull @ step <= PROMISE * value + residual.size * (10 * ROUNDING) ** 2)
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -170,65 +174,89 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     return found
 
 
-def profile(problem: Problem, theta: np.ndarray, points: np.ndarray | None, quantile: float) -> np.ndarray:
+def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
     """Return value, low end and high end of each coefficient (of its ln, where it is above 0), or of ln L̂ at points.
 
-    Both ends of everything that is asked for are sought together, each a lane.
+    Both ends of everything that is asked for are sought together, each a lane; once from the best fit and once from the
+    far end of each coefficient that has left the law.
 
     Args:
         problem: the table.
-        theta: [p], the best fit.
+        theta: [p], the best fit, `brought_back`.
+        away: [p], which unknowns had left the law.
         points: [m, columns] logs; None for the coefficients.
         quantile: of Student.
+
+    Returns:
+        [m, 3].
     """
-    residual, J = look(problem, theta)
-    variance, share = error_variance(problem, residual, theta.size)
-    many = theta.size if points is None else len(points)
-    which = np.arange(many) if points is None else points
-    with jax.enable_x64(True):
-        value, turn = map(np.asarray, _targets(problem.form, points is None, problem.centres, which, theta))
-    if math.isnan(variance):
-        return np.stack([value, np.full(many, -np.inf), np.full(many, np.inf)], axis=1)
-    rise = max(quantile**2 / 2 * variance * share, problem.rows * LEAST_RISE)
-    least = float(np.sum(np.where(np.abs(residual) <= problem.delta, residual**2 / 2, _line(residual, problem.delta))))
-    scale = np.linalg.norm(J, axis=0) + 1e-150
-    inverse = np.linalg.pinv(J / scale)
-    error = np.minimum(math.sqrt(2 * rise) * np.linalg.norm((turn / scale) @ inverse, axis=1), FAR / 8)
-    error = np.where(error > 0, error, FAR / 8)
-    sides = np.concatenate([-error, error])
-    lanes = np.concatenate([which, which]), np.tile(value, 2), STIFFNESS * rise / sides**2
-    ends = _ends(problem, theta, points is None, lanes, sides, least + rise)
-    return np.stack([value, ends[:many], ends[many:]], axis=1)
+    form = problem.form
+    gone = np.flatnonzero(away & np.array(form.positive))
+    begin = [theta]
+    if gone.size:
+        signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
+        begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), True, gone, signs, quantile)[2])
+    which = np.arange(theta.size) if points is None else points
+    many, lanes = len(which), 2 * len(begin)  # of each: both sides, from each place to begin
+    at = np.repeat(np.array(begin), 2 * many, axis=0)
+    signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
+    value, ends, _ = _ends(problem, theta, at, points is None, np.tile(which.T, lanes).T, signs, quantile)
+    ends = ends.reshape(len(begin), 2, many)
+    return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
 
 
 def _line(residual: np.ndarray, delta: float) -> np.ndarray:
     return delta * (np.abs(residual) - delta / 2) if math.isfinite(delta) else np.zeros(residual.size)
 
 
-def _ends(problem: Problem, theta, of_coefficients: bool, lanes, sides: np.ndarray, limit: float) -> np.ndarray:
-    """Return the last allowed value of each lane: outward in doubling steps, then bisection, all lanes together."""
-    which, best, stiffness = lanes
-    inside, outside = np.zeros(sides.size), sides.copy()
-    at, last, open_ = np.tile(theta, (sides.size, 1)), best.copy(), np.zeros(sides.size, dtype=bool)
-    found = np.zeros(sides.size, dtype=bool)  # whether `outside` is known to be outside
-    parts = problem.logs, problem.centres, problem.log_loss, problem.delta, problem.weight
-    halvings = 0
+def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, of_coefficients: bool, which, sides, quantile: float):
+    """Return the value at the best fit, the last allowed one and θ there, [lanes] each.
+
+    Args:
+        theta: [p], the best fit.
+        at: [lanes, p], where each lane begins.
+        which: [lanes], number of the coefficient; or [lanes, columns], logs of the point.
+        sides: [lanes], -1.0 or 1.0.
+
+    Outward in doubling steps, then false position (Illinois: an end that stays counts half), all lanes together.
+    """
+    residual, J = look(problem, theta)
+    variance, share = error_variance(problem, residual, theta.size)
     with jax.enable_x64(True):
-        while halvings < HALVINGS:
-            middle = np.where(found, (inside + outside) / 2, outside)
-            end, value, says = map(
+        value, turn = map(np.asarray, _targets(problem.form, of_coefficients, problem.centres, which, theta))
+        best = np.asarray(_values(problem.form, of_coefficients, problem.centres, which, at))
+    if math.isnan(variance):
+        return value, np.copysign(np.inf, sides), at
+    rise = max(quantile**2 / 2 * variance * share, problem.rows * LEAST_RISE)
+    least = float(np.sum(np.where(np.abs(residual) <= problem.delta, residual**2 / 2, _line(residual, problem.delta))))
+    scale = np.linalg.norm(J, axis=0) + 1e-150
+    error = math.sqrt(2 * rise) * np.linalg.norm((turn / scale) @ np.linalg.pinv(J / scale), axis=1)
+    error = np.where(error > 0, np.minimum(error, FAR / 8), FAR / 8)
+    stiffness = STIFFNESS * rise / error**2
+    inside, outside, last = np.zeros(sides.size), sides * error, best.copy()
+    under, over = np.full(sides.size, -1.0), np.ones(sides.size)  # how far the sum is from its limit, at both
+    open_, found, before = np.zeros((3, sides.size), dtype=bool)  # `found`: whether `outside` is outside
+    parts = problem.logs, problem.centres, problem.log_loss, problem.delta, problem.weight
+    rounds = 0
+    with jax.enable_x64(True):
+        while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):
+            middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
+            end, total, says = map(
                 np.asarray,
                 _held(problem.form, of_coefficients, *parts, which, best + middle, stiffness, at),
             )
-            allowed = value <= limit
+            excess = np.sqrt(np.clip((total - least) / rise, 0.0, 16.0)) - 1  # nearly straight, where S is a parabola
+            allowed = total <= least + rise
             at = np.where(allowed[:, None], end, at)
             last, inside = np.where(allowed, says, last), np.where(allowed, middle, inside)
             outside = np.where(allowed, np.where(found, outside, 2 * middle), middle)
-            found |= ~allowed
+            under = np.where(allowed, np.minimum(excess, -NARROW), np.where(found & ~before, under / 2, under))
+            over = np.where(allowed, np.where(found & before, over / 2, over), np.maximum(excess, NARROW))
+            found, before = found | ~allowed, allowed
             open_ |= ~found & (np.abs(inside) > FAR)
             found |= open_
-            halvings += bool(found.all())
-    return np.where(open_, np.copysign(np.inf, sides), last)
+            rounds += bool(found.all())
+    return value, np.where(open_, np.copysign(np.inf, sides), last), at
 
 
 @partial(jax.jit, static_argnames=("form",))
@@ -271,6 +299,12 @@ def _targets(form, of_coefficients, centres, which, theta):
 
 
 @partial(jax.jit, static_argnames=("form", "of_coefficients"))
+def _values(form, of_coefficients, centres, which, theta):
+    """Return f [lanes] at θ [lanes, p]."""
+    return jax.vmap(lambda each, t: _target(form, of_coefficients, centres, each, t))(which, theta)
+
+
+@partial(jax.jit, static_argnames=("form", "of_coefficients"))
 def _held(form, of_coefficients, logs, centres, log_loss, delta, weight, which, wanted, stiffness, at):
     """Return θ, the sum of the table and f, [lanes] each, where f is held near what is wanted."""
     deltas = jnp.append(jnp.full(log_loss.shape, delta), jnp.inf)
@@ -282,7 +316,7 @@ def _held(form, of_coefficients, logs, centres, log_loss, delta, weight, which, 
             return jnp.append(predicted, says), jnp.concatenate([turn, by[None]])
 
         weights, losses = jnp.append(weight, stiff), jnp.append(log_loss, wish)
-        state = _descend(model, losses, weights, deltas, _begin(model, losses, weights, deltas, theta, 0), STEPS[0])
+        state = _descend(model, losses, weights, deltas, _begin(model, losses, weights, deltas, theta, 0), HELD)
         residual = state.predicted - losses
         return state.theta, jnp.sum((weights * _terms(residual, deltas))[:-1]), state.predicted[-1]
 
@@ -337,7 +371,7 @@ def _descend(model, log_loss, weight, delta, state: _State, most: int) -> _State
         count, state = counted
         residual = state.predicted - log_loss
         size = jnp.abs(residual)
-        scale = jnp.sqrt(weight @ state.turn**2) + 1e-150
+        scale = jnp.sqrt(weight @ state.turn**2) + FAINT
         unit = state.turn / scale
         pull = (weight * jnp.clip(residual, -delta, delta)) @ unit
         beyond = jnp.where(state.half == 0, *OUTER_SHARE) * line / jnp.maximum(size, 1e-300)
@@ -345,7 +379,7 @@ def _descend(model, log_loss, weight, delta, state: _State, most: int) -> _State
         move = jnp.linalg.solve(inner.T @ inner + state.damping * jnp.eye(scale.size), pull)
         least = jnp.where(state.half == 0, *WORTH) * state.value + ROUNDING**2
         ended = ~(pull @ move > least) & (state.damping <= 1) | (state.damping > 1e6)
-        theta = state.theta - move / scale
+        theta = state.theta - jnp.clip(move / scale, -LONGEST, LONGEST)
         predicted, turn = model(theta)
         value = _sum(predicted, log_loss, weight, delta)
         lower = ~ended & (value < state.value)

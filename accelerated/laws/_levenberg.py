@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._columns import triangle
-
 ROUNDS = 400
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
 _NO_LOWER = 1e-14
@@ -61,11 +59,6 @@ def search(model, data, target: np.ndarray, starts: np.ndarray, delta: float = m
 def power_terms(parameters, features):
     """Return ln Σⱼ exp(features[:, j] · θ), [n]; features [n, terms, p]."""
     return jax.nn.logsumexp(features @ parameters, axis=1)
-
-
-def determined(minimum: Minimum) -> bool:
-    """See `routelaws.reference.laws._levenberg.determined`."""
-    return triangle(minimum.jacobian) is not None
 
 
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:

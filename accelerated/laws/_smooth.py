@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._columns import INDEPENDENT, check_columns, check_range
+from ._columns import INDEPENDENT, check_columns, check_range, triangle
 from .uncertainty import student_quantile
 
 
@@ -48,7 +48,7 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     residual, turn = _descent.look(problem, found.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
     values = np.where(away, form.limits, _descent.coefficients(form, found.theta, problem.centres)[0])
-    status = "interior"
+    status = "not determined" if triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
     if not _descent.ended(problem, residual, turn, found.value):
@@ -72,7 +72,7 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
     quantile = student_quantile(level, problem.rows - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
     logs = None if points is None else form.logs(points)
-    found = _descent.profile(problem, theta, logs, quantile)
+    found = _descent.profile(problem, theta, away, logs, quantile)
     names = form.names if points is None else ["prediction"] * len(found)
     positive = np.array(form.positive if points is None else [True] * len(found))
     with np.errstate(over="ignore"):

@@ -43,7 +43,7 @@ class AdditiveFit(NamedTuple):
         coefficients: the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
         objective: the least sum
         rmsle: root mean squared difference of log10 losses, whatever was minimised
-        status: "interior"; which coefficients have left the law; or that the search did not end
+        status: "interior"; "not determined"; which coefficients have left the law; that the search did not end
         covariance: [p, p], order of the coefficients; see `_descent.covariance`
         rows: rows used, all that were given
         criterion: what was minimised, in words

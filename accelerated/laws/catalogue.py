@@ -371,7 +371,7 @@ _SPARSITY = Law(
         Parameter("e", "nats", "loss that no model goes below"),
     ),
     columns=("total_parameters", "tokens", "sparsity"),
-    fit=partial(sparsity.fit_sparsity, huber=None),
+    fit=partial(smooth_intervals.fit_in_log10, sparsity.fit_sparsity),
     predict=lambda fit, *columns: sparsity.predict_loss(*columns, fit.coefficients),
     axes="every",
     takes_huber=True,

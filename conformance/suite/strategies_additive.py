@@ -82,6 +82,27 @@ CASES = {
 """The laws, by the names that they go under."""
 
 
+def _power(least: float, most: float) -> st.SearchStrategy:
+    """Return a strategy for numbers whose logarithms are even between two ends."""
+    return st.floats(np.log(least), np.log(most)).map(lambda log: float(np.exp(log)))
+
+
+WIDE = {
+    "hoffmann": st.builds(
+        lambda x, alpha, y, beta, c: hoffmann.HoffmannCoefficients(x * 3e8**alpha, alpha, y * 1e10**beta, beta, c),
+        _power(0.05, 3), st.floats(0.05, 0.8), _power(0.05, 3), st.floats(0.05, 0.8), _power(0.1, 5),
+    ),
+    "fine-grained": st.builds(
+        lambda x, alpha, y, beta, z, gamma, c: fine_grained.FineGrainedCoefficients(
+            x * 5e8**alpha, alpha, y * 3e10**beta, beta, z * 5e8**alpha, gamma, c
+        ),
+        _power(0.1, 3), st.floats(0.05, 0.5), _power(0.05, 2), st.floats(0.05, 0.5), _power(0.02, 1),
+        st.floats(0.2, 1.5), _power(0.1, 2),
+    ),
+}  # fmt: skip
+"""Laws far beyond the printed ones: drawn are the terms in the middle of a table, of 0.02 to 5 nats, and the powers."""
+
+
 def huber_sum(residual: np.ndarray, delta: float | None) -> float:
     """Return the sum of Huber terms, written another way than in the twins; half the sum of squares without delta."""
     inner = np.abs(residual) if delta is None else np.minimum(np.abs(residual), delta)

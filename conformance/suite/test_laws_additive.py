@@ -13,7 +13,7 @@ from scipy import optimize, stats
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.suite.strategies_additive import CASES, huber_sum
+from routelaws.conformance.suite.strategies_additive import CASES, WIDE, huber_sum
 from routelaws.reference import laws as reference
 from routelaws.reference.laws import _descent, _smooth, additive, fine_grained, hoffmann, joint
 
@@ -124,6 +124,17 @@ def test_exact_tables_give_their_law_back(backend, name):
 @pytest.mark.parametrize("name", CASES)
 def test_many_exact_tables_give_their_law_back(backend, name):
     @given(law=CASES[name].laws)
+    def judged(law):
+        exact(backend, name, law, repeat=0)
+
+    judged()
+
+
+@pytest.mark.asks()
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDE)
+def test_exact_tables_of_laws_far_from_the_printed_ones(backend, name):
+    @given(law=WIDE[name])
     def judged(law):
         exact(backend, name, law, repeat=0)
 

@@ -26,6 +26,9 @@ So the second half of the search counts such rows with a thousandth of their wei
 steps end at the minimum to the last digits. The end of either half: slopes·step, twice what the step is to lower S by,
 is next to nothing, or no step of any length lowers S.
 
+No step changes an unknown by more than `LONGEST`. Unknowns are powers and logarithms; where a term has nearly left the
+law its tangent is nearly flat, asks for a change of thousands, and would be damped until nothing else moved either.
+
 Gives up: speed. Every start is followed to its end, one after the other.
 """
 
@@ -45,6 +48,8 @@ REACHED = 1e-6  # relative excess over the least sum up to which a start has rea
 ABSENT = -700.0  # ln of a multiplier whose term is not there: exp of it is 0 beside every other term
 PROMISE = 1e-6  # share of the sum that one more step may promise where a search has ended
 GONE = 1e-7  # what an unknown does to ln L̂ in any row, below which it has left the law
+FAINT = 1e-12  # what an unknown does to all rows together, below which a step leaves it where it is
+LONGEST = 3.0  # change of one unknown in one step
 FAR = 40.0  # how far an interval is followed, in units of ln: what is still allowed there has no end
 
 
@@ -109,7 +114,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
         for _ in range(most):
             predicted, J = problem.model(theta)
             residual = predicted - problem.log_loss
-            scale = np.sqrt(np.sum(problem.weight[:, None] * J**2, axis=0)) + 1e-150
+            scale = np.sqrt(np.sum(problem.weight[:, None] * J**2, axis=0)) + FAINT
             unit = J / scale  # columns of length 1, so that the diagonal of JᵀJ is 1
             pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
@@ -117,7 +122,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
             if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
                 break
-            trial = theta - step / scale
+            trial = theta - np.clip(step / scale, -LONGEST, LONGEST)
             lower = huber_sum(problem, trial)
             if lower < value:
                 theta, value, damping = trial, lower, max(damping / 10, 1e-12)
@@ -138,14 +143,17 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 
 
 def ended(problem: Problem, theta: np.ndarray) -> bool:
-    """Return whether the search has come to its end at θ: one more step, without damping, promises next to nothing."""
+    """Return whether the search has come to its end at θ: one more step, without damping, promises next to nothing.
+
+    Of exact losses the residuals are rounding, some units in the last place each, and no step is to lower these.
+    """
     predicted, J = problem.model(theta)
     residual = predicted - problem.log_loss
-    unit = J / (np.linalg.norm(J, axis=0) + 1e-150)
+    unit = J / (np.linalg.norm(J, axis=0) + FAINT)
     pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
     v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1])
     step = np.linalg.solve((unit.T * v) @ unit + 1e-12 * np.eye(theta.size), pull)
-    return bool(pull @ step <= PROMISE * huber_sum(problem, theta) + problem.log_loss.size * ROUNDING**2)
+    return bool(pull @ step <= PROMISE * huber_sum(problem, theta) + problem.log_loss.size * (10 * ROUNDING) ** 2)
 
 
 def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:

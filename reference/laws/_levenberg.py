@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ._huber import terms
-from ._projection import INDEPENDENT
 
 ROUNDS = 400  # of steps, tried or taken
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
@@ -116,14 +115,6 @@ def power_terms(features: np.ndarray) -> Callable:
         return top + np.log(total), np.einsum("nj,njp->np", shares, features)
 
     return model
-
-
-def determined(minimum: Minimum) -> bool:
-    """Return whether the rows tell all parameters apart: the derivatives of the prediction are independent there."""
-    length = np.linalg.norm(minimum.jacobian, axis=0)
-    if not np.all(length > 0):
-        return False
-    return bool(np.linalg.matrix_rank(minimum.jacobian / length, tol=INDEPENDENT) == length.size)
 
 
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:

@@ -18,6 +18,10 @@ How one end is found:
 3. Between the last v that was allowed and the first that was not, bisection.
 
 An end beyond `FAR` has no end: a coefficient above 0 that may be 0, or an exponent that may be anything.
+
+Where a coefficient has left the law in the best fit, a floor that is 0 for instance, the search has two places to begin
+from: there, and at the other end of the interval of that very coefficient (`far_end`). Between the two S may rise and
+fall again, so that from one of them not all that is allowed is found; the outermost end of both counts.
 """
 
 import math
@@ -32,49 +36,63 @@ STIFFNESS = 1e4  # weight of the added row: f is then off by a ten-thousandth of
 LEAST_RISE = 1e-20  # times the rows: what rounding of exact losses may do to S
 
 
-def profile(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:
+def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantile: float) -> tuple[float, float, float]:
     """Return the value of a target at the best fit, and the least and the greatest value that is allowed.
 
     Args:
         problem: the sum.
-        theta: [p], where it is least.
+        begin: [p] each: where it is least, and other allowed places to begin from.
         target: θ -> f and its derivatives [p].
         quantile: q.
     """
-    value, turn = target(theta)
-    variance, share = error_variance(problem, theta)
-    if math.isnan(variance):
-        return value, -math.inf, math.inf
-    rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
-    limit = huber_sum(problem, theta) + rise
-    J = problem.model(theta)[1]
-    scale = np.linalg.norm(J, axis=0) + 1e-150
-    error = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
-    error = min(error, FAR / 8) or FAR / 8  # 0 where no row says anything about it
-    with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        low, high = (_end(problem, theta, target, limit, sign * error, STIFFNESS * rise / error**2) for sign in (-1, 1))
+    value = target(begin[0])[0]
+    low, high = (
+        max(sign * _end(problem, begin[0], at, target, quantile, sign)[0] for at in begin) * sign for sign in (-1, 1)
+    )
     return value, low, high
 
 
-def _end(problem: Problem, theta: np.ndarray, target: Callable, limit: float, reach: float, stiffness: float) -> float:
-    """Return the last value that is allowed on one side; `reach` is the first step, and its sign the side."""
-    best = target(theta)[0]
-    inside, outside, found, last = 0.0, reach, theta, best
-    while True:  # outward
-        end, _ = descend(_held(problem, target, best + outside, stiffness), found)
-        if huber_sum(problem, end) > limit:
-            break
-        inside, outside, found, last = outside, 2 * outside, end, target(end)[0]
-        if abs(inside) > FAR:
-            return math.copysign(math.inf, reach)
-    for _ in range(HALVINGS):
-        middle = (inside + outside) / 2
-        end, _ = descend(_held(problem, target, best + middle, stiffness), found)
-        if huber_sum(problem, end) > limit:
-            outside = middle
-        else:
-            inside, found, last = middle, end, target(end)[0]
-    return float(last)
+def far_end(problem: Problem, theta: np.ndarray, target: Callable, quantile: float, sign: int) -> np.ndarray:
+    """Return θ [p] at the upper (sign 1) or lower (sign -1) end of the interval of a target."""
+    return _end(problem, theta, theta, target, quantile, sign)[1]
+
+
+def _end(
+    problem: Problem, theta: np.ndarray, begin: np.ndarray, target: Callable, quantile: float, sign: int
+) -> tuple[float, np.ndarray]:
+    """Return the last value that is allowed on one side of `begin`, and θ there; `theta` is where the sum is least."""
+    limit, reach, stiffness = _limits(problem, theta, target, quantile)
+    if math.isnan(limit):
+        return sign * math.inf, begin
+    best = last = target(begin)[0]
+    allowed, outside, found = 0.0, sign * reach, begin
+    with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
+        while True:  # outward
+            end, _ = descend(_held(problem, target, best + outside, stiffness), found)
+            if huber_sum(problem, end) > limit:
+                break
+            allowed, outside, found, last = outside, 2 * outside, end, target(end)[0]
+            if abs(allowed) > FAR:
+                return sign * math.inf, found
+        for _ in range(HALVINGS):
+            middle = (allowed + outside) / 2
+            end, _ = descend(_held(problem, target, best + middle, stiffness), found)
+            if huber_sum(problem, end) > limit:
+                outside = middle
+            else:
+                allowed, found, last = middle, end, target(end)[0]
+    return float(last), found
+
+
+def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:
+    """Return what the sum may be, the first step outward (what a straight law would allow), and the stiffness."""
+    variance, share = error_variance(problem, theta)
+    rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
+    J, turn = problem.model(theta)[1], target(theta)[1]
+    scale = np.linalg.norm(J, axis=0) + 1e-150
+    error = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
+    error = min(error, FAR / 8) or FAR / 8  # 0 where no row says anything about it
+    return huber_sum(problem, theta) + rise, error, STIFFNESS * rise / error**2
 
 
 def _held(problem: Problem, target: Callable, value: float, stiffness: float) -> Problem:

@@ -52,7 +52,9 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     found = _descent.best_of(problem, starts)
     away = _descent.gone(problem, found.theta)
     values = np.where(away, form.limits, form.natural(found.theta, centres))
-    status = "interior"
+    J = problem.model(found.theta)[1][:, ~away]
+    free = np.linalg.matrix_rank(J / np.linalg.norm(J, axis=0), tol=INDEPENDENT) == J.shape[1]
+    status = "interior" if free else "not determined"
     if away.any():
         status = f"{', '.join(name for name, out in zip(form.names, away, strict=True) if out)} left the law"
     if not _descent.ended(problem, found.theta):
@@ -85,9 +87,13 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         asked = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
     else:
         asked = [("prediction", True, _prediction(form, centres, point)) for point in points]
+    begin = [theta]
+    for i in np.flatnonzero(away & np.array(form.positive)):
+        target, sign = _coefficient(form, centres, i), -1 if form.limits[i] > 0 else 1
+        begin.append(_profile.far_end(problem, theta, target, quantile, sign))
     found = []
     for name, positive, target in asked:
-        ends = _profile.profile(problem, theta, target, quantile)
+        ends = _profile.profile(problem, begin, target, quantile)
         with np.errstate(over="ignore"):
             ends = [float(np.exp(end)) if positive else end for end in ends]
         if points is None and away[len(found)]:

@@ -71,7 +71,7 @@ class AdditiveFit(NamedTuple):
     coefficients: tuple  # the law's own NamedTuple; a multiplier whose term has left the law is 0, its exponents NaN
     objective: float  # the least sum
     rmsle: float  # root mean squared difference of log10 losses, whatever was minimised
-    status: str  # "interior"; which coefficients have left the law; or that the search did not end
+    status: str  # "interior"; "not determined"; which coefficients have left the law; that the search did not end
     covariance: np.ndarray  # [p, p], order of the coefficients; see `_descent.covariance`
     rows: int  # rows used, all that were given
     criterion: str  # what was minimised, in words
