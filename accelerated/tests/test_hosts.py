@@ -127,7 +127,12 @@ def free_port(*wanted: int) -> int:
     pytest.skip("no port is free")
 
 
-def start(folder, fields, processes: int, devices: int, *more, corpus_cache, launched=None) -> list[subprocess.Popen]:
+ROUTELAWS = ("-m", "routelaws.accelerated")
+
+
+def start(
+    folder, fields, processes: int, devices: int, *more, corpus_cache, launched=None, program=ROUTELAWS
+) -> list[subprocess.Popen]:
     """Start the processes of a run, with so many devices in all; `launched` gives the environment of each."""
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
     words = [
@@ -135,7 +140,7 @@ def start(folder, fields, processes: int, devices: int, *more, corpus_cache, lau
         for name, value in fields.items()
         for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
     ]
-    words = [sys.executable, "-m", "routelaws.accelerated", "train", "--out", str(folder), *words, *more]
+    words = [sys.executable, *program, "train", "--out", str(folder), *words, *more]
     join = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(processes), "--process-id"]
     joins = [[*join, str(i)] if processes > 1 else [] for i in range(processes)]
     if launched is not None:
@@ -208,6 +213,45 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
     assert [code for code, *_ in done] == [0] * processes, done
     assert "goes on at step 8 of 16" in done[0][2]
     assert np.allclose([loss for _, loss in losses(tmp_path / "one")], [loss for _, loss in found], rtol=CLOSE, atol=0)
+
+
+DAMAGE = """
+import sys
+from routelaws.accelerated import cli
+from routelaws.accelerated.training import checkpoints
+
+read = checkpoints.ocp.load_checkpointables
+
+
+def load(path, *given):
+    if path.name == "16" and checkpoints.jax.process_index() == 1:
+        raise ValueError("a chunk is damaged")
+    return read(path, *given)
+
+
+checkpoints.ocp.load_checkpointables = load
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""A program that runs `routelaws`, where process 1 alone meets damage in the checkpoint of step 16."""
+
+
+@pytest.mark.slow
+def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path):
+    """Its part of the newest checkpoint: all pass it over, go on from the one before, and end with the same table."""
+    fields = {**small_fields, "batch_size": 8, "steps": 24, "evaluations": 3, "keep_last": 3}
+    cache, mesh = {"corpus_cache": tmp_path / "cache"}, ("--mesh", "data=2")
+    [(code, _, stderr)] = ended(start(tmp_path / "run", fields, 1, 2, *mesh, **cache))
+    assert code == 0, stderr
+    wanted = table(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "24")
+    (tmp_path / "damage.py").write_text(DAMAGE)
+    done = ended(start(tmp_path / "run", fields, 2, 2, *mesh, **cache, program=[str(tmp_path / "damage.py")]))
+    assert [code for code, *_ in done] == [0, 0], done
+    said = done[0][2]
+    assert "checkpoint at step 16 is damaged and passed over (another process cannot read its part)" in said, said
+    assert "every checkpoint" not in said and "goes on at step" not in said.split("passed over")[0]
+    check_same_table(table(tmp_path / "run"), wanted)
+    assert (tmp_path / "run" / "checkpoints" / "damaged-16").is_dir()
 
 
 def slurm(port: int, process: int) -> dict[str, str]:

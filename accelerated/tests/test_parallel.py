@@ -149,7 +149,7 @@ def test_all_experts_of_all_tokens_may_live_on_one_device():
     check("parallel.ffn", abs(np.asarray(found.output) - wanted.output).max(), abs(wanted.output).max())
 
 
-@pytest.mark.parametrize(("options", "factor"), [CASES[1], CASES[4], CASES[5]])
+@pytest.mark.parametrize(("options", "factor"), [pytest.param(*CASES[1], marks=pytest.mark.slow), CASES[4], CASES[5]])
 def test_gradients_of_the_routed_layer(options, factor):
     """The gradient of the sum over all devices, which is that of the one-device layer."""
     from routelaws.accelerated import experts as fast
@@ -192,7 +192,7 @@ def lowered(platform: str, devices: int, factor: float, group: str) -> str:
     return jax.jit(spread).trace(of["params"], of["x"], *choices).lower(lowering_platforms=(platform,)).as_text()
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("platform", [pytest.param("tpu", marks=pytest.mark.slow), "cuda"])
 @pytest.mark.parametrize(("group", "factor"), [("shard", math.inf), ("global", 1.0)])
 def test_rows_travel_by_the_collective_of_the_platform(platform, group, factor):
     """Lowered for platforms that have it, gradients too; no device is needed for that."""
