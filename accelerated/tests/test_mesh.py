@@ -117,7 +117,7 @@ def runs_of(router: str) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ROUTERS)
 def test_twenty_steps_stay_together(router):
-    """In float32, by the program that `routelaws train` runs, and no further apart than rounding can take them."""
+    """In float32, by the steps of `routelaws train`, compiled in a hurry: no further apart than rounding takes them."""
     runs = runs_of(router)
     runs[MESHES.index("data=2,expert=2,model=2")]["evaluate"] = True
     for run, found in zip(runs, run_child(runs, "steps"), strict=True):
