@@ -386,13 +386,12 @@ BOUNDS["mesh.gradient_float32"] = Bound(1.1e-6, "of the largest entry of a leaf:
 # What such an error does in 20 steps cannot be bounded by a short formula: AdamW divides by the size of the gradient,
 # so an entry whose gradient is all rounding moves by the whole rate, up or down. To the loss that does next to nothing,
 # as the gradient there is next to nothing. So the test makes the run of one device three times more with gradients that
-# are off by mesh.gradient_float32, up or down at random, and the mesh may be as far from it as the furthest of these.
-# Measured: 0.05 to 0.16 of that, with 8e-6 nats allowed at most; where rounding decides an assignment the loss jumps,
-# in these runs as on the mesh, and more is allowed: 1e-3 for top_k, 1.5e-2 for exact BASE, of which it used 0.43.
-BOUNDS["mesh.steps.loss"] = Bound(1, "of the largest change by such gradients, and transformer.loss of the loss")
-BOUNDS["mesh.steps.weights"] = Bound(
-    1, "of the change of a leaf by such gradients, and u of it a step; means of entries"
-)
+# are off by mesh.gradient_float32, up or down at random, and the mesh may be twice as far as the furthest of these.
+# Twice as far, since it is one more of these runs at worst, and the furthest of four is the mesh in one case of four.
+# Measured: 0.05 to 0.16 of the furthest; where rounding decides an assignment the loss jumps, in these runs as on the
+# mesh: for top_k they were 1e-3 apart on one mesh, for exact BASE 1.2e-2, and the mesh 1.01 times as far with one leaf.
+BOUNDS["mesh.steps.loss"] = Bound(2, "the largest change by such gradients, and transformer.loss of the loss")
+BOUNDS["mesh.steps.weights"] = Bound(2, "the change of a leaf by such gradients, and u of it a step; means of entries")
 BOUNDS["mesh.resumed"] = Bound(1e-5, "nats, float32; twice what mesh.steps.loss allows a run of that size")
 BOUNDS["mesh.steps.evaluation"] = Bound(1e-5, "nats, float32; a log-sum of 32 terms, the same weights; measured 5e-7")
 BOUNDS["mesh.steps.load"] = Bound(1e-6, "share; an argmax of the same weights, means of eight shares; measured 6e-8")
