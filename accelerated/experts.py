@@ -149,17 +149,16 @@ def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.
 def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Placement:
     """Return the placement in buffers of `slots` slots, of which the first `capacity` may be used."""
     num_tokens, k = expert.shape
-    slot, kept = _slots(expert, num_experts, slots, capacity, order, priority, asked)
     queue = _queue(expert, num_experts, asked)
+    slot, kept = _slots(queue, num_experts, slots, capacity, order, priority)
     token = jnp.full((num_experts, slots), num_tokens, jnp.int32)
     ids = jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], (num_tokens, k))
     token = token.at[queue, jnp.where(kept, slot, slots)].set(ids, mode="drop")
     return Placement(slot, kept, token)
 
 
-def _slots(expert, num_experts, slots, capacity, order, priority, asked):
+def _slots(queue, num_experts, slots, capacity, order, priority):
     """Return the place of each assignment in its queue, `slots` where it stands in none, and whether it has a slot."""
-    queue = _queue(expert, num_experts, asked)
     slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
     return slot, slot < capacity
 
@@ -369,7 +368,7 @@ def routed_ffn(
         num_real = asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
     if in_pieces:
-        slot, kept = _slots(expert, num_experts, slots, capacity, order, priority, asked)
+        slot, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
         output = _run_in_pieces(params, x, expert, gate, slot, kept, activation)
     else:
         placement = _place(expert, num_experts, slots, capacity, order, priority, asked)

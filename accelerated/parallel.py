@@ -11,7 +11,9 @@ all devices add up to the loss; and the gradient of a weight of which there are 
 
 Where nothing may be dropped a buffer for each expert would need T slots. The rows are sent to devices instead, each
 with the number of its expert, and the device that receives them runs `experts.routed_ffn`. With `ragged` they travel by
-`ragged_all_to_all`, so that no empty row does. CPUs do not have that collective; it is emulated there by an all_gather.
+`ragged_all_to_all`, so that no empty row does. The same holds for the group "global", in which one device may have all
+the slots of an expert: with buffers a device would send more for each token the more devices there are. CPUs do not
+have that collective; it is emulated there by an all_gather.
 """
 
 import functools
@@ -264,7 +266,7 @@ def routed_ffn_on_devices(
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; arrays are then those of one device, without the leading axis.
         group_axes: the axes that the group "global" is spread over, `axis_name` if None.
-        ragged: where nothing may be dropped, send by `ragged_all_to_all`.
+        ragged: where nothing may be dropped, and in the group "global", send by `ragged_all_to_all`.
         native: see `ragged_all_to_all`.
 
     Returns:
@@ -304,9 +306,13 @@ def routed_ffn_on_devices(
     slots = expert_capacity(in_group, num_experts, k, capacity_factor)
     if slots == in_group:
         kept = jnp.ones(expert.shape, bool) if asked is None else asked
-        output = _without_capacity(params, x, expert, gate, kept, activation, axis_name, ragged, native)
     else:
         kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over)
+    if slots == in_group or (ragged and over is not None):
+        own = len(params["up"])  # below: how many rows a device can be sent
+        most = min(n * num_tokens * min(k, own), own * slots * (n if over is None else 1))
+        output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
+    else:
         placement = dispatch(expert, num_experts, min(slots, num_tokens), mask=kept)
         buffers = jnp.take(x, placement.token, axis=0, mode="fill", fill_value=0)
         outputs = run_experts(params, buffers, activation=activation, axis_name=axis_name)
@@ -331,13 +337,14 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
     return kept if over is None else _own_rows(kept, num_tokens, over)
 
 
-def _without_capacity(params, x, expert, gate, kept, activation, axis_name, ragged, native):
+def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
     """Send every assignment that is kept to the device of its expert, and add up what comes back."""
     own = len(params["up"])
     device = expert // own  # [T, k]
     run = functools.partial(_run_received, params, activation)
-    send = _send_ragged if ragged else _send_padded
-    return send(run, x, device, expert % own, gate, kept, axis_name, own, native)
+    if ragged:
+        return _send_ragged(run, x, device, expert % own, gate, kept, axis_name, own, native, most)
+    return _send_padded(run, x, device, expert % own, gate, kept, axis_name, own)
 
 
 def _run_received(params, activation, rows, ids):
@@ -347,9 +354,8 @@ def _run_received(params, activation, rows, ids):
     return routed_ffn(params, rows, jnp.minimum(ids, own - 1), gate, mask=ids < own, activation=activation).output
 
 
-def _send_padded(run, x, device, ids, gate, kept, axis_name, own, native):
+def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
     """Send as many rows to each device as could ever go there, T times the experts that a token can have there."""
-    del native
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     places = dispatch(device, n, num_tokens * min(k, own), mask=kept)
@@ -362,8 +368,8 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own, native):
     return combine(outputs, device, places, gate.astype(outputs.dtype))
 
 
-def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native):
-    """Send the rows alone, sorted by device. What arrives has to fit whatever the router decides: n T k rows."""
+def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
+    """Send the rows alone, sorted by device. What arrives has to fit whatever the router decides: `most` rows."""
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     to = jnp.where(kept, device, n).reshape(-1)
@@ -379,9 +385,8 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native):
         return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)
 
     rows = jnp.repeat(x, k, axis=0)[order]
-    places = n * num_tokens * min(k, own)
-    arrived = swap(rows, jnp.zeros((places, x.shape[1]), x.dtype), begin, sizes, there, expected)
-    marks = swap(ids.reshape(-1)[order], jnp.full(places, own, ids.dtype), begin, sizes, there, expected)
+    arrived = swap(rows, jnp.zeros((most, x.shape[1]), x.dtype), begin, sizes, there, expected)
+    marks = swap(ids.reshape(-1)[order], jnp.full(most, own, ids.dtype), begin, sizes, there, expected)
     outputs = swap(run(arrived, marks), jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
     picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, -1), 0)
     return (picked * gate.astype(outputs.dtype)[..., None]).sum(axis=1)

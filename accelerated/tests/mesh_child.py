@@ -1,4 +1,4 @@
-"""Run in a process of its own with eight virtual devices: compares training on meshes with training on one device.
+"""Run in a process of its own with up to eight virtual devices: compares training on meshes with that on one device.
 
 Reads a list of cases as JSON from standard input, {"router", "mesh", "group", "what", ...fields}, and writes a list of
 what was found, in the same order. The one device does the same by definition: the loss of a batch whose router balances
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from routelaws.accelerated.mesh_plan import plan_device
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.hashing import hash_table_of
 from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
@@ -31,6 +32,7 @@ from routelaws.accelerated.training.step import (
     optimizer,
 )
 from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
+from routelaws.conformance.bounds import BOUNDS
 
 SMALL = {
     "vocab_size": 32, "d_model": 16, "blocks": 2, "heads": 2, "experts": 8, "sequence_length": 8, "batch_size": 8,
@@ -38,9 +40,13 @@ SMALL = {
 }  # fmt: skip
 
 
+NOT_FIELDS = ("what", "group", "name", "wrong", "evaluate")
+"""What a case has beside the fields of its run."""
+
+
 def config_of(case: dict):
     """Return the run of a case."""
-    fields = {name: value for name, value in case.items() if name not in ("what", "group", "name", "wrong")}
+    fields = {name: value for name, value in case.items() if name not in NOT_FIELDS}
     if case["router"] == "dense":
         fields["experts"] = 1
     if case["router"] in ("expert_choice", "mixture_of_tokens"):
@@ -177,42 +183,100 @@ def compare_means(layout, params, tokens) -> float:
     return float(abs(losses - tokens[:, 1:]).max() + abs(load - whole).max())
 
 
-def compare_steps(case: dict) -> dict:
-    """Return how far 20 steps in float32 take the weights, and a loss of evaluation, from those of one device."""
-    config = config_of(case)
-    layout, table, steps = open_layout(config), table_of(config), config.steps
+DRAWS = 3
+"""How often the one device is trained with gradients that are a little off."""
+
+
+@functools.cache
+def steps_on_one_device(config, shards: int):
+    """Return what 20 steps on one device lead to, and how much of it hangs on the rounding of gradients.
+
+    Sums in another order move a gradient by a few units in the last place of the largest entry of its leaf
+    ("mesh.gradient_float32"). The same run is made again with every entry off by as much, up or down at random.
+
+    Returns:
+        The weights; the losses [steps]; the largest change of any loss, and the rounding of one; for each leaf the mean
+        change of its entries, and a rounding of each step.
+    """
+    steps, objective, adam = config.steps, on_one_device(config, shards), optimizer(config)
     batches = windows(config, steps)
     noise_key = jax.random.fold_in(jax.random.key(config.seed), NOISE_STREAM)
-    objective = on_one_device(config, shards_of(config))
 
-    def step(state, now):
+    def off(gradient, size, key):
+        leaves, tree = jax.tree.flatten(gradient)
+        signs = [jax.random.rademacher(jax.random.fold_in(key, i), leaf.shape) for i, leaf in enumerate(leaves)]
+        moved = [leaf + size * abs(leaf).max() * sign for leaf, sign in zip(leaves, signs, strict=True)]
+        return jax.tree.unflatten(tree, moved)
+
+    def step(state, now, size, key):
         tokens, number = now
         noise = draw_noise(
             jax.random.fold_in(noise_key, number), config.model, config.batch_size, config.sequence_length
         )
         (value, bias), gradient = jax.value_and_grad(objective, has_aux=True)(state.params, tokens, noise)
-        updates, inner = optimizer(config).update(gradient, state.optimizer, state.params)
+        gradient = off(gradient, size, jax.random.fold_in(key, number))
+        updates, inner = adam.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         if bias is not None:
             params = params | {"routed_ffn": params["routed_ffn"] | {"bias": bias}}
         return TrainState(params, inner), value
 
-    wanted, totals = jax.jit(lambda state: jax.lax.scan(step, state, (batches, jnp.arange(steps))))(
-        initial_state(config)
-    )
-    found, metrics = make_train_steps(config, table, layout)(initial_state(config, layout), batches, 0)
-    evaluation = make_evaluate(config, table, layout=layout)(found.params, batches[:2])
-    alone = make_evaluate(config, table)(jax.tree.map(np.asarray, found.params), batches[:2])
-    moved = [
-        float(abs(np.asarray(a) - np.asarray(b)).max())
-        for a, b in zip(*map(jax.tree.leaves, (found.params, wanted.params)), strict=True)
-    ]
-    return {
-        "weights": max(moved),
-        "loss": float(abs((metrics.loss + metrics.auxiliary) - totals).max()),
-        "evaluation": float(abs(evaluation.loss - np.asarray(alone.loss)).max()),
-        "load": float(abs(evaluation.load - np.asarray(alone.load)).max(initial=0.0)),
+    @jax.jit
+    def run(state, size, key):
+        return jax.lax.scan(lambda carry, now: step(carry, now, size, key), state, (batches, jnp.arange(steps)))
+
+    start, size = initial_state(config), BOUNDS["mesh.gradient_float32"].limit
+    state, losses = run(start, 0.0, jax.random.key(0))
+    others = [run(start, size, jax.random.key(i)) for i in range(DRAWS)]
+    unit, nothing = np.finfo(np.float32).eps / 2, jax.tree.map(np.zeros_like, state.params)
+    moved = np.max([apart(other.params, state.params) for other, _ in others], axis=0)
+    moved += unit * steps * apart(state.params, nothing)
+    lost = max(float(abs(other - losses).max()) for _, other in others)
+    lost += BOUNDS["transformer.loss"].limit * float(unit * abs(losses).max())
+    return state.params, losses, lost, moved
+
+
+def apart(found, wanted) -> np.ndarray:
+    """Return how far the entries of each leaf are apart, in the mean."""
+    pairs = zip(*map(jax.tree.leaves, (found, wanted)), strict=True)
+    return np.array([float(abs(np.asarray(a) - np.asarray(b)).mean()) for a, b in pairs])
+
+
+@functools.cache
+def steps_on_mesh(config):
+    """Return the weights and the losses [steps] of 20 steps by the program of `routelaws train`."""
+    layout, table = open_layout(config), table_of(config)
+    state = initial_state(config, layout)
+    state, metrics = make_train_steps(config, table, layout)(state, windows(config, config.steps), 0)
+    return state.params, metrics.loss + metrics.auxiliary
+
+
+def compare_steps(case: dict) -> dict:
+    """Return how far 20 steps in float32 take the losses and weights from those of one device, and how far they may.
+
+    With "wrong" the one device has other fields. With "evaluate" the losses and loads of an evaluation are compared.
+    """
+    config = config_of(case)
+    of_model = {name: value for name, value in case.get("wrong", {}).items() if hasattr(config.model, name)}
+    of_run = {name: value for name, value in case.get("wrong", {}).items() if name not in of_model}
+    model = dataclasses.replace(config.model, **of_model)
+    wanted = dataclasses.replace(config, mesh=None, model=model, balancing_group="shard", **of_run)
+    params, losses, loss_may, weights_may = steps_on_one_device(wanted, shards_of(config))
+    found, total = steps_on_mesh(config)
+    result = {
+        "loss": float(abs(total - losses).max()),
+        "loss_may": loss_may,
+        "weights": apart(found, params).tolist(),
+        "weights_may": weights_may.tolist(),
+        "names": [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)],
     }
+    if case.get("evaluate"):
+        layout, table, batches = open_layout(config), table_of(config), windows(config, 2)
+        evaluation = make_evaluate(config, table, layout=layout)(found, batches)
+        alone = make_evaluate(config, table)(jax.tree.map(np.asarray, found), batches)
+        result["evaluation"] = float(abs(evaluation.loss - np.asarray(alone.loss)).max())
+        result["load"] = float(abs(evaluation.load - np.asarray(alone.load)).max(initial=0.0))
+    return result
 
 
 COLLECTIVES = ("all-gather", "all-to-all", "reduce-scatter", "all-reduce", "collective-permute")
@@ -245,6 +309,7 @@ def program(case: dict) -> dict:
     return {
         "sent": count_bytes(compiled.as_text()),
         "tokens": tokens,
+        "planned": plan_device(config.model, layout.shape, config.batch_size, config.sequence_length).all_to_all,
         "weights": held(state.params),
         "moments": held(state.optimizer),
         "all_moments": whole(state.optimizer),

@@ -16,9 +16,10 @@ import pytest
 from routelaws.accelerated import cli, configuration, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep
+from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep, sweep_folder
 from routelaws.accelerated.training.config import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import read_rows
 from routelaws.accelerated.training.run_folder import read_log
 from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
@@ -468,3 +469,34 @@ def test_faulted_runs_end_with_the_table_of_an_undisturbed_one(tmp_path):
     done = subprocess.run([sys.executable, str(campaign), *given], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(counts.read_text())["by_kind"] == dict.fromkeys(kinds, 1)
+
+
+@pytest.mark.slow
+def test_every_kind_of_fault_leaves_the_table_as_it_is(tmp_path):
+    """The other kinds of `make campaign` once each: damage, SIGTERM, a clock that jumps back, tasks on one folder."""
+    campaign, counts = Path(__file__).parent / "campaign.py", tmp_path / "counts.json"
+    kinds = ["kill at a moment", "kill in the text", "checkpoint cut", "checkpoint emptied", "clock", "SIGTERM"]
+    kinds.append("job array")
+    given = ["--runs", str(len(kinds)), "--models", "dense", "--kinds", *kinds, "--json", str(counts)]
+    done = subprocess.run([sys.executable, str(campaign), *given], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(counts.read_text())["by_kind"] == dict.fromkeys(kinds, 1)
+
+
+def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkeypatch):
+    now = sweep_folder.time.time()
+    with sweep_folder.session(tmp_path, now, jobs=1):
+        monkeypatch.setattr(sweep_folder.time, "time", lambda: now - 3600)
+    [noted] = read_sessions(tmp_path)
+    assert 0 <= noted["last"] - noted["started"] < 60
+
+
+@pytest.mark.slow
+def test_a_second_sweep_on_a_folder_is_refused_and_what_is_there_stays(grid, tmp_path, capsys):
+    out = tmp_path / "out"
+    sweep_folder.claim_sweep_folder(out, read_grid(grid))
+    before = content(out)
+    with files.locked(out, wait=False, holder="test"):
+        assert cli.main(["sweep", grid, "--out", str(out)]) == 2
+    line = f"routelaws: {out}: another sweep is running there; wait for it or choose another --out"
+    assert capsys.readouterr().err.splitlines()[-1] == line and content(out) == before

@@ -1,5 +1,6 @@
 """One run on many hosts: what the flags mean, who reads which rows, and that two processes train what one does."""
 
+import contextlib
 import csv
 import os
 import shutil
@@ -23,17 +24,30 @@ from routelaws.accelerated.training.tokens import prepare_tokens
 SLURM = {name: "1" for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")}
 SLURM["SLURM_STEP_NODELIST"] = "node[1-2]"
 OPEN_MPI = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2"}
+OPEN_MPI_5 = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "PRTE_LAUNCHED": "1"}
 POD = {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2", "TPU_WORKER_ID": "0"}
+BY_SSH = {"TPU_ML_PLATFORM": "JAX"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "name"), [(SLURM, "SLURM"), (OPEN_MPI, "Open MPI"), (POD, "TPU pod"), ({"SLURM_JOB_ID": "7"}, None)]
+    ("environment", "name"),
+    [
+        (SLURM, "SLURM"),
+        (OPEN_MPI, "Open MPI"),
+        (POD, "TPU pod"),
+        (BY_SSH, "TPU pod"),
+        ({"SLURM_JOB_ID": "7"}, None),
+        (OPEN_MPI_5, None),
+    ],
 )
 def test_who_started_this_process(environment, name):
     """An allocation without a step (`salloc`, and no `srun`) starts one process alone."""
     assert launcher(environment) == name
     if name is None:
-        with pytest.raises(InputError, match="neither SLURM, Open MPI nor a TPU pod has started this process"):
+        reason = "neither SLURM, Open MPI nor a TPU pod has started this process"
+        if environment is OPEN_MPI_5:
+            reason = "Open MPI 5 does not say where process 0 is"
+        with pytest.raises(InputError, match=f"--distributed auto: {reason}.*; give --coordinator HOST:PORT"):
             hosts_of("auto", None, None, None, environment)
     else:
         assert hosts_of("auto", None, None, None, environment) == Hosts(None, None, None)
@@ -54,7 +68,7 @@ def test_who_started_this_process(environment, name):
     ],
 )
 def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatch, flags, message):
-    for name in (*SLURM, *OPEN_MPI, *POD):
+    for name in (*SLURM, *OPEN_MPI, *POD, *BY_SSH):
         monkeypatch.delenv(name, raising=False)
     assert cli.main(["train", "--out", str(tmp_path / "run"), *flags]) == 2
     stderr = capsys.readouterr().err
@@ -104,23 +118,37 @@ def test_rows_of_one_process_are_put_where_they_belong():
     assert np.array_equal(batch_of_all(batch[:, rows], rows, sharding, batch.shape), batch)
 
 
-def start(folder, fields, processes: int, devices: int, *more, corpus_cache) -> list[subprocess.Popen]:
-    """Start the processes of a run, with so many devices in all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def free_port(*wanted: int) -> int:
+    """Return a port of this machine that is free, one of those wanted if there are any."""
+    for port in wanted or (0,):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return free.getsockname()[1]
+    pytest.skip("no port is free")
+
+
+ROUTELAWS = ("-m", "routelaws.accelerated")
+
+
+def start(
+    folder, fields, processes: int, devices: int, *more, corpus_cache, launched=None, program=ROUTELAWS
+) -> list[subprocess.Popen]:
+    """Start the processes of a run, with so many devices in all; `launched` gives the environment of each."""
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
     words = [
         str(word)
         for name, value in fields.items()
         for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
     ]
-    words = [sys.executable, "-m", "routelaws.accelerated", "train", "--out", str(folder), *words, *more]
-    join = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(processes)]
+    words = [sys.executable, *program, "train", "--out", str(folder), *words, *more]
+    join = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(processes), "--process-id"]
+    joins = [[*join, str(i)] if processes > 1 else [] for i in range(processes)]
+    if launched is not None:
+        joins = [["--distributed", "auto"]] * processes
     return [
         subprocess.Popen(
-            [*words, *([*join, "--process-id", str(i)] if processes > 1 else [])],
-            env=os.environ | settings | {"ROUTELAWS_CACHE": str(corpus_cache)},
+            [*words, *joins[i]],
+            env=os.environ | settings | {"ROUTELAWS_CACHE": str(corpus_cache)} | (launched(i) if launched else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -135,8 +163,20 @@ def ended(started: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
 
 
 def losses(folder) -> list[tuple[int, float]]:
+    return [(int(row["step"]), float(row["loss_validation"])) for row in table(folder)]
+
+
+def table(folder) -> list[dict]:
     with open(folder / "results.csv", newline="", encoding="utf-8") as file:
-        return [(int(row["step"]), float(row["loss_validation"])) for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
+
+
+def check_same_table(found, wanted) -> None:
+    """Fail unless two tables have the same rows and columns: words alike, numbers but for the order of sums."""
+    assert [list(row) for row in found] == [list(row) for row in wanted]
+    for a, b in zip(found, wanted, strict=True):
+        for name in a.keys() - {"wall_seconds", "commit"}:
+            assert a[name] == b[name] or np.isclose(float(a[name]), float(b[name]), rtol=CLOSE, atol=CLOSE), name
 
 
 CLOSE = 1e-5
@@ -166,12 +206,80 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
     wanted, found = losses(tmp_path / "one"), losses(tmp_path / "many")
     assert [step for step, _ in found] == [step for step, _ in wanted] == [8, 16]
     assert np.allclose([loss for _, loss in found], [loss for _, loss in wanted], rtol=CLOSE, atol=0)
+    check_same_table(table(tmp_path / "many"), table(tmp_path / "one"))
     assert sorted(os.listdir(tmp_path / "many")) == sorted(os.listdir(tmp_path / "one"))
     shutil.rmtree(tmp_path / "one" / "checkpoints" / "16")
     done = ended(start(tmp_path / "one", fields, processes, 4, *mesh, **cache))
     assert [code for code, *_ in done] == [0] * processes, done
     assert "goes on at step 8 of 16" in done[0][2]
     assert np.allclose([loss for _, loss in losses(tmp_path / "one")], [loss for _, loss in found], rtol=CLOSE, atol=0)
+
+
+DAMAGE = """
+import sys
+from routelaws.accelerated import cli
+from routelaws.accelerated.training import checkpoints
+
+read = checkpoints.ocp.load_checkpointables
+
+
+def load(path, *given):
+    found = read(path, *given)
+    if path.name == "16" and checkpoints.jax.process_index() == 1:
+        raise ValueError("a chunk is damaged")
+    return found
+
+
+checkpoints.ocp.load_checkpointables = load
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""A program that runs `routelaws`, where process 1 alone meets damage in the checkpoint of step 16."""
+
+
+@pytest.mark.slow
+def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path):
+    """Its part of the newest checkpoint: all pass it over, go on from the one before, and end with the same table."""
+    fields = {**small_fields, "batch_size": 8, "steps": 24, "evaluations": 3, "keep_last": 3}
+    cache, mesh = {"corpus_cache": tmp_path / "cache"}, ("--mesh", "data=2")
+    [(code, _, stderr)] = ended(start(tmp_path / "run", fields, 1, 2, *mesh, **cache))
+    assert code == 0, stderr
+    wanted = table(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "24")
+    (tmp_path / "damage.py").write_text(DAMAGE)
+    done = ended(start(tmp_path / "run", fields, 2, 2, *mesh, **cache, program=[str(tmp_path / "damage.py")]))
+    assert [code for code, *_ in done] == [0, 0], done
+    said = done[0][2]
+    assert "checkpoint at step 16 is damaged and passed over (ValueError: another process cannot" in said, said
+    assert "every checkpoint" not in said and "goes on at step" not in said.split("passed over")[0]
+    check_same_table(table(tmp_path / "run"), wanted)
+    assert (tmp_path / "run" / "checkpoints" / "damaged-16").is_dir()
+
+
+def slurm(port: int, process: int) -> dict[str, str]:
+    """Return what `srun` leaves in the environment of one of two tasks; JAX makes the port from the job's number."""
+    numbers = {"SLURM_JOB_ID": port - 61440, "SLURM_NTASKS": 2, "SLURM_PROCID": process, "SLURM_LOCALID": process}
+    return {name: str(number) for name, number in numbers.items()} | {"SLURM_STEP_NODELIST": "localhost,elsewhere"}
+
+
+def open_mpi(port: int, process: int) -> dict[str, str]:
+    """Return what `mpirun` leaves in the environment of one of two processes."""
+    numbers = {"OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_RANK": process, "OMPI_COMM_WORLD_LOCAL_RANK": process}
+    uri = f"{(port - 61440) * 4096}.0;tcp://127.0.0.1,10.96.0.1:34911"
+    return {name: str(number) for name, number in numbers.items()} | {"OMPI_MCA_orte_hnp_uri": uri}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launched", [slurm, open_mpi])
+def test_processes_of_a_launcher_find_each_other(small_fields, tmp_path, launched):
+    """By --distributed auto and what a launcher leaves in the environment, and nothing else."""
+    port, mesh = free_port(*range(61500, 65000, 97)), ("--mesh", "data=2")
+    fields = {**small_fields, "batch_size": 8, "steps": 8, "evaluations": 1}
+    cache = {"corpus_cache": tmp_path / "cache"}
+    done = ended(start(tmp_path / "two", fields, 2, 2, *mesh, **cache, launched=lambda i: launched(port, i)))
+    assert [code for code, *_ in done] == [0, 0], done
+    [(code, _, stderr)] = ended(start(tmp_path / "one", fields, 1, 2, *mesh, **cache))
+    assert code == 0, stderr
+    check_same_table(table(tmp_path / "two"), table(tmp_path / "one"))
 
 
 @pytest.mark.slow

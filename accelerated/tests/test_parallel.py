@@ -5,6 +5,7 @@ That the same holds on real devices of a process is part of `test_mesh.py`.
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,7 @@ CASES = [
     ({"group": "global", "order": "priority"}, 0.7),
     ({"group": "global", "order": "token"}, math.inf),
     ({"group": "shard", "order": "token", "ragged": True}, math.inf),
+    ({"group": "global", "order": "choice", "ragged": True}, 1.0),
 ]
 
 
@@ -147,7 +149,7 @@ def test_all_experts_of_all_tokens_may_live_on_one_device():
     check("parallel.ffn", abs(np.asarray(found.output) - wanted.output).max(), abs(wanted.output).max())
 
 
-@pytest.mark.parametrize(("options", "factor"), [CASES[1], CASES[4]])
+@pytest.mark.parametrize(("options", "factor"), [pytest.param(*CASES[1], marks=pytest.mark.slow), CASES[4], CASES[5]])
 def test_gradients_of_the_routed_layer(options, factor):
     """The gradient of the sum over all devices, which is that of the one-device layer."""
     from routelaws.accelerated import experts as fast
@@ -172,20 +174,35 @@ def test_gradients_of_the_routed_layer(options, factor):
         check("parallel.ffn", abs(np.asarray(a) - np.asarray(b)).max(), abs(np.asarray(b)).max())
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_rows_travel_by_the_collective_of_the_platform(platform):
-    """Lowered for platforms that have it, gradients too; no device is needed for that."""
-    mesh = jax.sharding.AbstractMesh((DEVICES,), ("expert",))
-    of = jax.tree.map(lambda a: jax.ShapeDtypeStruct((a.shape[0] * a.shape[1], *a.shape[2:]), a.dtype), layer(0, 1))
+def lowered(platform: str, devices: int, factor: float, group: str) -> str:
+    """Return the program of a layer and its gradients for a platform, with one expert and T tokens on each device."""
+    mesh = jax.sharding.AbstractMesh((devices,), ("expert",))
+    shapes = {"params": {"up": (devices, D, F), "down": (devices, F, D)}, "x": (devices * TOKENS, D)}
+    of = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, np.float32), shapes, is_leaf=lambda node: isinstance(node, tuple)
+    )
+    choices = [jax.ShapeDtypeStruct((devices * TOKENS, 1), dtype) for dtype in (np.int32, np.float32)]
 
     def share(params, x, expert, gate):
-        found = parallel.routed_ffn_on_devices(
-            params, x, expert, gate, axis_name="expert", ragged=True, native=True, activation="relu"
-        )
-        return (found.output**2).sum()
+        options = {"axis_name": "expert", "ragged": True, "native": True, "activation": "relu", "group": group}
+        return (parallel.routed_ffn_on_devices(params, x, expert, gate, factor, **options).output ** 2).sum()
 
     rows = jax.P("expert")
     spread = jax.shard_map(jax.grad(share, argnums=(0, 1)), mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-    of = [of[name] for name in ("params", "x", "expert", "gate")]
-    text = jax.jit(spread).trace(*of).lower(lowering_platforms=(platform,)).as_text()
-    assert text.count("@ragged_all_to_all") >= 5, "tokens and marks there, outputs back, and their gradients"
+    return jax.jit(spread).trace(of["params"], of["x"], *choices).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize("platform", [pytest.param("tpu", marks=pytest.mark.slow), "cuda"])
+@pytest.mark.parametrize(("group", "factor"), [("shard", math.inf), ("global", 1.0)])
+def test_rows_travel_by_the_collective_of_the_platform(platform, group, factor):
+    """Lowered for platforms that have it, gradients too; no device is needed for that."""
+    sends = {}
+    for devices in (2, 16):
+        text = lowered(platform, devices, factor, group)
+        calls = re.findall(r"@ragged_all_to_all\(.*?: \(tensor<([\dx]*)xf32>, tensor<([\dx]*)xf32>", text)
+        assert text.count("@ragged_all_to_all") >= 5, "tokens and marks there, outputs back, and their gradients"
+        sends[devices] = [there for there, _ in calls][0]
+        if group == "global":  # an expert has T slots for its tokens, from whatever device
+            assert {shape for call in calls for shape in call} == {f"{TOKENS}x{D}"}
+        assert not re.search(r'"stablehlo.all_to_all".*xf32', text), "beside them counts of rows alone"
+    assert sends[2] == sends[16] == f"{TOKENS}x{D}", "a row for each token, however many devices there are"

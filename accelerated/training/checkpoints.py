@@ -88,6 +88,17 @@ class Checkpoints:
 
     def _open(self) -> ocp.training.Checkpointer:
         """Return what writes into the folder, with what a kill has left cleared away and damage set aside."""
+        if hosts.is_writer():
+            self._set_aside()
+        hosts.wait_for_all("damaged checkpoints are set aside")
+        return ocp.training.Checkpointer(
+            self.folder.absolute(),
+            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+            preservation_policy=self._rules,
+            cleanup_tmp_directories=True,
+        )
+
+    def _set_aside(self) -> None:
         for step in self.steps():
             try:
                 ocp.checkpointables_metadata(self._path(step))
@@ -97,12 +108,6 @@ class Checkpoints:
             aside = self.folder / f"damaged-{step}"
             shutil.rmtree(aside, ignore_errors=True)
             self._path(step).rename(aside)
-        return ocp.training.Checkpointer(
-            self.folder.absolute(),
-            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-            preservation_policy=self._rules,
-            cleanup_tmp_directories=True,
-        )
 
     def wait(self) -> None:
         """Return when every checkpoint is whole on the disk.
@@ -162,15 +167,21 @@ class Checkpoints:
         return None
 
     def _read(self, step: int, like: dict) -> Restored:
-        metadata = ocp.checkpointables_metadata(self._path(step)).custom_metadata
-        state = ocp.load_checkpointables(self._path(step), {"state": jax.tree.map(_wanted, like)})["state"]
-        if "whole" in metadata:
-            whole, digest = metadata["whole"], _digest(state, step, metadata["extra"])
-        else:
-            whole, digest = metadata["digest"], _digest(state)  # older ones have none of what is beside
-        if digest != whole:
+        """Read a checkpoint: each process its own part, and what one of them cannot read is damaged for all."""
+        state, wrong = None, None
+        try:
+            with _alone():
+                metadata = ocp.checkpointables_metadata(self._path(step)).custom_metadata
+                state = ocp.load_checkpointables(self._path(step), {"state": jax.tree.map(_wanted, like)})["state"]
+                extra, known = metadata["extra"], "whole" in metadata  # older ones have none of what is beside
+                whole = metadata["whole" if known else "digest"]
+        except Exception as error:
+            wrong = error
+        if hosts.asked_anywhere(wrong is not None):
+            raise wrong or ValueError("another process cannot read its part")
+        if (_digest(state, step, extra) if known else _digest(state)) != whole:
             raise ValueError("its content does not match its digest")
-        return Restored(step, state, metadata["extra"])
+        return Restored(step, state, extra)
 
     def close(self) -> None:
         """Wait for writes that are under way, and let go of the folder.
@@ -184,6 +195,20 @@ class Checkpoints:
             with self._silence, _quiet(), contextlib.suppress(Exception):  # what was wrong has been said
                 if self._writer is not None:
                     self._writer.close()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let Orbax read in this process without waiting for the others, which may meet damage where this one does not."""
+    if jax.process_count() == 1:
+        yield
+        return
+    me = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
+    )
+    with ocp.Context(multiprocessing_options=options):
+        yield
 
 
 @jax.jit

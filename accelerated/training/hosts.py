@@ -32,6 +32,10 @@ TIMEOUT = 300
 """Seconds that a process waits for the others when it joins."""
 
 
+TPU_NAMES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_COORDINATOR_ADDRESS", "TPU_ML_PLATFORM")
+"""What is in the environment of a process on a TPU VM: one of these at least."""
+
+
 class Hosts(NamedTuple):
     """How the processes of a run find each other.
 
@@ -49,14 +53,15 @@ class Hosts(NamedTuple):
 def launcher(environment: Mapping[str, str]) -> str | None:
     """Return who has started this process as one of several, by what it left in the environment; None for nobody.
 
-    These are the launchers that `jax.distributed.initialize()` asks by itself.
+    These are the launchers that `jax.distributed.initialize()` asks by itself. Where JAX finds TPU chips it says so in
+    TPU_ML_PLATFORM when it is imported: a command that came to a TPU VM by ssh has nothing else in its environment, and
+    JAX asks the VM for the rest. Open MPI says where process 0 is up to its version 4.
     """
     if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
         return "SLURM"
     if "OMPI_MCA_orte_hnp_uri" in environment:
         return "Open MPI"
-    workers = environment.get("TPU_WORKER_HOSTNAMES") or environment.get("MEGASCALE_COORDINATOR_ADDRESS")
-    return "TPU pod" if workers or "TPU_WORKER_ID" in environment else None
+    return "TPU pod" if any(environment.get(name) for name in TPU_NAMES) else None
 
 
 def hosts_of(
@@ -86,9 +91,11 @@ def hosts_of(
         if len(missing) < 3:
             raise InputError("--distributed auto finds the other processes by itself; leave out " + _rest(given))
         if launcher(environment) is None:
+            who = "neither SLURM, Open MPI nor a TPU pod has started this process"
+            if "OMPI_COMM_WORLD_SIZE" in environment:
+                who = "Open MPI 5 does not say where process 0 is, as Open MPI 4 did"
             raise InputError(
-                "--distributed auto: neither SLURM, Open MPI nor a TPU pod has started this process; give "
-                "--coordinator HOST:PORT, --processes N and --process-id I"
+                f"--distributed auto: {who}; give --coordinator HOST:PORT, --processes N and --process-id I"
             )
         return Hosts()
     if len(missing) == 3:

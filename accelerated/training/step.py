@@ -212,30 +212,35 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     differentiate = on_one_device if layout is None else layout.differentiate(objective)
     shardings = None if layout is None else state_shardings(config, layout)
 
-    def step(state, now, given: RunInputs):
+    def look(state, now, given: RunInputs):
         windows, number = now
         tokens, noise, hidden = drawn(config, windows, number, given)
         numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
-        transformation = optimizer(config, given.rates[number])
-        updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
-            params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
-        params = carry_bias(params, numbers)
         dropped = numbers.dropped_fraction
         dropped = dropped.mean() if dropped.size else jnp.zeros(())
         value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)
         bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
-        state = TrainState(params, opt_state)
-        state = state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
-        return state, StepMetrics(value, added, norm, dropped, bad)
+        return StepMetrics(value, added, norm, dropped, bad), numbers, gradient
+
+    def change(state, numbers, gradient, rate):
+        transformation = optimizer(config, rate)
+        updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
+            params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
+        state = TrainState(carry_bias(params, numbers), opt_state)
+        return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
 
     def guarded(carry, now, given: RunInputs):
         state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
-        following, metrics = step(state, now, given)
+        metrics, *found = look(state, now, given)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
-        taken = ~metrics.bad & (left >= 0)
-        return (jax.tree.map(functools.partial(jnp.where, taken), following, state), left), metrics
+        taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]])
+        if layout is None:  # one copy of the state less than a choice between two
+            state = jax.lax.cond(taken, change, lambda state, *_: state, *found)
+        else:  # no collective waits inside a condition, where devices could part
+            state = jax.tree.map(functools.partial(jnp.where, taken), change(*found), state)
+        return (state, left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
     def train_steps(state, batches, first_step, left, given):
