@@ -130,7 +130,7 @@ def test_many_exact_tables_give_their_law_back(backend, name):
     judged()
 
 
-@pytest.mark.asks()
+@pytest.mark.asks("laws.fine_grained.fit_fine_grained", "laws.hoffmann.fit_hoffmann")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_exact_tables_of_laws_far_from_the_printed_ones(backend, name):

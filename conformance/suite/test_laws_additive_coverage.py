@@ -102,7 +102,12 @@ DESIGNS = {
 }
 
 
-@pytest.mark.asks("*.intervals", "*.predict_interval")
+@pytest.mark.asks(
+    "laws.fine_grained.fine_grained_intervals",
+    "laws.joint.joint_intervals",
+    "laws.sparsity.sparsity_intervals",
+    "*.predict_interval",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_intervals_of_later_laws_hold_the_truth_as_often_as_they_say(backend, name):

@@ -113,23 +113,23 @@ def test_one_more_run_scatters_as_the_rows_do(backend):
 
 
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
-def test_fits_agree_on_a_noisy_table(backend):
+@pytest.mark.parametrize("huber", [None, pytest.param(1e-3, marks=pytest.mark.slow)])
+def test_fits_agree_on_a_noisy_table(backend, huber):
     noise = np.random.default_rng(3).normal(0, 2e-3, GRID[0].size)
     loss = reference.predict_loss(*GRID) * np.exp(noise)
-    for huber in (None, 1e-3):
-        found, wanted = (module.fit_sparsity(*GRID, loss, huber) for module in (backend.laws.sparsity, reference))
-        assert found.criterion == wanted.criterion
-        check("laws.sparsity.objective", abs(found.objective / wanted.objective - 1))
-        check("laws.sparsity.rmsle", abs(found.rmsle / wanted.rmsle - 1))
-        losses = [reference.predict_loss(*GRID, fit.coefficients) for fit in (found, wanted)]
-        error = float(np.abs(np.log(losses[0] / losses[1])).max())
-        check("laws.additive.prediction", error, scale=wanted.rmsle, message="predictions of the fit")
-        assert found.status == wanted.status == "e left the law"  # the truth has a floor of 0.94
-        assert np.isnan(found.covariance[9]).all() and np.isnan(wanted.covariance[9]).all()
-        free = np.s_[:9, :9]
-        scale = np.outer(*[np.sqrt(np.diag(wanted.covariance))[:9]] * 2)
-        covariances = [fit.covariance[free] for fit in (found, wanted)]
-        assert_close_bounded("laws.additive.covariance", *covariances, scale, what="covariance")
+    found, wanted = (module.fit_sparsity(*GRID, loss, huber) for module in (backend.laws.sparsity, reference))
+    assert found.criterion == wanted.criterion
+    check("laws.sparsity.objective", abs(found.objective / wanted.objective - 1))
+    check("laws.sparsity.rmsle", abs(found.rmsle / wanted.rmsle - 1))
+    losses = [reference.predict_loss(*GRID, fit.coefficients) for fit in (found, wanted)]
+    error = float(np.abs(np.log(losses[0] / losses[1])).max())
+    check("laws.additive.prediction", error, scale=wanted.rmsle, message="predictions of the fit")
+    assert found.status == wanted.status == "e left the law"  # the truth has a floor of 0.94
+    assert np.isnan(found.covariance[9]).all() and np.isnan(wanted.covariance[9]).all()
+    free = np.s_[:9, :9]
+    scale = np.outer(*[np.sqrt(np.diag(wanted.covariance))[:9]] * 2)
+    covariances = [fit.covariance[free] for fit in (found, wanted)]
+    assert_close_bounded("laws.additive.covariance", *covariances, scale, what="covariance")
 
 
 @pytest.mark.asks("laws.sparsity.fit_sparsity", "laws.sparsity.sparsity_intervals", "laws.sparsity.sparsity_prediction")
