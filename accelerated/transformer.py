@@ -21,6 +21,7 @@ from .attention import attend
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
+from .normalise import normalise
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
 from .products import dense_ffn, product
@@ -217,10 +218,7 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     Differs from the reference: in float32 at least, and returned in the dtype of x: in bfloat16 a mean of 300 hides a
     spread of 1.
     """
-    wide = _at_least_float32(x)
-    centred = wide - wide.mean(axis=-1, keepdims=True)
-    scale = jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + NORM_EPSILON)
-    return (centred * scale * params["scale"] + params["offset"]).astype(x.dtype)
+    return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
 
 
 def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Backward passes that are written by hand: attention, the dense FFN, products and the cross-entropy against autodiff
+"""Backward passes that are written by hand: attention, the dense FFN, products, norm and cross-entropy against autodiff
 of their plain definitions, in float64; and in bfloat16 against float32."""
 
 import math
@@ -11,6 +11,7 @@ import pytest
 from routelaws.accelerated import cross_entropy, experts
 from routelaws.accelerated.attention import attend
 from routelaws.accelerated.cross_entropy import summed_log_probability
+from routelaws.accelerated.normalise import normalise
 from routelaws.accelerated.products import dense_ffn, product
 
 LIMIT = 1e-12
@@ -128,6 +129,43 @@ def test_product(shape):
     x, matrix, weights = (random.standard_normal(size) for size in ((6, shape[0]), shape, (6, shape[1])))
     found = jax.jit(jax.grad(lambda *given: (product(*given) * weights).sum(), (0, 1)))(x, matrix)
     assert_same(found, (weights @ matrix.T, x.T @ weights), LIMIT, f"product {shape}")
+
+
+def plain_norm(scale, offset, x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return scale * centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) + offset
+
+
+def norm_gradients(norm, scale, offset, x):
+    """Return what a norm gives, and the gradients of its product with fixed numbers."""
+    weights = np.random.default_rng(1).standard_normal(x.shape)
+    arrays = scale, offset, x
+    pulled = jax.jit(jax.grad(lambda *given: (norm(*given) * weights).sum(), (0, 1, 2)))(*arrays)
+    return norm(*arrays), pulled
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2])
+def test_norm(spread):
+    """Also of rows whose variance is as small as what is added to it, and of a row without any."""
+    random = np.random.default_rng(0)
+    scale, offset, x = (
+        random.standard_normal(5),
+        random.standard_normal(5),
+        3 + spread * random.standard_normal((2, 3, 5)),
+    )
+    x[1, 2] = 4.0
+    found = norm_gradients(lambda *given: normalise(*given, 1e-5), scale, offset, x)
+    assert_same(found, norm_gradients(plain_norm, scale, offset, x), LIMIT, "norm")
+
+
+def test_norm_in_bfloat16():
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.standard_normal((64, 8)), jnp.bfloat16)
+    arrays = [random.standard_normal(8).astype(np.float32) for _ in range(2)]
+    found = norm_gradients(lambda *given: normalise(*given, 1e-5).astype(float), *arrays, x)
+    wanted = norm_gradients(plain_norm, *arrays, x.astype(float))
+    assert found[1][2].dtype == jnp.bfloat16 and found[1][0].dtype == jnp.float32
+    assert_same(found, wanted, LIMIT_BFLOAT16, "norm in bfloat16")
 
 
 def plain_log_probability(x, embedding, target, counted):
