@@ -60,7 +60,7 @@ def _deferred(function):
 
 
 def _one_line(box: str) -> str:
-    """Return what the parser printed in a box as one line, without the advice that follows the rule.
+    """Return what the parser printed in a box as one line, and of the advice that follows the rule the flags alone.
 
     The box is drawn with lines or, where the output has only ASCII, as a title between two rules of hyphens.
     """
@@ -68,7 +68,9 @@ def _one_line(box: str) -> str:
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
     start = 2 if 1 in rules else 1
     until = next((i for i in rules if i >= start), len(lines))
-    return _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
+    said = _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
+    close = [line.split()[0] for line in lines[until:] if re.match("--[a-z]", line)]
+    return f"{said}; did you mean {' or '.join(close)}?" if said.startswith("Unrecognized") and close else said
 
 
 def _shortened(line: str) -> str:

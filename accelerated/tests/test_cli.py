@@ -146,6 +146,12 @@ def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch):
     assert "run: loss on c4 3.2500 ± 0.1250 (standard error" in capsys.readouterr().out
 
 
+def test_a_flag_that_is_misspelt_is_named_with_those_that_are_close(capsys):
+    said = {flag: run(capsys, "fit", "runs.csv", flag, "k == 1") for flag in ("--row", "--zebra")}
+    assert said["--row"] == (2, "", "routelaws: Unrecognized options: --row, k == 1; did you mean --rows?\n")
+    assert said["--zebra"] == (2, "", "routelaws: Unrecognized options: --zebra, k == 1\n")
+
+
 def test_a_pattern_that_the_shell_expanded_is_named_in_short(capsys, tmp_path):
     """Not 151 paths: the first, how many there are besides, and what to do."""
     names = [str(tmp_path / f"file{i}.txt") for i in range(151)]
