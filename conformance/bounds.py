@@ -388,6 +388,7 @@ BOUNDS["mesh.gradient_float32"] = Bound(1.1e-6, "of the largest entry of a leaf:
 # mesh: for top_k they were 1e-3 apart on one mesh, for exact BASE 1.2e-2, and the mesh 1.01 times as far with one leaf.
 BOUNDS["mesh.steps.loss"] = Bound(2, "the largest change by such gradients, and transformer.loss of the loss")
 BOUNDS["mesh.steps.weights"] = Bound(2, "the change of a leaf by such gradients, and u of it a step; means of entries")
+BOUNDS["export.loss"] = Bound(1e-5, "nats, float32; sums fused in another way for two steps; as mesh.resumed")
 BOUNDS["mesh.resumed"] = Bound(1e-5, "nats, float32; about what mesh.steps.loss allows a run of that size")
 BOUNDS["mesh.steps.evaluation"] = Bound(1e-5, "nats, float32; a log-sum of 32 terms, the same weights; measured 5e-7")
 BOUNDS["mesh.steps.load"] = Bound(1e-6, "share; an argmax of the same weights, means of eight shares; measured 6e-8")

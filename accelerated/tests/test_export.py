@@ -17,6 +17,7 @@ from routelaws.accelerated.training.export import (
     table_shape,
 )
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
+from routelaws.conformance.bounds import check
 
 ROUTERS = {
     "dense": {},
@@ -75,9 +76,12 @@ def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, nam
     batches = np.random.default_rng(1).integers(0, 300, (2, 4, 17)).astype(np.int32)
     inputs, before = run_inputs(config, table), jax.tree.map(np.asarray, initial_state(config))
     live, wanted = compiled_steps(config, base_method="auction")(initial_state(config), batches, 3, np.int32(0), inputs)
-    loaded = load_train_step(export_train_step(config, ("tpu", "cpu")))
-    after, metrics = loaded(initial_state(config), batches, 3, inputs)
-    jax.tree.map(np.testing.assert_array_equal, (live, wanted), (after, metrics))
+    for platforms in (("cpu",), ("tpu", "cpu")):
+        loaded = load_train_step(export_train_step(config, platforms))
+        after, metrics = loaded(initial_state(config), batches, 3, inputs)
+        check("export.loss", np.abs(metrics.loss - wanted.loss).max())
+        if platforms == ("cpu",):  # one program; of a choice of platforms XLA may fuse sums in another way
+            jax.tree.map(np.testing.assert_array_equal, (live, wanted), (after, metrics))
     moved = jax.tree.map(lambda a, b: np.any(a != b), before.params, after.params)
     assert all(jax.tree.leaves(moved)), moved
 
