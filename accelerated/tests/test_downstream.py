@@ -80,6 +80,7 @@ def test_the_sign_test():
     assert (sign_test(5, 0), sign_test(2, 2), sign_test(0, 1)) == (0.0625, 1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_the_study_found(tmp_path, capsys):
     table = made_table(0.005)
     names = ("power", "flat")

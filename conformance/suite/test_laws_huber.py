@@ -292,9 +292,8 @@ def test_no_error_is_stated_where_no_row_is_within_delta(backend):
 
 @pytest.mark.asks("laws.fitting.predict_curve")
 @pytest.mark.released
-@pytest.mark.parametrize(
-    "router", ["S-Base", pytest.param("RL-R", marks=pytest.mark.slow), pytest.param("Hash", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
 def test_released_table(backend, router):
     runs = released_runs(router)
     rows, objective = RELEASED[router]
