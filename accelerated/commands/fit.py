@@ -17,6 +17,7 @@ from ..tables.several import named, read_tables
 from ..tables.table import DENSE, RouterRows, select_rows
 from . import measured
 from .laws import law_of
+from .shown import plain, range_dict, shown, shown_ends
 from .working import Working
 
 NOT_DETERMINED = (
@@ -275,15 +276,10 @@ def _intervals(entry: LawFit) -> dict | None:
     """Return the intervals as JSON holds them; None where the criterion gives none."""
     if not entry.ranges:
         return None
-    found = {item.name: _range_dict(item) for item in entry.ranges if item.at is None}
+    found = {item.name: range_dict(item) for item in entry.ranges if item.at is None}
     for item in [*entry.slopes, *(item for item in entry.ranges if item.at is not None)]:
-        found.setdefault(AT_SIZES.get(item.name, item.name), []).append({"N": item.at} | _range_dict(item))
+        found.setdefault(AT_SIZES.get(item.name, item.name), []).append({"N": item.at} | range_dict(item))
     return found
-
-
-def _range_dict(item: Range) -> dict:
-    ends = {"value": plain(item.value), "low": plain(item.low), "high": plain(item.high)}
-    return ends | ({"verdict": item.words} if item.words else {})
 
 
 def _cutoff(entry: LawFit) -> tuple[str, float] | None:
@@ -305,25 +301,25 @@ def _coefficients_table(entry: LawFit):
     ranges = {item.name: item for item in entry.ranges if item.at is None}
     for item in entry.ranges:
         if item.at is not None:
-            table.add_row(f"{item.name} at N = {item.at:,.0f}", _shown(item.value), _ends(item))
+            table.add_row(f"{item.name} at N = {item.at:,.0f}", shown(item.value), _ends(item))
     for name, value in entry.fit.coefficients._asdict().items():
         if np.ndim(value) == 0:
             item = ranges.get(name)
-            shown = _shown(float(value)) if _found(entry, name, float(value)) else "not determined"
-            beside = [] if plain_fit is None else [_shown(float(getattr(plain_fit.coefficients, name)))]
-            table.add_row(name, shown, *([_ends(item), item.words][: 1 + worded] if item else beside))
+            found = shown(float(value)) if _found(entry, name, float(value)) else "not determined"
+            beside = [] if plain_fit is None else [shown(float(getattr(plain_fit.coefficients, name)))]
+            table.add_row(name, found, *([_ends(item), item.words][: 1 + worded] if item else beside))
     cutoff = _cutoff(entry)
     if cutoff:
         item = ranges.get(cutoff[0])
-        shown = _shown(cutoff[1]) if _found(entry, *cutoff) else "not determined"
-        table.add_row(cutoff[0], shown, *([_ends(item), item.words][: 1 + worded] if item else []))
+        found = shown(cutoff[1]) if _found(entry, *cutoff) else "not determined"
+        table.add_row(cutoff[0], found, *([_ends(item), item.words][: 1 + worded] if item else []))
     table.add_section()
     table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}", *([] if plain_fit is None else [f"{plain_fit.rmsle:.5f}"]))
     for name, held_out in (("leave one out", entry.held_out), ("leave one size out", entry.held_out_size)):
         if held_out is not None:
             missing = held_out.errors.size - held_out.predicted
             note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
-            table.add_row(f"RMSLE, {name}", _shown(held_out.rmsle, ".5f") + note)
+            table.add_row(f"RMSLE, {name}", shown(held_out.rmsle, ".5f") + note)
     return table
 
 
@@ -340,25 +336,12 @@ def _slopes_table(entry: LawFit):
         title=f"{entry.selection.router}: change of log10 L per tenfold effective experts",
     )
     for item in entry.slopes:
-        table.add_row(f"{item.at:,.0f}", _shown(item.value, ".4f"), _ends(item, ".4f"), item.words)
+        table.add_row(f"{item.at:,.0f}", shown(item.value, ".4f"), _ends(item, ".4f"), item.words)
     return table
 
 
 def _ends(item: Range, form: str = ".4g") -> str:
-    return f"{_shown(item.low, form)} to {_shown(item.high, form)}"
-
-
-def plain(value):
-    """Return a number, or a list of numbers, as strict JSON holds it."""
-    if np.ndim(value):
-        return [plain(item) for item in np.asarray(value).tolist()]
-    return float(value) if math.isfinite(value) else None
-
-
-def _shown(value: float, form: str = ".4g") -> str:
-    if math.isnan(value):
-        return "not found"
-    return format(value, form) if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+    return shown_ends(item.low, item.high, form)
 
 
 def fit(

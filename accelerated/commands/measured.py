@@ -27,6 +27,9 @@ from ..tables.leverages import read_leverages
 from ..tables.released import data_folder, released_table
 from ..tables.several import named, read_tables, table_path
 from ..tables.table import select_rows
+from .shown import plain, range_dict, shown, shown_ends
+
+NOT_KNOWN = "not known"
 
 WHOLE = 3
 """Fits that are printed with every interval; of more, one line each."""
@@ -180,11 +183,6 @@ def print_published(law: Law, name: str, at: dict[str, float], json: bool) -> di
     return None
 
 
-def plain(value: float) -> float | None:
-    """Return a number as strict JSON holds it."""
-    return float(value) if math.isfinite(value) else None
-
-
 def _groups(law: Law, asked: Asked) -> tuple[list[Group], dict[str, str], list[str]]:
     """Return the groups of a table, why some cannot be made, and what was derived or left out."""
     if len(asked.tables) > 1:
@@ -192,9 +190,6 @@ def _groups(law: Law, asked: Asked) -> tuple[list[Group], dict[str, str], list[s
     [path] = asked.tables
     if law.measured == "accuracy":
         return _accuracy_groups(law, asked, path)
-    for flag, value in (("--task", asked.task), ("--tasks", asked.tasks), ("--guess-rate", asked.guess_rate)):
-        if value not in ((), None):
-            raise InputError(f"{flag} is for laws of accuracy; {law.name} is of {law.measured}")
     path = table_path(path)
     table = read_leverages(path)
     if table is not None:
@@ -245,11 +240,7 @@ def _fit_dict(entry: MeasuredFit) -> dict:
     }
     if hasattr(fit, "rmse"):
         found["rmse"] = plain(fit.rmse)
-    ranges = {
-        item.name: {"value": plain(item.value), "low": plain(item.low), "high": plain(item.high)}
-        | ({"verdict": item.words} if item.words else {})
-        for item in entry.ranges
-    }
+    ranges = {item.name: range_dict(item) for item in entry.ranges}
     held_out = None if entry.held_out is None else plain(entry.held_out.rmsle)
     return found | {"intervals": ranges or None, "left_out_error": held_out, "warnings": warnings_of(entry)}
 
@@ -272,8 +263,8 @@ def _whole_table(entry: MeasuredFit, level: float):
     ranges = {item.name: item for item in entry.ranges}
     for name, value in entry.fit.coefficients._asdict().items():
         item = ranges.get(name)
-        shown = "" if item is None else f"{_shown(item.low)} to {_shown(item.high)}"
-        table.add_row(name, _shown(value), shown, "" if item is None else item.words)
+        ends = "" if item is None else shown_ends(item.low, item.high, missing=NOT_KNOWN)
+        table.add_row(name, shown(value, missing=NOT_KNOWN), ends, "" if item is None else item.words)
     table.add_section()
     for name, error in _errors(entry).items():
         table.add_row(name, error)
@@ -287,7 +278,7 @@ def _lines_table(fits: list[MeasuredFit]):
     names = fits[0].fit.coefficients._fields
     table = Table("fit of", "rows", *names, *_errors(fits[0]), title="best fits", title_justify="left")
     for entry in fits:
-        values = (_shown(value, ".3g") for value in entry.fit.coefficients)
+        values = (shown(value, ".3g", NOT_KNOWN) for value in entry.fit.coefficients)
         table.add_row(entry.group.label, str(entry.fit.rows), *values, *_errors(entry).values())
     return table
 
@@ -295,9 +286,9 @@ def _lines_table(fits: list[MeasuredFit]):
 def _errors(entry: MeasuredFit) -> dict[str, str]:
     """Return the errors of a fit, of its rows and of values left out, under the names of a reader."""
     kind = "RMSE" if entry.law.measured == "accuracy" else "RMSLE"
-    found = {kind: _shown(entry.fit.rmse if kind == "RMSE" else entry.fit.rmsle, ".4f")}
+    found = {kind: shown(entry.fit.rmse if kind == "RMSE" else entry.fit.rmsle, ".4f", NOT_KNOWN)}
     if entry.held_out is not None:
-        found[f"{kind}, each {entry.law.columns[0]} left out in turn"] = _shown(entry.held_out.rmsle, ".4f")
+        found[f"{kind}, each {entry.law.columns[0]} left out in turn"] = shown(entry.held_out.rmsle, ".4f", NOT_KNOWN)
     return found
 
 
@@ -307,7 +298,7 @@ def _predictions_table(report: MeasuredReport):
     level = f"{100 * report.level:g} %"
     table = Table("fit of", "rows", report.law.measured, f"{level}, the law", f"{level}, one more run")
     for entry, (said, _) in zip(report.fits, report.predictions, strict=True):
-        ends = [f"{_shown(low, '.4f')} to {_shown(high, '.4f')}" for low, high in (said.law, said.run)]
+        ends = [shown_ends(*each, ".4f", NOT_KNOWN) for each in (said.law, said.run)]
         table.add_row(entry.group.label, str(entry.fit.rows), f"{said.value:.4f}", *ends)
     return table
 
@@ -315,9 +306,3 @@ def _predictions_table(report: MeasuredReport):
 def _short(labels) -> str:
     labels = list(labels)
     return ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
-
-
-def _shown(value: float, form: str = ".4g") -> str:
-    if math.isnan(value):
-        return "not known"
-    return format(value, form) if math.isfinite(value) else ("∞" if value > 0 else "-∞")

@@ -10,8 +10,8 @@ from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
-from .fit import plain
 from .laws import law_of
+from .shown import plain
 
 BEST_GUESS = (
     "Each run is given the loss that the law predicts for it, and the law is fitted again: a guess of what the run "

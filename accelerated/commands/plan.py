@@ -15,8 +15,8 @@ from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, beyond_words, budget_words, cells, heading, notes, titles
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
-from .fit import plain
 from .laws import law_of
+from .shown import plain
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
 from .working import Working
 

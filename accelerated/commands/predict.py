@@ -17,8 +17,9 @@ from ..tables.released import released_table
 from ..tables.several import read_tables
 from ..tables.table import RouterRows, select_rows
 from . import measured
-from .fit import fit_each, only_for_accuracy, plain, warnings_of, with_options
+from .fit import fit_each, only_for_accuracy, warnings_of, with_options
 from .laws import law_of
+from .shown import plain
 from .working import Working
 
 INPUTS = {

@@ -79,8 +79,14 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
         "sizes": [int(n) for n in np.unique(size)],
         "experts": [int(e) for e in np.unique(experts)],
         "left_out": selection.left_out,
-        "differences": differences(selection.frame) + impossible_losses(selection.frame, loss_column),
-        "shorter": shorter_runs(selection.frame),
+    } | _doubts(selection.frame, loss_column)
+
+
+def _doubts(frame, loss_column: str) -> dict:
+    """Return what rows differ in that a law knows nothing of, and which runs end early."""
+    return {
+        "differences": differences(frame) + impossible_losses(frame, loss_column),
+        "shorter": shorter_runs(frame),
     }
 
 
@@ -268,10 +274,7 @@ def dense_doubts(table: Table, runs: list[Run]) -> dict:
     """Return what the dense runs differ in and, where they have a law, how it misses them, as `router_laws` does."""
     dense = [run.hyper_id for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin(dense)]
-    found = {
-        "differences": differences(frame) + impossible_losses(frame, table.loss_column),
-        "shorter": shorter_runs(frame),
-    }
+    found = _doubts(frame, table.loss_column)
     size, _, loss = columns_of(RouterRows(DENSE, frame, []), table.loss_column)
     try:
         fit = fit_dense(size, loss)

@@ -33,18 +33,7 @@ GROUPS = {
 }
 """Functions of a group of tokens, and what they take after the logits."""
 
-LAYERS = {
-    "other names": (SWAPPED, X, EXPERT, GATE, "up has shape .4, 16, 8. and down .4, 16, 8.; .E, d, f. and"),
-    "no down": ({"up": 1, "w2": 1}, X, EXPERT, GATE, "params has the keys up, w2; up .* and down .* are needed"),
-    "a batch": (PARAMS, X.reshape(2, 3, 8), EXPERT, GATE, "x has shape .2, 3, 8.; .T, d. with d = 8 is needed"),
-    "another width": (PARAMS, X[:, :7], EXPERT, GATE, "x has shape .6, 7.; .T, d. with d = 8 is needed"),
-    "fewer tokens": (PARAMS, X[:5], EXPERT, GATE, "expert has shape .6, 1.; .T, k. with T = 5 is needed"),
-    "no axis of k": (PARAMS, X, EXPERT[:, 0], GATE[:, 0], "expert has shape .6,.; .T, k. with T = 6 is needed"),
-    "more gates": (PARAMS, X, EXPERT, np.ones((6, 2)), "gate has shape .6, 2.; .6, 1. is needed, that of expert"),
-}  # fmt: skip
-
-
-@pytest.mark.asks(
+GROUP_FUNCTIONS = (
     "*.sinkhorn_plan",
     "*.sinkhorn_router",
     "*.balanced_assignment",
@@ -58,6 +47,19 @@ LAYERS = {
     "*.mixing_weights",
     "*.log_policy",
 )
+
+LAYERS = {
+    "other names": (SWAPPED, X, EXPERT, GATE, "up has shape .4, 16, 8. and down .4, 16, 8.; .E, d, f. and"),
+    "no down": ({"up": 1, "w2": 1}, X, EXPERT, GATE, "params has the keys up, w2; up .* and down .* are needed"),
+    "a batch": (PARAMS, X.reshape(2, 3, 8), EXPERT, GATE, "x has shape .2, 3, 8.; .T, d. with d = 8 is needed"),
+    "another width": (PARAMS, X[:, :7], EXPERT, GATE, "x has shape .6, 7.; .T, d. with d = 8 is needed"),
+    "fewer tokens": (PARAMS, X[:5], EXPERT, GATE, "expert has shape .6, 1.; .T, k. with T = 5 is needed"),
+    "no axis of k": (PARAMS, X, EXPERT[:, 0], GATE[:, 0], "expert has shape .6,.; .T, k. with T = 6 is needed"),
+    "more gates": (PARAMS, X, EXPERT, np.ones((6, 2)), "gate has shape .6, 2.; .6, 1. is needed, that of expert"),
+}  # fmt: skip
+
+
+@pytest.mark.asks(*GROUP_FUNCTIONS)
 @pytest.mark.twin
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_batch_is_no_group(backend, name):
@@ -73,20 +75,7 @@ MASKED = [
 ]
 
 
-@pytest.mark.asks(
-    "*.sinkhorn_plan",
-    "*.sinkhorn_router",
-    "*.balanced_assignment",
-    "*.base_router",
-    "*.quantile_bias",
-    "*.quantile_router",
-    "*.top_k_router",
-    "*.switch_router",
-    "*.gshard_router",
-    "*.expert_choice_router",
-    "*.mixing_weights",
-    "*.log_policy",
-)
+@pytest.mark.asks(*GROUP_FUNCTIONS)
 @pytest.mark.twin
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_of_floats_is_refused(backend, name):
