@@ -3,6 +3,7 @@
 griffe reads the files without importing them, so that building the site needs neither JAX nor a compiled kernel.
 """
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -106,7 +107,8 @@ def described(thing: griffe.Object, known: dict[str, str]) -> str:
     return "\n\n".join(parts)
 
 
-FIELD = re.compile(r"(?P<name>\w+): [^#]+?(?: +# (?P<what>.+))?")
+FIELD = re.compile(r"(?P<name>\w+): [^#]+?(?: +# noqa: \w+)?(?: +# (?P<what>.+))?")
+SAME = "What the reference says holds here too."
 
 
 def fields(record: griffe.Class, known: dict[str, str]) -> str:
@@ -123,10 +125,17 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     return "\n\n**Fields**\n\n" + "\n".join(lines) if lines else ""
 
 
-def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
+def told(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None) -> str:
+    """Return what the docstring and the fields of a thing say; one sentence where its twin has said the same."""
+    text = described(thing, known) + (fields(thing, known) if thing.is_class else "")
+    before = twin and described(twin, known) + (fields(twin, known) if twin.is_class else "")
+    return SAME if text == before and len(text) > len(SAME) else text
+
+
+def entry(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None = None, depth: int = 12) -> str:
     """Return the Markdown of a thing and of what it has: a directive of Sphinx's Python domain."""
     module, kind, head = f"routelaws.{thing.module.path}", "data", thing.name
-    inside = described(thing, known)
+    inside = told(thing, known, twin)
     if thing.is_function:
         kind, head = "function", signature(thing, known)
         if thing.parent.is_class:
@@ -134,9 +143,11 @@ def entry(thing: griffe.Object, known: dict[str, str], depth: int = 12) -> str:
     elif thing.is_class:
         kind = "class"
         methods = [each for each in public(thing).values() if each.is_function]
-        inside += fields(thing, known) + "".join("\n\n" + entry(each, known, depth - 3) for each in methods)
+        others = twin.members if twin else {}
+        inside += "".join("\n\n" + entry(each, known, others.get(each.name), depth - 3) for each in methods)
     value = str(thing.value) if thing.is_attribute else ""
-    option = f":value: {value}\n" if 0 < len(value) < 60 and "\n" not in value else ""
+    # Options are YAML, which would take the quotes off a text.
+    option = f":value: {json.dumps(value)}\n" if 0 < len(value) < 60 and "\n" not in value else ""
     fence = "`" * depth
     return f"{fence}{{py:{kind}}} {head}\n:module: {module}\n{option}\n{inside}\n{fence}"
 
@@ -170,17 +181,18 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
     up = "../" * (name.count(".") + 1)
 
     def row(found: dict[str, griffe.Object | None], show, style: str = "twins") -> str:
-        boxes = []
+        boxes, first = [], next(iter(found.values()))
         for room, thing in found.items():
             own = {name: f"routelaws.{sides[room].path}.{name}" for name in public(sides[room])}
             source = f"{up}source/{sides[room].filepath.relative_to(ROOT).as_posix()}"
-            boxes.append(column(thing, room, source, show(thing, known[room] | own) if thing else ""))
+            twin = first if thing is not first else None
+            boxes.append(column(thing, room, source, show(thing, known[room] | own, twin) if thing else ""))
         return f"::::{{container}} {style}\n" + "\n".join(boxes) + "\n::::\n"
 
     members = {room: public(module) for room, module in sides.items()}
     here = {each: f"routelaws.{sides[room].path}.{each}" for room in reversed(sides) for each in members[room]}
     contents = " · ".join(reference(each, here) for each in members[next(iter(sides))])
-    parts = [f"{ALONE}# {name}\n", f"{contents}\n", row(sides, described, "twins modules")]
+    parts = [f"{ALONE}# {breakable(name)}\n", f"{contents}\n", row(sides, told, "twins modules")]
     for each in dict.fromkeys(each for own in members.values() for each in own):
         parts += [f"## {each}\n", row({room: own.get(each) for room, own in members.items()}, entry)]
     return "\n".join(parts)
@@ -216,12 +228,16 @@ together. A link to the source stands over each entry.
 """
 
 
+def breakable(name: str) -> str:
+    """Return a name with a zero-width space behind each dot: it breaks there, and not within a word."""
+    return name.replace(".", ".\u200b")
+
+
 def index(tables: dict[str, list[tuple[str, str, str]]]) -> str:
     """Return the page that lists all modules, with what each is for."""
     parts = [INDEX]
     for title, rows in tables.items():
         lines = [f"- [`{name}`]({where}.md): {first}" for where, name, first in rows]
-        # A zero-width space behind each dot: a long name breaks there, and not within a word.
-        tree = [name.replace(".", ".\u200b") + f" <{where}>" for where, name, _ in rows]
+        tree = [f"{breakable(name)} <{where}>" for where, name, _ in rows]
         parts += [f"## {title}\n", *lines, f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n", *tree, "```\n"]
     return "\n".join(parts)

@@ -164,3 +164,7 @@ def test_the_site_is_built_and_sound(tmp_path):
     line = (ROOT / "reference/routers/sinkhorn.py").read_text().split("\n").index("def sinkhorn_plan(") + 1
     assert f"source/reference/routers/sinkhorn.py.html#line-{line}" in twins
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
+    accounting = (out / "api/accounting.html").read_text()
+    assert accounting.count("How large a model is and what it costs") == 2 and "holds here too" in accounting
+    table = (out / "api/accelerated/tables/table.html").read_text()
+    assert "noqa" not in table and '<span class="pre">\';</span> <span class="pre">routelaws</span>' in table
