@@ -71,6 +71,9 @@ TEMPLATE = """
 {% endblock markdowncell -%}
 """
 
+FOLDED_AGAIN = re.compile(r"\s*</details>\s*<details><summary>The code of this picture</summary>\s*")
+"""Between two cells of one picture, which are folded away together."""
+
 
 def lessons(wanted: list[str]) -> list[Path]:
     """Return the scripts whose names begin with one of the words; all of them if there is none."""
@@ -109,7 +112,7 @@ def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
     head = f"<!-- Made by `make tutorials` from {name}.py. Change that file, not this one. -->\n"
     foot = f"\n---\n\nThis page was made from [`{name}.py`]({name}.py). [All lessons](README.md).\n"
     text = re.sub(r"[ \t]+$", "", head + text.rstrip() + "\n" + foot, flags=re.MULTILINE)
-    return text, resources["outputs"]
+    return FOLDED_AGAIN.sub("\n\n", text), resources["outputs"]
 
 
 def without_volatile(text: str) -> str:

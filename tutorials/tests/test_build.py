@@ -23,6 +23,7 @@ print(time.time_ns())
 # %% tags=["picture"]
 from IPython.display import Image, display
 
+# %% tags=["picture"]
 display(Image(b"not looked at", format="png", alt="A dot"))
 """
 
@@ -82,7 +83,7 @@ def test_a_page_has_words_code_results_and_pictures(made, folder):
     text = (folder / "99_word.md").read_text()
     words = " ".join(text.split())
     assert " ".join(PAGE.split()) in words and "lines \n" not in text
-    assert words.count("<details>") == words.count("</details>") == 1
+    assert words.count("<details>") == words.count("</details>") == 1  # around both cells of the picture
     assert "![A dot](images/99_word_1.png)" in text
     assert (folder / "images/99_word_1.png").read_bytes() == b"not looked at"
 
