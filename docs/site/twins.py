@@ -115,6 +115,11 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     """Return the fields of a class whose docstring leaves them to comments; empty if the docstring has them."""
     if "Attributes:" in record.docstring.value:
         return ""
+    own = [each for each in public(record).values() if each.is_attribute]
+    if own:  # a text stands under each field
+        texts = [textwrap.indent(prose(each.docstring.value, known), "  ").strip() for each in own]
+        lines = [f"- `{each.name}` = `{each.value}`: {text}" for each, text in zip(own, texts, strict=True)]
+        return "\n\n**Fields**, with their defaults\n\n" + "\n".join(lines)
     start = record.docstring.endlineno - record.lineno + 1
     body = textwrap.dedent("\n".join(record.lines[start:]))
     body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
