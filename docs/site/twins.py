@@ -51,7 +51,8 @@ def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str
 
 def prose(text: str, known: dict[str, str]) -> str:
     """Return the text of a docstring as Markdown: its indented parts stay as they are, its names become links."""
-    lines = textwrap.dedent(text).strip("\n").split("\n")
+    paragraphs = re.split(r"\n(?=[ ]*\n)", textwrap.dedent(text).strip("\n"))
+    lines = "\n".join(map(as_it_is, paragraphs)).split("\n")
     out, example = [], False
     for line in lines:
         if line.lstrip().startswith(">>> ") and not example:
@@ -68,6 +69,15 @@ def prose(text: str, known: dict[str, str]) -> str:
             line = "".join(parts)
         out.append(line.strip() if example else line)
     return "\n".join([*out, "```"] if example else out).strip("\n")
+
+
+def as_it_is(paragraph: str) -> str:
+    """Return a paragraph, indented if it is a table: a later line of it is far to the right, or has columns."""
+    first, *later = paragraph.strip("\n").split("\n")
+    listed = re.match(r"[ ]|[-*] |\d+\. |>>> ", first)
+    columns = [line for line in (first, *later) if re.search(r"\S {3,}\S", line)]
+    table = not listed and (columns or any(line.startswith("    ") for line in later))
+    return textwrap.indent(paragraph, "    ") if table else paragraph
 
 
 def reference(name: str, known: dict[str, str]) -> str:

@@ -166,5 +166,7 @@ def test_the_site_is_built_and_sound(tmp_path):
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
     accounting = (out / "api/accounting.html").read_text()
     assert accounting.count("How large a model is and what it costs") == 2 and "holds here too" in accounting
+    letters = (out / "api/laws/routed.html").read_text().split("where  L  loss")[1].split("</pre>")[0]
+    assert "\n       N  dense" in letters and "\n       E  experts" in letters
     table = (out / "api/accelerated/tables/table.html").read_text()
     assert "noqa" not in table and '<span class="pre">\';</span> <span class="pre">routelaws</span>' in table
