@@ -90,7 +90,7 @@ def expert_choice_router(
             experts_per_token[t] += 1
         held = ExpertChoice(token, None, experts_per_token)
     # COMBINE
-    scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))
+    scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))  # or σ(z)
     return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
 
 
@@ -101,8 +101,8 @@ def _choice_of_real(logits, capacity_factor, score, held, mask):
     taken = expert_capacity(len(real), num_experts, 1, capacity_factor)
     columns = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
     if held is not None:
-        number = np.searchsorted(real, held.token[:, :taken])  # from token real[i] to i
-        held = ExpertChoice(number, None, held.experts_per_token[mask])
+        number = np.cumsum(mask) - 1  # [T], from token real[i] to i
+        held = ExpertChoice(number[held.token[:, :taken]], None, held.experts_per_token[mask])
     found = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
     chosen = real[found.token]  # [E, taken]
     token = np.repeat(chosen[:, :1], columns, axis=1)  # the columns past `taken` repeat the first token, with gate 0
