@@ -180,8 +180,10 @@ def compute_prediction(
 ) -> Predicted:
     """Return the loss at a budget with both of its intervals, for `catalogue.Law`; arguments as `compute_intervals`."""
     (flops,) = at
-    ends = [tuple(float(end) for end in predict_interval(fit, flops, level, run)) for run in (False, True)]
-    return Predicted(float(predict_loss(flops, fit.coefficients)), *ends)
+    low, high = predict_interval(fit, flops, level, observation=False)
+    run_low, run_high = predict_interval(fit, flops, level, observation=True)
+    value = float(predict_loss(flops, fit.coefficients))
+    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
@@ -201,12 +203,13 @@ def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoeffici
         1024
     """
     floor = coefficients.floor
-    above = [check_range(name, v, above=floor) - floor for name, v in (("worse", worse), ("better", better))]
-    return (above[0] / above[1]) ** (1 / float(check_range("alpha", coefficients.alpha, above=0.0)))
+    worse = check_range("worse", worse, above=floor) - floor
+    better = check_range("better", better, above=floor) - floor
+    return (worse / better) ** (1 / float(check_range("alpha", coefficients.alpha, above=0.0)))
 
 
 def _line(fit: ComputeFit, flops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln(L - floor) of the law and its variance."""
+    """Return ln(L - floor) of the law and its variance: that of the level at `centre`, and x² times that of α."""
     x = np.log(check_range("flops", flops, above=0.0)) - fit.centre
     _, A, alpha = fit.coefficients
     return math.log(A) - alpha * (x + fit.centre), fit.covariance[0, 0] + x**2 * fit.covariance[1, 1]
