@@ -152,8 +152,8 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
         return _linear_ends(solved, dense - K * routed)
     # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
     # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
-    with np.errstate(invalid="ignore"):
-        value, *ends = math.inf * _linear_ends(solved, -routed)
+    with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
+        value, *ends = math.inf * _linear_ends(solved, -routed)  # the sign of each is what counts
     if taken_at == 0:
         ends += list(_linear_ends(solved, dense))
     elif taken_at > 0:

@@ -209,7 +209,7 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
 
 
 def turns(function: Callable, theta: np.ndarray) -> np.ndarray:
-    """Return the derivatives [q, p] of a function of θ with q values, by central differences.
+    """Return the derivatives [q, p] of a function of θ [p] with q values, by central differences.
 
     Example:
         >>> turns(lambda t: np.array([t[0] * t[1], np.exp(t[0])]), np.array([0.0, 2.0])).round(6).tolist()

@@ -170,7 +170,7 @@ def predict_interval(
     if fit.status == "no ceiling is seen":
         coefficients, spread = DirectCoefficients(*coefficients[:2]), spread[:2, :2]
     log_surprise, gradient = _log_surprise(coefficients, columns)
-    variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)
+    variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)  # gᵀ spread g at each point
     unknowns = len(coefficients)
     if observation:
         variance = variance + 2 * fit.objective / (fit.rows - unknowns)  # of a row; the objective is half the sum

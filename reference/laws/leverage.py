@@ -239,7 +239,7 @@ def predict_interval(
     value = leverage(activation, tian_granularity, flops, fit.coefficients)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
     gradient = _gradient(fit.coefficients, *(column.ravel() for column in columns))
-    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)
+    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)  # gᵀ covariance g
     if observation:
         variance = variance + fit.objective * fit.rows / (fit.rows - 5)  # of a row
     factor = 10.0 ** (student_quantile(level, fit.rows - 5) * np.sqrt(variance))

@@ -338,7 +338,7 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     n, e = log_size - mean_n, log_experts - mean_e
     columns = [n, e, n * e, np.ones_like(n)]
     back = np.array([[1, 0, -mean_e, 0], [0, 1, -mean_n, 0], [0, 0, 1, 0], [-mean_n, -mean_e, mean_n * mean_e, 1]])
-    kept = [0, 1, 2, 3] if interaction else [0, 1, 3]
+    kept = [0, 1, 2, 3] if interaction else [0, 1, 3]  # the coefficients that the law has
     design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
         raise ValueError(

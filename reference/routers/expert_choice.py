@@ -167,7 +167,7 @@ def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     batch, length = x.shape[:2]
     if group_size < 1 or batch % group_size:
         raise ValueError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
-    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
+    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])  # [sets of sequences, g, S, ...]
     return np.swapaxes(sets, 1, 2).reshape(-1, group_size, *x.shape[2:])
 
 
@@ -187,5 +187,5 @@ def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or groups % sequence_length:
         raise ValueError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
-    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
+    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])  # [sets, S, g]
     return np.swapaxes(sets, 1, 2).reshape(-1, sequence_length, *grouped.shape[2:])
