@@ -6,6 +6,9 @@ import importlib
 def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None):
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported when they are named.
 
+    Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). So the first use of
+    `package.name` imports the module that the name stands for or stands in, and importing the package imports none.
+
     Args:
         package: its `__name__`.
         modules: those it has.

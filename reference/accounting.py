@@ -184,16 +184,17 @@ def count(
     routed = routed_blocks(num_blocks, routing_frequency)
     router = d * num_experts * granularity
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
-    norm, temperatures = 2 * d * output_norm, 2 * learned_temperature
+    norm, norm_flops = (2 * d, 5 * d) if output_norm else (0, 0)
+    temperatures = 2 if learned_temperature else 0
     total = dense + routed * ((num_experts - 1) * ffn + router + baseline + norm + temperatures)
-    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + 5 * d * output_norm)
+    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + norm_flops)
     if router_type == "MoT":
         flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
 
 
 def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
-    """Return what E dense FFNs on one mixture per g tokens cost a token beyond one dense FFN."""
+    """Return what E dense FFNs on one mixture per g tokens cost a token beyond one dense FFN; whole where it can be."""
     extra = 2 * ffn * (num_experts - group_size)
     return extra // group_size if extra % group_size == 0 else extra / group_size
 

@@ -19,9 +19,9 @@ the mean probabilities are equal, whatever the shares. Its derivative by probₑ
 goes down in proportion to what it received. The loss can be below 1: when the experts that are chosen often are chosen
 by a narrow margin, and the others by a wide one (example in `auxiliary_loss`).
 
-Several codes call one thing by this name that differs in a factor. `DIALECTS` names them, `auxiliary_loss` has
-their formulas, and `value_at_balance` says what each gives when nothing is out of balance.
-At k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
+Several codes call their loss by this name, and their losses differ in a factor. `DIALECTS` names four of them,
+`auxiliary_loss` has their formulas, and `value_at_balance` says what each gives when nothing is out of balance. At
+k = 1 the first three agree, and are Switch's, which writes f and P for share and prob. "gshard" is the loss as
 Lepikhin et al. 2020 print it (Algorithm 1, line 13); their code, in mesh-tensorflow and lingvo, multiplies it by E² and
 so computes "first_choice". The default is our choice, since it keeps one weight right for every k.
 
@@ -193,6 +193,7 @@ def _share(expert, num_experts, dialect):
 
 
 def _check_dialect(dialect):
+    """Raise ValueError unless the dialect is known."""
     if dialect not in DIALECTS:
         raise ValueError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
 
@@ -213,7 +214,11 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
         [1.0, 2.0, 1.0, 0.0625]
     """
     _check_dialect(dialect)
-    return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
+    if dialect == "tokens":
+        return float(k)
+    if dialect == "gshard":
+        return 1 / num_experts**2
+    return 1.0
 
 
 def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:

@@ -250,7 +250,7 @@ class ModelConfig:
         return 1 / self.period
 
     def _check_options(self):
-        """Check that no option of another router is given."""
+        """Check that no option of another router is given: it has its default, or what its default stands for."""
         for field in dataclasses.fields(self):
             routers, value = OPTIONS_OF.get(field.name, ROUTERS), getattr(self, field.name)
             if self.router not in routers and value not in (field.default, self._default(field.name)):
@@ -270,7 +270,7 @@ class ModelConfig:
         }.get(name)
 
     def _fill_in(self):
-        """Set the fields whose default depends on others."""
+        """Set the fields whose default depends on others, in a record that is frozen for everybody else."""
         if self.kqv_size is None:
             if self.d_model % self.heads:
                 raise ValueError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
@@ -303,6 +303,7 @@ class ModelConfig:
         self._check_objective()
 
     def _check_objective(self):
+        """Raise ValueError where an option of the masked objective is out of its range, or the objective is causal."""
         if not 0 < self.mask_rate <= 1:
             raise ValueError(f"mask_rate is {self.mask_rate}; it has to be above 0 and at most 1")
         if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
@@ -333,6 +334,7 @@ class ModelConfig:
             self._check_groups()
 
     def _check_top_k(self):
+        """Check that gates are not constant, and that GShard's second expert has the form that it is defined for."""
         if self.choices == 1 and self.normalisation != "none":
             raise ValueError(
                 f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
@@ -343,7 +345,7 @@ class ModelConfig:
             raise ValueError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
 
     def _check_groups(self):
-        """Expert choice takes k g / E tokens per expert; the mixture gives every expert one mixture per group."""
+        """Check the groups: an expert of expert choice takes k g / E tokens of a group, and a mixture has no k."""
         if self.router == "mixture_of_tokens":
             if self.k != 1:
                 raise ValueError(f"k is {self.k}; mixture_of_tokens has no choice of experts, so k is 1")
@@ -359,7 +361,7 @@ class ModelConfig:
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
                 "earlier one has; evaluation groups by position",
-                stacklevel=5,
+                stacklevel=5,  # the line that made the configuration
             )
 
     @property
@@ -411,6 +413,7 @@ class ModelConfig:
         return self.num_wide > 0 and self._is_special(block)
 
     def _is_special(self, block):
+        """Whether block i is one of the R L blocks that are routed, or wider in a dense model."""
         if self.layout == "upper":
             return block >= self.blocks - routed_blocks(self.blocks, self.routing_frequency)
         return (block + 1) % self.period == 0

@@ -130,13 +130,13 @@ def dispatch(
     asked = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
-    waiting = np.zeros(num_experts, dtype=np.int64)
+    asked_before = np.zeros(num_experts, dtype=np.int64)  # how many have asked each expert so far
     for t, choice in _queue(asked, order, priority):
         e = expert[t, choice]
-        slot[t, choice] = waiting[e]
-        if waiting[e] < capacity:
-            token[e, waiting[e]] = t
-        waiting[e] += 1
+        slot[t, choice] = asked_before[e]
+        if asked_before[e] < capacity:
+            token[e, asked_before[e]] = t
+        asked_before[e] += 1
     return Placement(slot, slot < capacity, token)
 
 
@@ -148,7 +148,7 @@ def _asked(mask, shape):
     if mask.shape not in (shape, shape[:1]) or not mask.any():
         raise ValueError(
             f"mask has shape {mask.shape} and {mask.sum()} entries that are true; {list(shape[:1])} or {list(shape)} "
-            f"is needed, and one"
+            f"is needed, and one entry that is true at least"
         )
     return np.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, shape)
 
@@ -221,6 +221,7 @@ def expert_ffn(
 
 
 def _check_activation(activation, linear):
+    """Raise ValueError unless the activation is known, and `linear` is given for SwiGLU and for no other."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):

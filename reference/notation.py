@@ -19,6 +19,13 @@ calls them decides what the group is.
 
 Ties: equal scores go to the lower index. -0.0 equals +0.0. NaN is an error of every function that takes scores or
 logits from outside (`check_finite`); `top_k_indices` and the other helpers below leave that check to them.
+
+Shapes stand in brackets: [T, E] is an array with a row for each token and a column for each expert, [] a lone number.
+
+Gradients: nothing in the reference computes one. Where a docstring says that a number is "a constant for the gradient"
+or "carries no gradient", it says how the number is to be treated by a program that trains, such as the fast twin. The
+argument `held` of the routers is there for the same reason: with the choice of experts given, the gate, and all that
+follows from it, is an ordinary differentiable function of the logits, which differences can check.
 """
 
 from typing import NamedTuple
@@ -100,7 +107,10 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     """
     mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
-        raise ValueError(f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one")
+        raise ValueError(
+            f"mask has shape {mask.shape} and {mask.sum()} real tokens; [{num_tokens}] is needed, and one real token "
+            "at least"
+        )
     return mask
 
 
@@ -193,4 +203,4 @@ def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None 
 
 def one_hot(indices: np.ndarray, size: int) -> np.ndarray:
     """Return [..., size] float64 with a 1 at each index."""
-    return np.eye(size)[indices]
+    return np.eye(size)[indices]  # row i of the unit matrix has its 1 at place i

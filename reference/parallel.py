@@ -11,19 +11,21 @@ which all of them take part, and each ends up with something of its own:
     ragged_all_to_all    the same with parts of any length, put where the sender says
 
 A part is one n-th of the rows: part i are the rows i m … (i + 1) m − 1. Two facts are worth a pencil: `all_gather`
-after `reduce_scatter` is `psum`; and `all_to_all` twice is nothing at all.
+after `reduce_scatter` is `psum`; and `all_to_all` twice gives back what was there before.
 
 The routed layer (`routed_ffn_on_devices`). The tokens are spread over the devices, and so are the experts: device i
-holds experts i E/n … (i + 1) E/n − 1. No token is where its expert is, and neither is moved for good:
+holds experts i E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts stay where they are,
+and tokens travel there and back:
 
-    PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts
+    PLACE    every device fills a buffer [E, C, d] with its own tokens, C places for each of all E experts; here C is
+             T, the tokens of a device, and an assignment that found no slot takes no place
     SEND     all_to_all: the parts of the buffer are the experts of one device, so each part goes to its experts
     RUN      each device runs its E/n experts on the n C places that it received for each
     RETURN   all_to_all again, which sends each place back to where it came from
     COMBINE  as on one device
 
-What a device sends has the same size whatever the router decides; that is what a fixed capacity is for. Empty places
-travel too. `ragged_all_to_all` sends the tokens alone.
+What a device sends has the same size whatever the router decides; that is what a fixed number of places is for. Empty
+places travel too. `ragged_all_to_all` sends the tokens alone.
 
 Which tokens find a slot depends on the group (`GROUPS`). With "shard" a device has C = ceil(c k T / E) slots of its own
 at each expert, for its T tokens. With "global" the tokens of all devices queue together for C = ceil(c k n T / E)
@@ -266,10 +268,10 @@ def routed_ffn_on_devices(
     kept = _kept(expert, num_experts, capacity_factor, group, order, priority, asked).reshape(expert.shape)
     busy = [i for i in range(n) if kept[i].any()]  # `dispatch` wants at least one assignment
     placements = {i: dispatch(expert[i], num_experts, num_tokens, mask=kept[i]) for i in busy}  # T places are enough
-    padded = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T is the empty place
+    x_or_zero = np.concatenate([x, np.zeros((n, 1, x.shape[2]))], axis=1)  # row T, of zeros, is an empty place
     buffers = np.zeros((n, num_experts, num_tokens, x.shape[2]))
     for i in busy:
-        buffers[i] = padded[i][placements[i].token]
+        buffers[i] = x_or_zero[i][placements[i].token]
     # SEND, RUN, RETURN
     outputs = run_experts(params, buffers, activation=activation)
     # COMBINE

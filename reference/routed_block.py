@@ -105,7 +105,7 @@ def routed_block(
     if config.router == "expert_choice":
         return _expert_choice_block(params, x, config, training, held, mask)
     group = x.reshape(-1, config.d_model)  # [T, d]
-    asks = mask if mask is None else mask.reshape(-1)
+    asks = None if mask is None else mask.reshape(-1)
     decided = decide(params, group, tokens, config, training=training, noise=noise, table=table, held=held, mask=asks)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
@@ -119,8 +119,11 @@ def routed_block(
 
 
 def _mixture_block(params, x, config, training, mask):
-    """Run a Mixture of Tokens. A learned temperature is e^s times the one of the configuration, with one s for mixing
-    and one for giving back: s = 0 leaves it as it is, and no s makes it negative (our choice)."""
+    """Run a Mixture of Tokens, group by group.
+
+    A learned temperature is e^s times the one of the configuration, with one s for mixing and one for giving back
+    (`log_temperature`): s = 0 leaves it as it is, and no s makes it negative (our choice).
+    """
     groups, real, ungroup = _groups(x, mask, config, training)
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
     temperature = config.temperature
@@ -145,15 +148,18 @@ def _groups(x, mask, config, training):
 
 
 def _expert_choice_block(params, x, config, training, held, mask):
-    """Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
-    whole, a token has more than k experts in the mean."""
+    """Run expert choice, group by group.
+
+    Each expert takes k g / E tokens of each group; in sequences of S tokens k S / E, rounded up: where that is not
+    whole, a token has more than k experts in the mean.
+    """
     groups, real, ungroup = _groups(x, mask, config, training)
     output, choices = np.zeros(groups.shape), []
     for i, group in enumerate(groups):
-        held_here = None if held is None else ExpertChoice(*(field[i] for field in held))
+        held_here = None if held is None else ExpertChoice(*(field[i] for field in held))  # of group i
         choices.append(_choose(group @ params["router"], config, held_here, real[i]))
         output[i] = expert_choice_ffn(params, group, choices[i], activation=config.activation)
-    choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))
+    choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))  # fields [groups, ...]
     unchosen = (choice.experts_per_token == 0)[real].mean()
     return BlockOutput(ungroup(output), choice, unchosen, 0.0, None, None)
 
@@ -164,9 +170,10 @@ def _choose(logits, config, held, real):
     if real.any():
         mask = None if real.all() else real
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=mask)
-    columns = expert_capacity(*logits.shape, 1, config.choices)
-    token = np.zeros((logits.shape[1], columns), np.int64)
-    return ExpertChoice(token, np.zeros(token.shape), np.zeros(len(logits), np.int64))
+    num_tokens, num_experts = logits.shape
+    columns = expert_capacity(num_tokens, num_experts, 1, config.choices)
+    token, gate = np.zeros((num_experts, columns), np.int64), np.zeros((num_experts, columns))
+    return ExpertChoice(token, gate, np.zeros(num_tokens, np.int64))
 
 
 def decide(
@@ -235,6 +242,7 @@ def _decide_top_k(params, logits, config, training, noise, held, mask):
 
 
 def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
+    """Return the decision of RL-R; `transformer.loss`, which knows the rewards, adds its terms of the loss."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
     routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
@@ -243,6 +251,7 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 
 
 def _check_noise(training, noise, held):
+    """Raise ValueError where a router that draws has nothing to draw with."""
     if training and noise is None and held is None:
         raise ValueError("this router draws at random in training: give noise, see transformer.draw_noise")
 
@@ -336,6 +345,7 @@ def _whole(uniforms, num_experts):
 
 
 def _table_of_clusters(embeddings, config):
+    """Return the clustered or the dispersed table [V, k G] of embeddings [V, d'], with a cluster for each expert."""
     experts = config.expert_count
     if len(embeddings) < experts:
         raise ValueError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")

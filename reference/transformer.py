@@ -134,10 +134,22 @@ def parameter_shapes(config: ModelConfig) -> dict:
     return tree
 
 
-def _ffn_shapes(config, head, f, output_scale, fan_in=None):
+def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
+    """Return (shape, deviation) of the matrices of FFNs of width f.
+
+    Args:
+        config: the model.
+        stacked: the axes before those of one FFN, such as (blocks,), or (blocks, experts).
+        f: hidden width.
+        output_scale: what divides the deviation of output projections besides, as a factor.
+        fan_in: of `down`, where it is not f.
+    """
     d = config.d_model
-    into = {name: ((*head, d, f), d**-0.5) for name in (("up", "linear") if config.activation == "swiglu" else ("up",))}
-    return into | {"down": ((*head, f, d), (fan_in or f) ** -0.5 * output_scale)}
+    tree = {"up": ((*stacked, d, f), d**-0.5)}
+    if config.activation == "swiglu":
+        tree["linear"] = tree["up"]
+    tree["down"] = ((*stacked, f, d), (fan_in or f) ** -0.5 * output_scale)
+    return tree
 
 
 def _routed_shapes(config, output_scale):
@@ -179,15 +191,17 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
     """
 
     def draw(name, node):
-        """Return the weights below one node, drawn in the order of the names."""
+        """Return the weights of the node called `name` and of all below it, drawn in the order of the names."""
         if isinstance(node, dict):
             return {child: draw(child, node[child]) for child in sorted(node)}
         shape, deviation = node
         if deviation == 0:
             return np.ones(shape) if name == "scale" else np.zeros(shape)
         values = key.standard_normal(shape)
-        while (outside := np.abs(values) > TRUNCATION).any():
+        outside = np.abs(values) > TRUNCATION
+        while outside.any():
             values[outside] = key.standard_normal(outside.sum())
+            outside = np.abs(values) > TRUNCATION
         return values * deviation
 
     return draw("", parameter_shapes(config))
@@ -274,8 +288,10 @@ def attention(
         logits = np.einsum("bhic,bhjc->bhij", rotary(query), rotary(key))
     else:
         relative = np.einsum("md,dhc->hmc", sinusoids(length, d_model, first), params["relative_key"])
+        # Row m - first of `relative` is the key of distance m. A distance below `first` is not seen; any row will do.
+        by_pair = relative[:, np.maximum(distance, first) - first]  # [H, S, S, c], relative₍ᵢ₋ⱼ₎ at (i, j)
         by_content = np.einsum("bhic,bhjc->bhij", query, key)
-        logits = by_content + np.einsum("bhic,hijc->bhij", query, relative[:, np.maximum(distance, first) - first])
+        logits = by_content + np.einsum("bhic,hijc->bhij", query, by_pair)
     logits = logits / math.sqrt(query.shape[-1])
     seen = distance >= first
     if mask is not None:
@@ -436,9 +452,9 @@ def loss(
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     output = apply(params, inputs, config, **options)
-    log_z = log_sum_exp(output.logits, axis=-1)
+    log_total = log_sum_exp(output.logits, axis=-1)  # [b, S], of the sum that softmax divides by
     of_target = np.take_along_axis(output.logits, targets[..., None], axis=-1)[..., 0]
-    log_probability = np.where(counted, of_target - log_z, 0)
+    log_probability = np.where(counted, of_target - log_total, 0)
     cross_entropy, credit = float(-log_probability.sum() / counted.sum()), None
     if config.router == "reinforce" and training:
         auxiliary, credit = _policy_loss(output, log_probability, config, held_credit, mask)
@@ -466,11 +482,12 @@ def _policy_loss(output, log_probability, config, held_credit, mask):
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward
     options = ("policy_weight", "baseline_weight", "entropy_weight", "balance_weight", "nucleus")
-    weights = {name: getattr(config, name) for name in options} | {"mask": mask if mask is None else mask.reshape(-1)}
+    weights = {name: getattr(config, name) for name in options}
+    weights["mask"] = None if mask is None else mask.reshape(-1)
     terms = []
-    for i, (logits, value) in enumerate(zip(*output.policy, strict=True)):
+    for i in range(config.num_routed):
+        logits, value, expert = output.policy.logits[i], output.policy.value[i], output.routing.expert[i]
         advantage = None if held_credit is None else held_credit.advantage[i]
-        expert = output.routing.expert[i]
         terms.append(policy_terms(logits, expert, value, reward.reshape(-1), held_advantage=advantage, **weights))
     terms = _stack(terms)
     return terms.loss, Credit(reward, terms.advantage)

@@ -33,7 +33,7 @@ class Range(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The loss of a law at one point, nats per token.
+    """The loss of a law at one point, nats per token; or the accuracy or the leverage, where the law is of these.
 
     Attributes:
         value: by the fit

@@ -96,7 +96,7 @@ def sinkhorn_plan(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        tolerance: stop when every expert's mass is within this factor of 1/E.
+        tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: leave it to Newton's method after this many column steps.
         max_newton: give up after this many of its steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).

@@ -170,9 +170,10 @@ def gshard_router(
 
     Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
     probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
-    and has gate 0; `plan` and `load` leave it out, which is also how `held` knows. Given to `experts.routed_ffn` like
-    that it takes a slot, as in the paper's algorithm. To leave its slot to others, give `experts.routed_ffn` the mask
-    `gate != 0`, which covers padding too; the model does so (our choice; the code that the authors released does, too).
+    and has gate 0; `plan` and `load` leave it out, and a routing given as `held` is read by its `plan`. Given to
+    `experts.routed_ffn` like that it takes a slot, as in the paper's algorithm. To leave its slot to others, give
+    `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the code that
+    the authors released does, too).
 
     Args:
         logits: [T, E], finite, E >= 2.

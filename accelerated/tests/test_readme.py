@@ -53,6 +53,22 @@ def test_the_training_example_learns():
     assert last < first
 
 
+def test_the_reading_order_of_the_reference_has_every_file():
+    folder, page = ROOT / "reference", PAGES["reference/README.md"]
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if path.name != "__init__.py"}
+    assert set(re.findall(r"\]\(([\w/]+\.py)\)", page)) == files
+
+
+def test_rules_and_answers_of_the_reading_order_name_what_is_there():
+    named = re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:,\s| and )?)+)", PAGES["reference/README.md"])
+    assert len(named) > 15
+    for path, names in named:
+        text = (ROOT / "reference" / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w.]+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"^ *(def|class) {part}\b", text, re.MULTILINE), f"{path}: {name}"
+
+
 def test_the_plans_of_meshes_are_what_the_page_shows(capsys):
     shown = re.findall(
         r"^    routelaws (plan-mesh [^\n]*)\n\n```text\n(.*?)```", PAGES["docs/scale.md"], re.MULTILINE | re.DOTALL

@@ -1,4 +1,4 @@
-"""The laws of the loss in model size and expert count, and how they are fitted.
+"""The laws of the loss, of accuracy and of leverage: how they are fitted, how sure they are, and what to do with them.
 
 A name that stands in one file alone is found here too: `from routelaws.reference.laws import fit_routed`.
 """

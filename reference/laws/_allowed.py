@@ -72,17 +72,20 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
     def at(t: float, w: float) -> tuple[float, float, float, float]:
         return at_shape(rows, quantity, limit, *shape(t, w, rows.extra_experts.max()))
 
-    def ranked(t: float, w: float, side: int) -> tuple[bool, float]:
-        # Shapes that are rejected come behind all others, the worse the further: this leads to those that are allowed.
-        residual, _, *ends = at(t, w)
-        if residual > limit or math.isnan(ends[side]):
-            return True, residual
-        return False, -ends[side] if side else ends[side]
+    # Shapes that are rejected come behind all others (False < True), the worse the further: so the search is led to
+    # those that are allowed.
+    def low_end(t: float, w: float) -> tuple[bool, float]:
+        residual, _, end, _ = at(t, w)
+        return (True, residual) if residual > limit or math.isnan(end) else (False, end)
+
+    def high_end(t: float, w: float) -> tuple[bool, float]:  # less its sign, since `minimise` finds the least
+        residual, _, _, end = at(t, w)
+        return (True, residual) if residual > limit or math.isnan(end) else (False, -end)
 
     for _, t_range, w_range in _FACES:  # the edges of the domain by themselves too: an end often lies on one
-        *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 0), t_range, w_range)
-        low = low if rejected else np.fmin(low, end)
-        *_, (rejected, end) = minimise(lambda t, w: ranked(t, w, 1), t_range, w_range)
+        _, _, (rejected, end) = minimise(low_end, t_range, w_range)
+        low = low if rejected else np.fmin(low, end)  # fmin and fmax take the number where the other one is NaN
+        _, _, (rejected, end) = minimise(high_end, t_range, w_range)
         high = high if rejected else np.fmax(high, -end)
     if quantity.name in _POWERS:
         with np.errstate(over="ignore", under="ignore"):
@@ -113,7 +116,7 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
 def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
     """Return the least-squares solution at one shape, with columns X = Q · triangle."""
     unit, triangle = np.linalg.qr(columns(rows, rise, bend))
-    mean = rows.log_loss.mean()  # off, and at the end on again, so that little cancels; it belongs to the first column
+    mean = rows.log_loss.mean()  # taken off, and put on the intercept at the end, so that fewer digits cancel
     scores = unit.T @ (rows.log_loss - mean)
     residual = float(np.sum((rows.log_loss - mean - unit @ scores) ** 2))
     root = np.linalg.inv(triangle)
@@ -122,7 +125,7 @@ def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
 
 def _linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
     """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
-    value, variance = h @ solved.solution, np.sum((h @ solved.root) ** 2)
+    value, variance = h @ solved.solution, np.sum((h @ solved.root) ** 2)  # |rootᵀh|²
     return value + np.array([0, -1, 1]) * math.sqrt(solved.room * (variance + noise))
 
 
@@ -149,8 +152,8 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
         return _linear_ends(solved, dense - K * routed)
     # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
     # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
-    with np.errstate(invalid="ignore"):
-        value, *ends = math.inf * _linear_ends(solved, -routed)
+    with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
+        value, *ends = math.inf * _linear_ends(solved, -routed)  # the sign of each is what counts
     if taken_at == 0:
         ends += list(_linear_ends(solved, dense))
     elif taken_at > 0:
@@ -182,10 +185,15 @@ def _cutoff_ends(rows: Rows, solved: Solved) -> tuple[float, float, float]:
 def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float, float, float]:
     """Return the best n at which gain·β + n interaction·β rises to 0, and its ends.
 
-    All are infinite with an interaction of 0 or below.
-    Where an interaction of 0 is allowed, the ratios allowed are those below the lower root of step 2 and those above
-    the higher one. Towards an interaction of 0 from above the ratio -gain/interaction runs to ∞ if the gain is below 0,
-    and then the sizes above the higher root are the cut-offs; if it is above 0 it runs to -∞, a cut-off at no size.
+    Only with an interaction above 0 does the sum rise with n; the best n is infinite where the best interaction is not.
+    Three cases, by the sign that the interaction may have:
+
+    - above 0 alone: the ends are the two roots of step 2;
+    - below 0 alone: nothing rises to 0, and both ends are infinite;
+    - both signs, and 0 between them: the ratios -gain/interaction that are allowed are those below the lower root and
+      those above the higher one. As the interaction falls to 0 the ratio runs to ∞ if the best gain there is below
+      0: then the cut-offs are the sizes above the higher root. If it is above 0, the ratio runs to -∞, and there is no
+      low end. The high end is infinite either way.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     one_sign, best, low, high = _ratio(solved, -y, x)
@@ -193,9 +201,9 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
         return math.inf, math.inf, math.inf
     if not one_sign:
         u, u_x = y @ solved.root, x @ solved.root
-        # the best gain with an interaction of 0
-        flat = y @ solved.solution - (x @ solved.solution) * (u @ u_x) / (u_x @ u_x)
-        low, high = (high if flat < 0 else -math.inf), math.inf
+        # The best gain of all laws with an interaction of 0.
+        gain_at_0 = y @ solved.solution - (x @ solved.solution) * (u @ u_x) / (u_x @ u_x)
+        low, high = (high if gain_at_0 < 0 else -math.inf), math.inf
     return (best if x @ solved.solution > 0 else math.inf), low, high
 
 

@@ -25,10 +25,10 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     Raises:
         ValueError: an entry is not finite or out of its range, or the columns are not of one axis and one length.
     """
-    checked = [
-        np.atleast_1d(check_range(name, values, **({"least": 1.0} if name == "num_experts" else {"above": 0.0})))
-        for name, values in columns.items()
-    ]
+    checked = []
+    for name, values in columns.items():
+        allowed = {"least": 1.0} if name == "num_experts" else {"above": 0.0}
+        checked.append(np.atleast_1d(check_range(name, values, **allowed)))
     shapes = [column.shape for column in checked]
     if checked[0].ndim != 1 or len(set(shapes)) > 1:
         *names, last = columns

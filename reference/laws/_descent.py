@@ -109,7 +109,7 @@ def slopes(problem: Problem, theta: np.ndarray) -> np.ndarray:
 def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
     """Return θ and S where the search from `start` ends (see the top of this file)."""
     theta, value = start, huber_sum(problem, start)
-    for most, outer, worth in zip(STEPS, OUTER_SHARE, WORTH, strict=True):
+    for most, outer, worth in zip(STEPS, OUTER_SHARE, WORTH, strict=True):  # the first half, and the second
         damping = 1e-4
         for _ in range(most):
             predicted, J = problem.model(theta)
@@ -120,6 +120,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
             v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
             step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
+            # The end; of NaN too, which is not greater. With more damping any step is short, and promises little.
             if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
                 break
             trial = theta - np.clip(step / scale, -LONGEST, LONGEST)
@@ -193,7 +194,7 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
     """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for those that have left the law.
 
     `error_variance` times (JᵀJ)⁻¹ is that of θ. What a small change of θ does to the coefficients is found by
-    differences (`turns`). A statement about small errors: `profile` does without.
+    differences (`turns`). A statement about small errors: the intervals of `_profile.py` do without.
     """
     free = ~gone(problem, theta)
     variance, _ = error_variance(problem, theta)
@@ -208,7 +209,7 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
 
 
 def turns(function: Callable, theta: np.ndarray) -> np.ndarray:
-    """Return the derivatives [q, p] of a function of θ with q values, by central differences.
+    """Return the derivatives [q, p] of a function of θ [p] with q values, by central differences.
 
     Example:
         >>> turns(lambda t: np.array([t[0] * t[1], np.exp(t[0])]), np.array([0.0, 2.0])).round(6).tolist()

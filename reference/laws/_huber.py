@@ -99,9 +99,9 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
             return float(terms(residual, delta).sum()), residual
         size = np.abs(residual)
         weight = np.where(size <= delta, 1.0, _OUTER_SHARE * delta / np.maximum(size, delta))
-        step = np.linalg.solve((unit.T * weight) @ unit, slopes)
-        trials = residual - np.outer(LENGTHS, unit @ step)
-        residual = trials[np.argmin(terms(trials, delta).sum(axis=1))]
+        step = np.linalg.solve((unit.T * weight) @ unit, slopes)  # (Qᵀ W Q)⁻¹ Qᵀ clipped(r)
+        trials = [residual - length * (unit @ step) for length in LENGTHS]
+        residual = min(trials, key=lambda each: terms(each, delta).sum())
     raise ArithmeticError(f"the sum of Huber terms still falls after {ROUNDS} steps at rise {rise}, bend {bend}")
 
 

@@ -76,7 +76,8 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
         pull = here.jacobian.T @ (weight * here.residual)
         # Counted in units in which the diagonal is 1, so that parameters of any size are solved for equally well.
         scale = np.sqrt(size)
-        step = np.linalg.solve(curvature / np.outer(scale, scale) + damping * np.eye(scale.size), pull / scale) / scale
+        damped = curvature / np.outer(scale, scale) + damping * np.eye(scale.size)
+        step = np.linalg.solve(damped, pull / scale) / scale
         there = _at(model, target, here.parameters + step, delta)
         if there.objective < here.objective:
             arrived = here.objective - there.objective <= _NO_LOWER * here.objective
@@ -137,6 +138,7 @@ def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
 
 
 def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Minimum:
+    """Return what the law is at these parameters; the sum is infinite where it is not a number."""
     with np.errstate(all="ignore"):  # a step too far is found out by its sum
         prediction, jacobian = model(parameters)
         residual = target - prediction

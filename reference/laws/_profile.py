@@ -46,9 +46,8 @@ def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantil
         quantile: q.
     """
     value = target(begin[0])[0]
-    low, high = (
-        max(sign * _end(problem, begin[0], at, target, quantile, sign)[0] for at in begin) * sign for sign in (-1, 1)
-    )
+    low = min(_end(problem, begin[0], at, target, quantile, -1)[0] for at in begin)
+    high = max(_end(problem, begin[0], at, target, quantile, 1)[0] for at in begin)
     return value, low, high
 
 
@@ -67,7 +66,7 @@ def _end(
     best = last = target(begin)[0]
     allowed, outside, found = 0.0, sign * reach, begin
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        while True:  # outward
+        while True:  # outward: `allowed` and `outside` are how far f is from its best value, with the sign of the side
             end, _ = descend(_held(problem, target, best + outside, stiffness), found)
             if huber_sum(problem, end) > limit:
                 break
@@ -90,9 +89,11 @@ def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
     rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
     J, turn = problem.model(theta)[1], target(theta)[1]
     scale = np.linalg.norm(J, axis=0) + 1e-150
-    error = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
-    error = min(error, FAR / 8) or FAR / 8  # 0 where no row says anything about it
-    return huber_sum(problem, theta) + rise, error, STIFFNESS * rise / error**2
+    # √(turn · (JᵀJ)⁻¹ turn), the error of the target where the errors of the rows have variance 1, times √(2 rise)
+    reach = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))
+    if reach == 0 or reach > FAR / 8:  # 0 where no row says anything about the target
+        reach = FAR / 8
+    return huber_sum(problem, theta) + rise, reach, STIFFNESS * rise / reach**2
 
 
 def _held(problem: Problem, target: Callable, value: float, stiffness: float) -> Problem:

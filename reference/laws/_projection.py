@@ -57,7 +57,7 @@ class Rows(NamedTuple):
 
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
-    """Return `values` as float64; ValueError unless every entry is finite, > `above` and >= `least`."""
+    """Return `values` as float64; ValueError unless every entry is finite, > `above` and >= `least`; one is given."""
     # At least one axis, or a lone number would have no entry that could be named.
     listed = check_finite(name, np.atleast_1d(values))
     bad = np.argwhere(~((listed > above) & (listed >= least)))
@@ -166,7 +166,7 @@ def residual_sum(rows: Rows, rise: float, bend: float) -> float:
         0.00064
     """
     design = columns(rows, rise, bend)
-    target = rows.log_loss - rows.log_loss.mean()  # the first column's; taken off so that little cancels below
+    target = rows.log_loss - rows.log_loss.mean()  # the first column could do this too; fewer digits cancel below
     solution = np.linalg.lstsq(design, target, rcond=None)[0]
     return float(np.sum((target - design @ solution) ** 2))
 
@@ -207,7 +207,7 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
     points = np.linspace(low, high, SCAN).tolist()
     values = [function(point) for point in points]
     # A point is low if neither neighbour is below; at an end of the line the point itself stands for the one missing.
-    left, right = np.maximum(np.arange(SCAN) - 1, 0), np.minimum(np.arange(SCAN) + 1, SCAN - 1)
+    left, right = [max(k - 1, 0) for k in range(SCAN)], [min(k + 1, SCAN - 1) for k in range(SCAN)]
     lows = [k for k in range(SCAN) if values[k] <= min(values[left[k]], values[right[k]])]
     found = []
     for k in sorted(lows, key=lambda k: values[k])[:CANDIDATES]:
@@ -218,8 +218,9 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
 def _narrow_down(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Return (value, point) at the least value between `low` and `high`, where there is one low point: golden section.
 
-    Two points inside divide the interval; the part beyond the higher of the two is given up. Of the golden ratio, so
-    that the point that stays divides what is left in the same way, and each step asks for one new value.
+    Two points inside divide the interval, and the part beyond the higher of the two is given up. Both divide it by the
+    golden ratio, so that the point that stays divides what is left in the same way, and each step asks for one new
+    value.
     """
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)

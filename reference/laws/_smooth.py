@@ -25,7 +25,8 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
             f"{coefficients + 1} rows"
         )
     for column, log in zip(columns, logs, strict=True):
-        if (count := np.unique(log).size) < 3:
+        count = np.unique(log).size
+        if count < 3:
             raise ValueError(
                 f"{count} different {column}; the {name} law needs at least 3, to tell its power from what does not "
                 "change"
@@ -56,7 +57,8 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     free = np.linalg.matrix_rank(J / np.linalg.norm(J, axis=0), tol=INDEPENDENT) == J.shape[1]
     status = "interior" if free else "not determined"
     if away.any():
-        status = f"{', '.join(name for name, out in zip(form.names, away, strict=True) if out)} left the law"
+        names = [name for name, out in zip(form.names, away, strict=True) if out]
+        status = f"{', '.join(names)} left the law"
     if not _descent.ended(problem, found.theta):
         status = "the search did not end"
     residual = problem.model(found.theta)[0] - problem.log_loss
@@ -89,16 +91,18 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         asked = [("prediction", True, _prediction(form, centres, point)) for point in points]
     begin = [theta]
     for i in np.flatnonzero(away & np.array(form.positive)):
-        target, sign = _coefficient(form, centres, i), -1 if form.limits[i] > 0 else 1
+        target = _coefficient(form, centres, i)
+        sign = -1 if form.limits[i] > 0 else 1  # away from where it left: from infinity downward, from 0 upward
         begin.append(_profile.far_end(problem, theta, target, quantile, sign))
     found = []
-    for name, positive, target in asked:
-        ends = _profile.profile(problem, begin, target, quantile)
-        with np.errstate(over="ignore"):
-            ends = [float(np.exp(end)) if positive else end for end in ends]
-        if points is None and away[len(found)]:
-            ends[0] = form.limits[len(found)]
-        found.append((name, *ends, level))
+    for i, (name, positive, target) in enumerate(asked):
+        value, low, high = _profile.profile(problem, begin, target, quantile)
+        if positive:  # what is profiled is the logarithm
+            with np.errstate(over="ignore"):
+                value, low, high = (float(np.exp(number)) for number in (value, low, high))
+        if points is None and away[i]:
+            value = form.limits[i]
+        found.append((name, value, low, high, level))
     return found
 
 
@@ -106,6 +110,7 @@ def _coefficient(form: Form, centres: np.ndarray, i: int):
     """Return the function of θ that gives coefficient i (its logarithm if that is above 0) and its derivatives [p]."""
 
     def at(theta: np.ndarray) -> np.ndarray:
+        """Return what is asked for, [1], as `turns` wants it."""
         value = form.natural(theta, centres)[i : i + 1]
         return np.log(value) if form.positive[i] else value
 
@@ -157,10 +162,14 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
     of the law, which a search in ln c comes near to and never reaches. The other terms have equal parts of the rest;
     where they are two, also one part and four. Our choice.
     """
-    parts = {2: [(1, 1), (1, 4), (4, 1)]}.get(terms - floor, [(1,) * (terms - floor)])
+    others = terms - 1 if floor else terms
+    parts = [(1, 1), (1, 4), (4, 1)] if others == 2 else [(1,) * others]
     logs = [np.log(np.array(part) / sum(part)) + log_loss.mean() for part in parts]
-    if floor:
-        rests = (0.0, 0.2, 0.5, 0.8)
-        floors = [math.log(rest) + log_loss.mean() if rest else _descent.ABSENT for rest in rests]
-        logs = [np.append(log + math.log(1 - r), f) for log in logs for r, f in zip(rests, floors, strict=True)]
-    return logs
+    if not floor:
+        return logs
+    found = []
+    for log in logs:
+        for share in (0.0, 0.2, 0.5, 0.8):  # of the floor
+            log_floor = math.log(share) + log_loss.mean() if share > 0 else _descent.ABSENT
+            found.append(np.append(log + math.log(1 - share), log_floor))
+    return found

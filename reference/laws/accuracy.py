@@ -70,25 +70,24 @@ def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
 def fit_broken_record(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> AccuracyFit:
     """Return the fit of `broken.fit_broken` with the fields of every law."""
     found = broken.fit_broken(flops, accuracy, huber)
-    return _record(found, broken.predict_broken(flops, found.coefficients), flops, accuracy)
+    predicted = broken.predict_broken(flops, found.coefficients)
+    return _record(found.coefficients, found.objective, found.rmse, found.criterion, predicted, flops)
 
 
 def fit_stages_linear(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
     """Return the fit of two stages with a line, `two_stage.fit_two_stage`, with the fields of every law."""
-    return _stages(
-        StagesLinearCoefficients, two_stage.fit_two_stage(flops, loss, accuracy, "linear"), (flops,), accuracy
-    )
+    return _stages(StagesLinearCoefficients, two_stage.fit_two_stage(flops, loss, accuracy, "linear"), flops)
 
 
 def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
     """Return the fit of two stages with a logistic, `two_stage.fit_two_stage`, with the fields of every law."""
-    return _stages(StagesLogisticCoefficients, two_stage.fit_two_stage(flops, loss, accuracy), (flops,), accuracy)
+    return _stages(StagesLogisticCoefficients, two_stage.fit_two_stage(flops, loss, accuracy), flops)
 
 
 def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
     """Return the fit of two stages in N and D, `two_stage.fit_two_stage_ratio`, with the fields of every law."""
     found = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
-    return _stages(StagesRatioCoefficients, found, (parameters, tokens), accuracy)
+    return _stages(StagesRatioCoefficients, found, parameters, tokens)
 
 
 def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray:
@@ -161,34 +160,37 @@ def accuracy_prediction(
     Raises:
         ValueError: as `downstream.predict_interval`.
     """
-    ends = [downstream.predict_interval(fit, *at, level=level, observation=each) for each in (False, True)]
-    law, run = ((float(low), float(high)) for low, high in ends)
-    return Predicted(float(predict_fitted(fit, *at)), law, run)
+    low, high = downstream.predict_interval(fit, *at, level=level)
+    run_low, run_high = downstream.predict_interval(fit, *at, level=level, observation=True)
+    value = float(predict_fitted(fit, *at))
+    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
 
 
-def _stages(form: type, found, columns: tuple, accuracy: np.ndarray) -> AccuracyFit:
-    """Return the fit of both stages as one record."""
+def _stages(form: type, found: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:
+    """Return the fit of both stages as one record; its `rmse` is that of both stages chained."""
     first = found.stage_1 if form is StagesRatioCoefficients else found.stage_1[:2]
     coefficients = form(*first, *found.stage_2)
     criterion = "mean squared differences of the accuracies at the measured losses, and of the log10 losses"
-    found = broken.BrokenFit(coefficients, found.rmse**2, found.chained_rmse, found.rows, criterion)
-    rises_with = columns[0] if len(columns) == 1 else np.asarray(columns[0], float) * columns[1]
-    return _record(found, predict_stages(coefficients, *columns), rises_with, accuracy)
+    budget = columns[0] if len(columns) == 1 else np.asarray(columns[0], float) * columns[1]  # C, or N D
+    predicted = predict_stages(coefficients, *columns)
+    return _record(coefficients, found.rmse**2, found.chained_rmse, criterion, predicted, budget)
 
 
-def _record(found, predicted: np.ndarray, budget: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
-    """Return a fit of accuracies as they are with the fields of every law."""
-    count, rows = len(found.coefficients), np.size(accuracy)
+def _record(
+    coefficients: NamedTuple, objective: float, rmse: float, criterion: str, predicted: np.ndarray, budget: np.ndarray
+) -> AccuracyFit:
+    """Return a fit of accuracies as they are with the fields of every law; `predicted` and `budget` are [n]."""
+    unknowns, rows = len(coefficients), np.size(predicted)
     rises = predicted[np.argmax(budget)] > predicted[np.argmin(budget)]
     return AccuracyFit(
-        found.coefficients,
-        found.objective,
-        math.nan,
-        found.rmse,
-        "interior" if rises else "accuracy does not rise",
-        np.full((count, count), np.nan),
-        rows,
-        np.ones(rows, dtype=bool),
-        found.criterion,
-        0.0,
+        coefficients=coefficients,
+        objective=objective,
+        rmsle=math.nan,
+        rmse=rmse,
+        status="interior" if rises else "accuracy does not rise",
+        covariance=np.full((unknowns, unknowns), np.nan),
+        rows=rows,
+        used=np.ones(rows, dtype=bool),
+        criterion=criterion,
+        guess_rate=0.0,
     )

@@ -116,7 +116,8 @@ def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -
     total = np.zeros(np.broadcast_shapes(*(np.shape(v) for v in named.values())))
     for multiplier, exponents in law.terms:
         if value[multiplier] > 0:
-            total = total + value[multiplier] * math.prod(named[c] ** -value[name] for name, c in exponents.items())
+            powers = [named[column] ** -value[exponent] for exponent, column in exponents.items()]
+            total = total + value[multiplier] * math.prod(powers)
     return total
 
 
@@ -188,7 +189,7 @@ class _Unknowns:
         self.law, self.names = law, law.coefficients._fields
         self.place = {name: j for j, name in enumerate(self.names)}
         self.multipliers = [multiplier for multiplier, _ in law.terms]
-        self.rows = [self.place[name] for name in self.multipliers]
+        self.levels = [self.place[name] for name in self.multipliers]  # where θ has the logarithms of multipliers
         self.exponents = [self.place[name] for name in self.names if name not in self.multipliers]
 
     def design(self, logs: list[np.ndarray]) -> np.ndarray:
@@ -206,6 +207,7 @@ class _Unknowns:
         X = self.design([np.log(values) - centre for values, centre in zip(columns, centres, strict=True)])
 
         def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Return ln L [n] and its derivatives [n, p]."""
             predicted, shares = _smooth.log_sum(X @ theta)
             return predicted, np.sum(shares[:, :, None] * X, axis=1)
 
@@ -218,25 +220,27 @@ class _Unknowns:
     def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the law's own coefficients [p] of θ."""
         values = np.array(theta, dtype=np.float64)
-        values[self.rows] = np.exp(self.at_one(centres) @ theta)
+        values[self.levels] = np.exp(self.at_one(centres) @ theta)
         return values
 
     def internal(self, coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """Return θ of the law's own coefficients [p]."""
+        """Return θ of the law's own coefficients [p], the inverse of `natural`."""
         theta = np.array(coefficients, dtype=np.float64)
-        theta[self.rows] = np.log(theta[self.rows])
-        shift = self.at_one(centres)
-        shift[np.arange(len(self.rows)), self.rows] = 0.0
-        theta[self.rows] -= shift @ theta
+        theta[self.levels] = np.log(theta[self.levels])
+        # X · θ at a run of 1 is ln of the multipliers; without the 1 of each multiplier it is what the exponents add.
+        by_exponents = self.at_one(centres)
+        by_exponents[np.arange(len(self.levels)), self.levels] = 0.0
+        theta[self.levels] -= by_exponents @ theta
         return theta
 
     def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
         """Return θ [s, p]: every way to share the loss out over the terms, with every guess of the exponents."""
-        floor, found = not self.law.terms[-1][1], []
+        _, exponents = self.law.terms[-1]
+        floor, found = not exponents, []  # a last term without exponents is a floor
         for shares in _smooth.share_out(len(self.law.terms), floor, log_loss):
             for guess in itertools.product(self.law.guesses, repeat=len(self.exponents)):
                 theta = np.zeros(len(self.names))
-                theta[self.rows], theta[self.exponents] = shares, guess
+                theta[self.levels], theta[self.exponents] = shares, guess
                 found.append(theta)
         return np.array(found)
 
@@ -246,14 +250,14 @@ def _form(law: AdditiveLaw) -> Form:
     unknowns = _Unknowns(law)
     positive = [name in unknowns.multipliers for name in unknowns.names]
     return Form(
-        unknowns.names,
-        tuple(positive),
-        tuple(0.0 if each else math.nan for each in positive),
-        unknowns.bind,
-        unknowns.natural,
-        unknowns.internal,
-        lambda columns: np.array([np.log(column).mean() for column in columns]),
-        unknowns.starts,
+        names=unknowns.names,
+        positive=tuple(positive),
+        limits=tuple(0.0 if each else math.nan for each in positive),
+        bind=unknowns.bind,
+        natural=unknowns.natural,
+        internal=unknowns.internal,
+        centres=lambda columns: np.array([np.log(column).mean() for column in columns]),
+        starts=unknowns.starts,
     )
 
 

@@ -8,6 +8,9 @@ All of them are profile intervals (`uncertainty.py`), and hold for fits by least
     B_start      is u times E_start, and B_max u times E_max,
     F_cutoff     where more parameters per FLOP stop helping, is N_cutoff, in units of F,
     losses       are the same.
+
+Every function takes the fit first, as those of all laws do. Those of the law in (N, E) find their intervals from the
+rows alone, and those of the law in (F, B) take B_min and u from it.
 """
 
 from collections.abc import Sequence
@@ -89,7 +92,8 @@ def routed_dense_equivalent(
     if not at[1] > 1:
         return None
     asked = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    return range_of(*profile_intervals(*columns, loss, asked, level))
+    [found] = profile_intervals(*columns, loss, asked, level)
+    return range_of(found)
 
 
 def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
@@ -114,7 +118,8 @@ def utilisation_intervals(
     asked = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
     for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, asked, level):
-        found, unit = range_of(interval), fit.curve.unit if interval.quantity.name in ("E_start", "E_max") else 1.0
+        found = range_of(interval)
+        unit = fit.curve.unit if found.name in ("E_start", "E_max") else 1.0
         ends = (found.value * unit, found.low * unit, found.high * unit)
         ranges.append(Range(_OWN_NAMES[found.name], None, *ends, found.words))
     return ranges

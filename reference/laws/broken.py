@@ -4,7 +4,7 @@
 
 After Caballero et al. 2022 with one break, as Krajewski et al. 2025 (arXiv 2512.08894, equation 1) hold it against the
 direct law: six coefficients, fitted to the accuracies as they are. Far below d1 the second factor is 1 and the exponent
-is -c0; far above it the exponent is -(c0 + c1); f1 says over how many decades one becomes the other.
+is -c0; far above it the exponent is -(c0 + c1); f1 is the width of the break in ln C, over which one becomes the other.
 
 The paper minimises the mean of Huber's terms (delta 1e-3) by basin hopping from 100 random starts. Here it is the sum
 of these terms, or of squares, from a fixed grid of 54 starts: a and b are linear once the other four are given, so that

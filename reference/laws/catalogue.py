@@ -150,9 +150,8 @@ class Law(NamedTuple):
     by_size: Callable | None = None  # (fit, columns, loss, at, level) -> (low, high) or None, beside `own_prediction`
     dense_equivalent: Callable | None = None  # (fit, columns, loss, at, level) -> Range or None: what a point is worth
     measured: Measured = "loss"  # what `fit` takes last and `predict` returns: nats per token, or a share, or a ratio
-    beside: tuple[
-        str, ...
-    ] = ()  # columns that `fit` takes after `columns`, and `predict` passes over if it is given them
+    beside: tuple[str, ...] = ()  # columns that `fit` takes after `columns`, and `predict` passes over if it is given
+    # them
     options: tuple[str, ...] = ()  # keyword arguments of `fit` that a user sets, see `with_options`
     published: Mapping[str, Published] = MappingProxyType({})  # printed coefficients, with how well they are attested
 
@@ -168,8 +167,9 @@ class Law(NamedTuple):
         Raises:
             ValueError: `level` is out of its range, or the rows do not determine the law.
         """
-        own = self.own_intervals or partial(jackknife_intervals, self)
-        return own(fit, columns, loss, level)
+        if self.own_intervals is None:
+            return jackknife_intervals(self, fit, columns, loss, level)
+        return self.own_intervals(fit, columns, loss, level)
 
     def predict_interval(
         self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
@@ -183,8 +183,9 @@ class Law(NamedTuple):
         Raises:
             ValueError: as `intervals`, or the law says nothing at the point.
         """
-        own = self.own_prediction or partial(jackknife_prediction, self)
-        return own(fit, columns, loss, at, level)
+        if self.own_prediction is None:
+            return jackknife_prediction(self, fit, columns, loss, at, level)
+        return self.own_prediction(fit, columns, loss, at, level)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return how many coefficients the law has on these rows."""
@@ -407,7 +408,7 @@ _SPARSITY = Law(
     published={"abnar": Published(sparsity.PUBLISHED, "Abnar et al. 2025, arXiv 2501.12370", sparsity.ATTESTED)},
 )
 
-_TERMS = ("a", "b", "c")
+_ABOVE_0 = ("a", "b", "c")  # the coefficients of a law of terms that are no exponents
 _FLOOR = Parameter("c", "nats", "the floor: what no size and no data take away")
 _POWER_OF_TOKENS = (
     Parameter("b", "nats", "what the tokens leave, at D = 1"),
@@ -448,7 +449,7 @@ _HOFFMANN = Law(
     axes="dense",
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _TERMS),
+    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _ABOVE_0),
     own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
     published={name: hoffmann.PUBLISHED[name] for name in ("besiroglu", "hoffmann")},
 )
@@ -470,7 +471,7 @@ _FINE_GRAINED = Law(
     axes="every",
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_TERMS, "g")),
+    own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_ABOVE_0, "g")),
     own_prediction=partial(smooth_intervals.smooth_prediction, fine_grained.fine_grained_intervals),
     published={name: fine_grained.PUBLISHED[name] for name in ("E=64", "E=64, validation", "E=16")},
 )
@@ -497,12 +498,12 @@ _JOINT = Law(
     predict=lambda fit, *columns: joint.predict_joint(*columns, fit.coefficients),
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_TERMS, "E_start", "E_max")),
+    own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_ABOVE_0, "E_start", "E_max")),
     own_prediction=partial(smooth_intervals.smooth_prediction, joint.joint_intervals),
     published=joint.PUBLISHED,
 )
 
-_ACCURACY = Law(
+_DIRECT = Law(
     name="direct",
     formula="-ln Q' = A/C^alpha, Q' = (Q - guess)/(1 - guess)",
     parameters=(
@@ -519,7 +520,7 @@ _ACCURACY = Law(
     options=("guess_rate", "least_gain"),
 )
 
-_RATIO = _ACCURACY._replace(
+_RATIO = _DIRECT._replace(
     name="ratio",
     formula="-ln Q' = A/N^alpha + B/D^beta, Q' = (Q - guess)/(1 - guess)",
     parameters=(
@@ -533,15 +534,15 @@ _RATIO = _ACCURACY._replace(
     takes_huber=True,
 )
 
-_CEILING = _ACCURACY._replace(
+_CEILING = _DIRECT._replace(
     name="ceiling",
     formula="-ln Q' = A/C^alpha + E, Q' = (Q - guess)/(1 - guess)",
-    parameters=(*_ACCURACY.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
+    parameters=(*_DIRECT.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
     fit=downstream_sums.fit_ceiling,
     takes_huber=True,
 )
 
-_REPEATED = _ACCURACY._replace(
+_REPEATED = _DIRECT._replace(
     name="repeated",
     formula="ln(-ln Q) = c + alpha ln C + beta ln k + delta ln C ln k",
     parameters=(
@@ -654,7 +655,7 @@ LAWS: dict[str, Law] = {
     for law in (
         _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
         _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
-        _ACCURACY, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
+        _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
 """The laws by name: those of the paper from the simplest to the most general, the later ones, those of accuracy."""

@@ -100,6 +100,7 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
     for _ in range(ROUNDS):
         sizes = np.geomspace(low, high, SIZES_TRIED)
         data, flops, memory = costs(option, sizes, budget, tokens)
+        # D that is all the FLOPs pay for costs all of them, but for rounding.
         fits = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
         losses = np.where(fits, option.loss(sizes, np.maximum(data, 1.0)), np.inf)
         k = int(np.argmin(losses))
@@ -173,7 +174,9 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
         if np.all(np.isfinite(line)):
             wins[int(np.argmin(line))] += 1
             counted += 1
-    return (wins / counted if counted else np.full(wins.shape, np.nan)), counted
+    if counted == 0:
+        return np.full(wins.shape, np.nan), 0
+    return wins / counted, counted
 
 
 def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:

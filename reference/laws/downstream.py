@@ -170,13 +170,14 @@ def predict_interval(
     if fit.status == "no ceiling is seen":
         coefficients, spread = DirectCoefficients(*coefficients[:2]), spread[:2, :2]
     log_surprise, gradient = _log_surprise(coefficients, columns)
-    variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)
+    variance = np.einsum("...p,pq,...q->...", gradient, spread, gradient)  # gᵀ spread g at each point
     unknowns = len(coefficients)
     if observation:
-        variance = variance + 2 * fit.objective / (fit.rows - unknowns)
+        variance = variance + 2 * fit.objective / (fit.rows - unknowns)  # of a row; the objective is half the sum
     reach = student_quantile(level, fit.rows - unknowns) * np.sqrt(variance)
     share = 1 - fit.guess_rate
-    low, high = (np.exp(-np.exp(log_surprise + side * reach)) * share + fit.guess_rate for side in (1, -1))
+    low = np.exp(-np.exp(log_surprise + reach)) * share + fit.guess_rate  # the larger surprise
+    high = np.exp(-np.exp(log_surprise - reach)) * share + fit.guess_rate
     return low, high
 
 
@@ -213,19 +214,24 @@ def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, 
 
 
 def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
+    """Return the accuracy as float64; ValueError unless every entry is between 0 and 1."""
     checked = check_range("accuracy", accuracy, least=0.0)
     check_range("1 - accuracy", 1 - checked, least=0.0)
     return checked
 
 
 def _check_guess_rate(guess_rate: float) -> float:
+    """Return the guess rate; ValueError unless it is at least 0 and below 1."""
     if not 0 <= guess_rate < 1:
         raise ValueError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
     return guess_rate
 
 
 def _features(form: type, logs: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return the features [..., terms, p] of a law's terms in its coefficients (with ln A, ln B and ln E)."""
+    """Return the features X [..., terms, p] of a law: ln of a term is X · its coefficients (with ln A, ln B and ln E).
+
+    For the laws that are no sum the one "term" is what stands on the right side of their equation in ln(-ln Q').
+    """
     one, zero = np.ones_like(logs[0]), np.zeros_like(logs[0])
     if form is DirectCoefficients:
         terms = [[one, -logs[0]]]

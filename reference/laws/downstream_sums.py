@@ -100,9 +100,10 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
 
 
 def _least_share(features: np.ndarray, found: Minimum) -> float:
-    """Return the largest share, over the rows, of the term for which that is least."""
-    terms = features @ found.parameters
-    return float(np.exp(terms - terms.max(axis=1, keepdims=True)).max(axis=0).min())
+    """Return how large the smaller term gets beside the larger one: at most 1; of either term its best row counts."""
+    log_terms = features @ found.parameters  # [n, 2]
+    beside = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row
+    return float(beside.max(axis=0).min())
 
 
 def _starts(form: type, level: float) -> np.ndarray:

@@ -14,16 +14,16 @@ at a fixed *expansion* E, by how much the experts of a layer together are larger
 experts. That is another E than in `routed.py` where G is not 1, but the same where it is. In a dense model g/G^γ is not
 there: `hoffmann.py` is its law.
 
-The law has four terms and is fitted as `additive.py` says; g/N^α G^γ and a/N^α have one exponent α.
+The law has four terms and is fitted as `additive.py` says; g/(G^γ N^α) and a/N^α have one exponent α.
 
-The price of granularity is the router, whose work grows with the number of experts. With d the model's width, d_ff = 4d
-all blocks routed,
+The price of granularity is the router, whose work grows with the number of experts. With d the width of the model,
+d_ff = 4d and all blocks routed,
 
     training FLOPs = (12 d² · 6 + d · E · G · 14) · D · blocks
 
-6 FLOPs for each active parameter of a block (12 d²) and token, forward and backward; 14 for the router: 6 for its
-matrix product and 8 for dispatch and combination, by the paper. Attention scores and embeddings are not counted. The
-paper's models have d = 64 · blocks (our `WIDTH_PER_BLOCK`).
+There are 6 FLOPs for each active parameter of a block (12 d²) and token, forward and backward, and 14 for each number
+of the router: 6 for its matrix product and 8 for dispatch and combination, as the paper counts them. Attention scores
+and embeddings are not counted. The models of the paper have d = 64 · blocks (our `WIDTH_PER_BLOCK`).
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,7 @@ happened to end up large.
 A few bad rows can move a least-squares fit at will. With `huber` the sum of Huber terms is minimised instead, over the
 same domain: step 2 is then a convex problem with a method of its own (`_huber.py`), and step 3 stays as it is.
 
-Gives up: speed. A fit solves some ten thousand small least-squares problems, one after the other.
+Gives up: speed. A fit solves ten to thirty thousand small least-squares problems, one after the other.
 """
 
 import math
@@ -167,12 +167,12 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
             return residual_sum(rows, rise, bend)
         return _huber.solve(rows, rise, bend, huber)[0]
 
-    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]
-    floor = rows.log_loss.size * RESOLUTION**2  # matters for noise-free tables only
+    found = [(status, *minimise(least_sum, t_range, w_range)) for status, t_range, w_range in _FACES]  # t, w, value
+    floor = rows.log_loss.size * RESOLUTION**2  # of the criterion, what is rounding; for noise-free tables alone
     if huber is not None:
         floor = rows.log_loss.size * float(_huber.terms(np.array(RESOLUTION), huber))
-    lowest = min(value for *_, value in found)
-    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)
+    lowest = min(value for _, _, _, value in found)
+    status, t, w, _ = next(piece for piece in found if piece[3] <= lowest * (1 + _TIE) + floor)  # the smallest piece
     return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
 
 

@@ -33,9 +33,8 @@ from .catalogue import Law
 class HeldOut(NamedTuple):
     """The errors of rows that were left out."""
 
-    errors: (
-        np.ndarray
-    )  # [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could predict
+    errors: np.ndarray  # [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN where no fit could
+    # predict
     rmsle: float  # root of the mean square over the rows that were predicted; NaN if there are none
     predicted: int  # how many rows that is
     folds: int  # how often the law was fitted
@@ -99,7 +98,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         ValueError: as `law.fit` for the whole table, or `groups` is of another length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
-    fit = partial(law.fit, **law.given(*columns))
+    fit = partial(law.fit, **law.given(*columns))  # `law.fit` with what is given of the whole table, B_min for instance
     fit(*columns, loss)  # what is wrong with the table is said here
     errors = np.full(loss.size, np.nan)
     names = np.unique(groups)
@@ -167,6 +166,7 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
 
 
 def _summary(errors: np.ndarray, folds: int) -> HeldOut:
+    """Return the errors with the root mean square and the number of those that are known."""
     known = errors[np.isfinite(errors)]
     rmsle = math.sqrt(float(np.mean(known**2))) if known.size else math.nan
     return HeldOut(errors, rmsle, known.size, folds)

@@ -229,7 +229,7 @@ def _bind_kaplan(columns: tuple, centres: np.ndarray):
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         u, kappa, v, alpha_D = theta
         total, shares = _smooth.log_sum(np.stack([u - kappa * n, v - d], axis=1))
-        by_term = alpha_D * shares
+        by_term = alpha_D * shares  # ∂ ln L̂/∂zₜ, [n, 2]
         return alpha_D * total, np.stack([by_term[:, 0], -by_term[:, 0] * n, by_term[:, 1], total], axis=1)
 
     return model
@@ -242,6 +242,7 @@ def _natural_kaplan(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _internal_kaplan(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return θ of coefficients, the inverse of `_natural_kaplan`."""
     alpha_N, N_c, alpha_D, D_c = coefficients
     kappa = alpha_N / alpha_D
     return np.array([kappa * (np.log(N_c) - centres[0]), kappa, np.log(D_c) - centres[1], alpha_D])
@@ -257,15 +258,16 @@ def _starts_kaplan(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) ->
 
 
 _KAPLAN = Form(
-    KaplanCoefficients._fields,
-    (False, True, False, True),
-    (np.nan,) * 4,
-    _bind_kaplan,
-    _natural_kaplan,
-    _internal_kaplan,
-    lambda columns: np.array([np.log(column).mean() for column in columns]),
-    _starts_kaplan,
+    names=KaplanCoefficients._fields,
+    positive=tuple(name in ("N_c", "D_c") for name in KaplanCoefficients._fields),
+    limits=(np.nan,) * 4,
+    bind=_bind_kaplan,
+    natural=_natural_kaplan,
+    internal=_internal_kaplan,
+    centres=lambda columns: np.array([np.log(column).mean() for column in columns]),
+    starts=_starts_kaplan,
 )
+"""Kaplan's law, as `_descent.py` wants to know it."""
 
 
 # What this file does not do: the best N and D for a budget (`planning.py`).

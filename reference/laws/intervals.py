@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The loss of a law at one point, nats per token."""
+    """The loss of a law at one point, nats per token; or the accuracy or the leverage, where the law is of these."""
 
     value: float  # by the fit
     law: tuple[float, float]  # the losses of all laws that the rows do not reject, (low, high)
@@ -100,11 +100,12 @@ def jackknife_prediction(
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 
-    share = law.measured == "accuracy"  # which is taken as it is, and any other number as log10
+    as_it_is = law.measured == "accuracy"  # any other number is taken as log10
 
     def scaled(found) -> float:
+        """Return what a fit predicts at the point, on the scale of the jackknife; NaN without a fit."""
         predicted = math.nan if found is None else float(law.predict(found, *point)[0])
-        return predicted if share else float(np.log10(predicted))
+        return predicted if as_it_is else float(np.log10(predicted))
 
     value = scaled(fit)
     low, high = jackknife_ends(value, np.array([scaled(fold) for fold in _folds(law, columns, loss)]), level)
@@ -115,8 +116,8 @@ def jackknife_prediction(
     reach = math.hypot(high - value, student_quantile(level, max(groups - 1, 1)) * math.sqrt(scatter))
     with np.errstate(over="ignore", under="ignore"):
         ends = np.array([value, low, high, value - reach, value + reach])
-        loss_at, *ends = (ends if share else 10.0**ends).tolist()
-    return Predicted(loss_at, tuple(ends[:2]), tuple(ends[2:]))
+        value, low, high, run_low, run_high = (ends if as_it_is else 10.0**ends).tolist()
+    return Predicted(value, (low, high), (run_low, run_high))
 
 
 def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float, float]:

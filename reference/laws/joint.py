@@ -22,9 +22,9 @@ bracket, ln Ê = ln E_start + ψ. Then ln of the first term is
 
     (ln a + δ s) + δ ψ + (α + γ s) ln N + γ ψ ln N,   s = ln E_start
 
-linear in the four unknowns (bracket), δ, (α + γ s) and γ at a given ψ, and the second term likewise. ln N and ln D are
-counted from their middle, as in `additive.py`, and the fit has eleven unknowns: four for each term, ln c, ln rise and
-ln bend. The derivatives of ψ are
+linear at a given ψ in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term is so likewise. ln N and
+ln D are counted from their middle, as in `additive.py`, and the fit has eleven unknowns: four for each term, ln c,
+ln rise and ln bend. The derivatives of ψ are
 
     ∂ψ/∂ln rise = rise·x / (1 + bend·x + rise·x)
     ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
@@ -241,9 +241,11 @@ def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.n
 
 
 def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.ndarray]:
+    """Return the table; ValueError unless it can determine the law, as `fit_joint` says."""
     values = dict(zip(_COLUMNS, (active_parameters, tokens, num_experts), strict=True))
     columns, loss = _smooth.check_table("joint", values, loss, 11)
-    if (count := np.unique(columns[2]).size) < _LEAST_EXPERT_COUNTS:
+    count = np.unique(columns[2]).size
+    if count < _LEAST_EXPERT_COUNTS:
         raise ValueError(
             f"{count} different num_experts; E_start and E_max cannot be told apart with fewer than "
             f"{_LEAST_EXPERT_COUNTS}"
@@ -317,16 +319,20 @@ def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.nda
     return np.array(found)
 
 
+_LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}
+"""What a coefficient is once it has left the law; all others are NaN then."""
+
 _JOINT = Form(
-    JointCoefficients._fields,
-    (True, False, False, False, True, False, False, False, True, True, True),
-    (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
-    _bind,
-    _natural,
-    _internal,
-    lambda columns: np.array([np.log(column).mean() for column in columns[:2]]),
-    _starts,
+    names=JointCoefficients._fields,
+    positive=tuple(name in ("a", "b", "E_start", "E_max", "c") for name in JointCoefficients._fields),
+    limits=tuple(_LIMITS.get(name, math.nan) for name in JointCoefficients._fields),
+    bind=_bind,
+    natural=_natural,
+    internal=_internal,
+    centres=lambda columns: np.array([np.log(column).mean() for column in columns[:2]]),
+    starts=_starts,
 )
+"""The law, as `_descent.py` wants to know it."""
 
 
 # What this file does not do: the best model for a budget (`planning.py`).

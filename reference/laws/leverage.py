@@ -44,8 +44,9 @@ Status = Literal["interior", "A_start at its lower end", "A_start at its upper e
 ATTESTED = "read in the source's text; the bases of its logarithms are inferred from its conclusions"
 CRITERION = "mean squared difference of log10 leverages"
 
-_STARTS = (1e-6, 1.0)  # the range of A_start that is searched
-_GRID = 121
+_LEAST_START, _LARGEST_START = 1e-6, 1.0  # the range of A_start that is searched
+_GRID = 121  # values of A_start in one round of the search
+_ROUNDS = 12  # of the search; the last one is 60¹² times finer than the range, so that rounding is all that is left
 
 
 class LeverageCoefficients(NamedTuple):
@@ -202,18 +203,18 @@ def fit_leverage(
         raise ValueError(f"A_max is {A_max}; needed: at least 10")
     need_rows(columns[0].size, 6, "leverage")
     activation, tian_granularity, flops, leverage = columns
-    if np.unique(activation).size < 3 or not independent(_design(columns, _STARTS[1], A_max)):
+    if np.unique(activation).size < 3 or not independent(_design(*columns[:3], _LARGEST_START, A_max)):
         raise ValueError(
             "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
         )
-    start, at_edge = _best_start(columns, A_max)
-    solution, _, objective = least_squares(_design(columns, start, A_max), np.log10(leverage))
+    start, status = _best_start(columns, A_max)
+    solution, _, objective = least_squares(_design(*columns[:3], start, A_max), np.log10(leverage))
     coefficients = LeverageCoefficients(*(float(v) for v in solution), float(start), A_max)
     covariance = np.full((5, 5), np.nan)
-    if at_edge == "interior":
+    if status == "interior":
         inverse = np.linalg.pinv(_gradient(coefficients, *columns[:3]))
         covariance = objective * leverage.size / (leverage.size - 5) * inverse @ inverse.T
-    return LeverageFit(coefficients, objective, math.sqrt(objective), at_edge, covariance, activation.size, CRITERION)
+    return LeverageFit(coefficients, objective, math.sqrt(objective), status, covariance, activation.size, CRITERION)
 
 
 def predict_interval(
@@ -238,9 +239,9 @@ def predict_interval(
     value = leverage(activation, tian_granularity, flops, fit.coefficients)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
     gradient = _gradient(fit.coefficients, *(column.ravel() for column in columns))
-    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)
+    variance = np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient).reshape(value.shape)  # gᵀ covariance g
     if observation:
-        variance = variance + fit.objective * fit.rows / (fit.rows - 5)
+        variance = variance + fit.objective * fit.rows / (fit.rows - 5)  # of a row
     factor = 10.0 ** (student_quantile(level, fit.rows - 5) * np.sqrt(variance))
     return value / factor, value * factor
 
@@ -256,13 +257,14 @@ def leverage_intervals(
         level: between 0 and 1.
     """
     quantile, ranges = student_quantile(level, fit.rows - 5), []
-    for name, value, variance in zip(fit.coefficients._fields, fit.coefficients, np.diag(fit.covariance), strict=False):
+    names, values = fit.coefficients._fields[:5], fit.coefficients[:5]  # A_max is given
+    for name, value, variance in zip(names, values, np.diag(fit.covariance), strict=True):
         half = quantile * math.sqrt(variance)
-        low, high = (
-            (value * math.exp(-half), value * math.exp(half)) if name == "A_start" else (value - half, value + half)
-        )
-        known = "" if math.isnan(half) else words(name == "A_start", value, low, high)
-        ranges.append(Range(name, None, value, low, high, known))
+        low, high = value - half, value + half
+        if name == "A_start":
+            low, high = value * math.exp(-half), value * math.exp(half)
+        verdict = "" if math.isnan(half) else words(name == "A_start", value, low, high)
+        ranges.append(Range(name, None, value, low, high, verdict))
     return ranges
 
 
@@ -278,8 +280,10 @@ def leverage_prediction(
     Raises:
         ValueError: as `predict_interval`.
     """
-    law, run = (tuple(map(float, predict_interval(fit, *at, level, each))) for each in (False, True))
-    return Predicted(float(leverage(*at, fit.coefficients)), law, run)
+    low, high = predict_interval(fit, *at, level)
+    run_low, run_high = predict_interval(fit, *at, level, observation=True)
+    value = float(leverage(*at, fit.coefficients))
+    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
 
 
 def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:
@@ -289,16 +293,15 @@ def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, 
     unit of ln A_start.
     """
     start, limit = coefficients[4:]
-    design = _design([activation, tian_granularity, flops, None], start, limit)
+    design = _design(activation, tian_granularity, flops, start, limit)
     s = 1 / (1 / start - 1 / limit)
     change = effective(activation, start, limit) * s**2 / ((activation + s) ** 2 * start)
     exponent = _powers(tian_granularity, flops) @ np.array(coefficients[:4])
     return np.concatenate([design, (exponent * change / math.log(10))[:, None]], axis=1)
 
 
-def _design(columns: list[np.ndarray], start: float, limit: float) -> np.ndarray:
+def _design(activation, tian_granularity, flops, start: float, limit: float) -> np.ndarray:
     """Return the columns [n, 4] in which log10 EL is linear at one A_start: log10 Â times (1, log C, log² G, log G)."""
-    activation, tian_granularity, flops, _ = columns
     return _powers(tian_granularity, flops) * np.log10(effective(activation, start, limit))[:, None]
 
 
@@ -310,16 +313,19 @@ def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
     """Return the A_start with the least squares: a scan over its range, then ever finer ones about the best."""
-    low, high = np.log10(_STARTS)
-    for _ in range(12):
+    low, high = np.log10((_LEAST_START, _LARGEST_START))
+    for _ in range(_ROUNDS):
         scanned = np.linspace(low, high, _GRID)
         best = int(np.argmin([_squares(columns, 10.0**t, limit) for t in scanned]))
         low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, _GRID - 1)]
     start = 10.0 ** scanned[best]
-    if start <= _STARTS[0] * 1.01:
+    if start <= _LEAST_START * 1.01:
         return start, "A_start at its lower end"
-    return start, "A_start at its upper end" if start >= _STARTS[1] / 1.01 else "interior"
+    return start, "A_start at its upper end" if start >= _LARGEST_START / 1.01 else "interior"
 
 
 def _squares(columns: list[np.ndarray], start: float, limit: float) -> float:
-    return least_squares(_design(columns, start, limit), np.log10(columns[3]))[2]
+    """Return the least mean square of the misses at one A_start."""
+    *run, leverage = columns
+    _, _, mean_square = least_squares(_design(*run, start, limit), np.log10(leverage))
+    return mean_square

@@ -17,7 +17,8 @@ residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p de
    b + c log10 N = 0: its log10 is -b/c.
 
 That is the problem which a bounded law has at one shape, so that the functions of `_allowed.py` answer it, with
-room = q² s². The residual sum of a per-size fit is shared by all of its lines.
+room = q² s². The residual sum of a per-size fit is shared by all of its lines. A design takes the fit as its first
+argument, as those of all laws do; only that of per-size lines looks at it.
 
 Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """
@@ -90,7 +91,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
     solved = _solve(dense_design(fit, *columns), loss, level)
     if math.isnan(fit.coefficients.alpha):
         return [Range(name, None, math.nan, math.nan, math.nan, "") for name in fit.coefficients._fields]
-    one_sign, _, low, high = _ratio(solved, (0, 1), (1, 0))
+    one_sign, _, low, high = _ratio(solved, (0, 1), (1, 0))  # of β = (α, α log10 N_c)
     ends = (low, high) if one_sign else (-math.inf, math.inf)
     return [
         _coefficient("alpha", None, fit.coefficients.alpha, solved, 0),
@@ -107,12 +108,10 @@ def per_size_intervals(
     """
     used = np.isin(columns[0], fit.coefficients.sizes)
     solved = _solve(per_size_design(fit, *(column[used] for column in columns)), loss[used], level)
-    sizes, *lines = fit.coefficients
-    return [
-        _coefficient(name, float(size), value, solved, 2 * i + j)
-        for j, (name, values) in enumerate(zip(("b", "d"), lines, strict=True))
-        for i, (size, value) in enumerate(zip(sizes, values, strict=True))
-    ]
+    sizes, b, d = fit.coefficients
+    slopes = [_coefficient("b", float(size), b[i], solved, 2 * i) for i, size in enumerate(sizes)]
+    levels = [_coefficient("d", float(size), d[i], solved, 2 * i + 1) for i, size in enumerate(sizes)]
+    return slopes + levels
 
 
 def separable_intervals(
@@ -134,10 +133,10 @@ def bilinear_intervals(
     """
     solved = _solve(bilinear_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
-    _, low, high = cutoff_ends(solved, (0, 1, 0, 0), (0, 0, 1, 0))
-    return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)] + [
-        Range("N_cutoff", None, cutoff(fit.coefficients), *_powers((low, high)), "")
-    ]
+    ranges = [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)]
+    _, low, high = cutoff_ends(solved, (0, 1, 0, 0), (0, 0, 1, 0))  # b + c n, in the order (a, b, c, d)
+    ranges.append(Range("N_cutoff", None, cutoff(fit.coefficients), *_powers((low, high)), ""))
+    return ranges
 
 
 def linear_prediction(

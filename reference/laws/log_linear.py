@@ -231,8 +231,8 @@ def cutoff(coefficients: LogLinearCoefficients) -> float:
         >>> cutoff(BilinearCoefficients(-0.08, -0.12, 0.01, 1.1)), cutoff(SeparableCoefficients(-0.08, -0.03, 1.1))
         (1000000000000.0, inf)
     """
-    _, b, c, _ = map(float, _interacting(coefficients))
-    return crossing(b, c)
+    law = _interacting(coefficients)
+    return crossing(float(law.b), float(law.c))
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
@@ -327,16 +327,18 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
 
     With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
     far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
-    d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, and moves the covariance as well.
+    d = level - size·n̄ - gain·ē + interaction·n̄·ē; `back` below is that matrix, from (size, gain, interaction, level) to
+    (a, b, c, d), and moves the covariance as well. The separable law has no interaction and no c.
     """
     log_size, log_experts, log_loss = check_columns(
         dense_parameters=dense_parameters, num_experts=num_experts, loss=loss
     )
     need_rows(log_size.size, 4 if interaction else 3, "bilinear" if interaction else "separable")
-    n, e = log_size.mean(), log_experts.mean()
-    columns = [log_size - n, log_experts - e, (log_size - n) * (log_experts - e), np.ones_like(log_size)]
-    back = np.array([[1, 0, -e, 0], [0, 1, -n, 0], [0, 0, 1, 0], [-n, -e, n * e, 1]])
-    kept = [0, 1, 2, 3] if interaction else [0, 1, 3]
+    mean_n, mean_e = log_size.mean(), log_experts.mean()
+    n, e = log_size - mean_n, log_experts - mean_e
+    columns = [n, e, n * e, np.ones_like(n)]
+    back = np.array([[1, 0, -mean_e, 0], [0, 1, -mean_n, 0], [0, 0, 1, 0], [-mean_n, -mean_e, mean_n * mean_e, 1]])
+    kept = [0, 1, 2, 3] if interaction else [0, 1, 3]  # the coefficients that the law has
     design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
         raise ValueError(

@@ -69,7 +69,7 @@ def next_runs(
     Example:
         A line through sizes near 1e8 says most about 1e10 with a run far away from them.
 
-        >>> from .catalogue import LAWS
+        >>> from routelaws.reference.laws.catalogue import LAWS
         >>> size = np.array([1e8, 1.1e8, 1.2e8, 1.3e8])
         >>> loss = np.array([3.02, 2.98, 2.97, 2.94])
         >>> found = next_runs(LAWS["dense"], [size], loss, [(1.2e8,), (1e9,)], Asked("prediction", (1e10,)))
@@ -119,6 +119,7 @@ def interval_of(
 
 
 def _width(name: str, low: float, high: float) -> float:
+    """Return high - low, on the scale of the number; inf where an end is not known or, on a log scale, not above 0."""
     if math.isnan(low) or math.isnan(high):
         return math.inf
     if name not in ON_LOG_SCALE:

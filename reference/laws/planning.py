@@ -136,23 +136,26 @@ def fine_grained_optimum(
         raise ValueError(
             f"flops is {flops:g}; one token of a model of width {LEAST_WIDTH:g} takes {least:g} in training"
         )
-    found = []
-    for granularity in granularities:
-
-        def tokens(d: np.ndarray, granularity: float = granularity) -> np.ndarray:
-            return flops / fine_grained.fine_grained_flops(d, expansion, granularity)
-
-        def loss(d: np.ndarray, granularity: float = granularity, tokens: Callable = tokens) -> np.ndarray:
-            size = fine_grained.fine_grained_parameters(d, expansion)
-            return fine_grained.predict_fine_grained(size, tokens(d), granularity, coefficients)
-
-        # 72 d³/64 FLOPs train on one token, whatever G is: no width above the cube root of the FLOPs can be paid.
-        d, least_loss = _lowest(loss, LEAST_WIDTH, max(flops ** (1 / 3), LEAST_WIDTH))
-        size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
-        found.append(
-            FineGrainedOptimum(d, float(size), float(active), float(tokens(d)), granularity, flops, least_loss)
-        )
+    found = [_best_width(flops, expansion, coefficients, granularity) for granularity in granularities]
     return min(found, key=lambda best: best.loss)
+
+
+def _best_width(
+    flops: float, expansion: float, coefficients: FineGrainedCoefficients, granularity: float
+) -> FineGrainedOptimum:
+    """Return the best model of one granularity."""
+
+    def tokens(d: np.ndarray) -> np.ndarray:
+        return flops / fine_grained.fine_grained_flops(d, expansion, granularity)
+
+    def loss(d: np.ndarray) -> np.ndarray:
+        size = fine_grained.fine_grained_parameters(d, expansion)
+        return fine_grained.predict_fine_grained(size, tokens(d), granularity, coefficients)
+
+    # 72 d³/64 FLOPs train on one token, whatever G is: no width above the cube root of the FLOPs can be paid.
+    d, least_loss = _lowest(loss, LEAST_WIDTH, max(flops ** (1 / 3), LEAST_WIDTH))
+    size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
+    return FineGrainedOptimum(d, float(size), float(active), float(tokens(d)), granularity, flops, least_loss)
 
 
 def fine_grained_for_active(
@@ -174,7 +177,10 @@ def fine_grained_for_active(
     while high - low > 1e-7:
         middle = (low + high) / 2
         found = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
-        low, high = (middle, high) if found.active_parameters < active else (low, middle)
+        if found.active_parameters < active:
+            low = middle
+        else:
+            high = middle
     return fine_grained_optimum(math.exp(high), expansion, coefficients, granularities)
 
 
@@ -215,7 +221,7 @@ def joint_optimum(
             "memory of the budget"
         )
     active, total = joint.joint_active(d, vocab_size), joint.joint_total(d, num_experts, vocab_size)
-    return JointOptimum(num_experts, d, *map(float, (active, total, tokens(d), memory(d))), least)
+    return JointOptimum(num_experts, d, float(active), float(total), float(tokens(d)), float(memory(d)), least)
 
 
 def joint_optima(

@@ -114,7 +114,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
         raise ValueError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
-    return bootstrap_weights(uniforms)[:, member.reshape(-1)]
+    return bootstrap_weights(uniforms)[:, member.reshape(-1)]  # each row has the weight of its group
 
 
 def bootstrap(
@@ -240,7 +240,7 @@ def _scaled(name: str, values: np.ndarray) -> np.ndarray:
 
 def _value(fit: RoutedFit, quantity: Quantity) -> float:
     """Return a quantity of a fitted law in its units; see the top of this file for values that are not finite."""
-    curve, (*_, E_start, E_max) = fit.curve, fit.coefficients
+    curve, E_start, E_max = fit.curve, fit.coefficients.E_start, fit.coefficients.E_max
     log_size = math.log10(quantity.N) if quantity.N > 0 else 0.0
     dense = curve.intercept + curve.size * log_size  # log10 L at E = 1
     routed = curve.gain + curve.interaction * log_size  # change of log10 L from E = 1 to the largest E, at N
@@ -268,10 +268,12 @@ def _value(fit: RoutedFit, quantity: Quantity) -> float:
 
 
 def _interval(columns, quantity: Quantity, value: float, low: float, high: float, level: float) -> Interval:
+    """Return the interval, with whether the quantity lies outside the table."""
     return Interval(quantity, value, low, high, level, _extrapolated(*columns[:2], quantity, value))
 
 
 def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
+    """Return the table as three arrays [n] of float64; ValueError as `fit_routed`."""
     check_rows(dense_parameters, num_experts, loss)
     return [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (dense_parameters, num_experts, loss)]
 
@@ -290,6 +292,7 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
 
 
 def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
+    """Return the uniforms as float64; ValueError unless they have two axes and lie in [0, 1)."""
     uniforms = check_finite("uniforms", uniforms)
     if uniforms.ndim != 2:
         raise ValueError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
@@ -299,6 +302,7 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
 
 
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
+    """Return the weights as float64; ValueError unless they are whole numbers of at least 0, [draws, rows]."""
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
         raise ValueError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
@@ -308,6 +312,7 @@ def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _check_groups(groups: np.ndarray, rows: int) -> np.ndarray:
+    """Return the groups [rows]; ValueError unless there are at least two."""
     groups = np.atleast_1d(groups)
     if groups.shape != (rows,):
         raise ValueError(f"groups has shape {groups.shape}; needed: [{rows}], one for each row")

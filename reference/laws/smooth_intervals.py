@@ -94,8 +94,10 @@ def words(positive: bool, value: float, low: float, high: float) -> str:
         'bounded from above only'
     """
     below, above = low > (0.0 if positive else -math.inf), high < math.inf
+    if not (below or above):
+        return "not identified"
     if not (below and above):
-        return "bounded from below only" if below else "bounded from above only" if above else "not identified"
+        return "bounded from below only" if below else "bounded from above only"
     narrow = high <= 2 * low if positive else high - low <= abs(value) / 2
     if narrow:
         return "pinned down"

@@ -108,10 +108,10 @@ def predict_loss(
     """
     size = check_range("total_parameters", total_parameters, above=0.0)
     tokens = check_range("tokens", tokens, above=0.0)
-    dense = 1 - _check_sparsity(sparsity)
+    used = 1 - _check_sparsity(sparsity)  # the share of the experts that works on a token
     k = coefficients
     by_size, by_tokens = k.a / size**k.alpha, k.b / tokens**k.beta
-    return by_size + by_tokens + k.c / dense**k.lam + k.d / (dense**k.delta * size**k.gamma) + k.e
+    return by_size + by_tokens + k.c / used**k.lam + k.d / (used**k.delta * size**k.gamma) + k.e
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
@@ -246,7 +246,7 @@ def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at:
 
 def _form() -> Form:
     """Return what `_descent.py` wants to know of the law, with starts of our own."""
-    return additive._form(SPARSITY)._replace(starts=lambda columns, centres, logs: _starts(float(logs.mean())))
+    return additive._form(SPARSITY)._replace(starts=lambda columns, centres, log_loss: _starts(float(log_loss.mean())))
 
 
 def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:

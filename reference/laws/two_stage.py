@@ -105,6 +105,7 @@ def fit_two_stage_ratio(
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
     one, zero = np.ones_like(log_size), np.zeros_like(log_size)
+    # What (ln A, α, ln B, β, ln E) are multiplied by in the logarithm of each term; A and B in the middle of the table.
     terms = (
         [one, centre[0] - log_size, zero, zero, zero],
         [zero, zero, one, centre[1] - log_tokens, zero],
@@ -180,6 +181,7 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
 
 
 def _line(loss: np.ndarray, accuracy: np.ndarray) -> LinearCoefficients:
+    """Return the best line."""
     (b, a), _, _ = least_squares(np.stack([np.ones_like(loss), loss], axis=1), accuracy)
     return LinearCoefficients(float(a), float(b))
 
@@ -188,10 +190,12 @@ def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
     """Return the best logistic: from 25 pairs of k and m, each with the best a and b."""
 
     def curve(k: float, m: float) -> np.ndarray:
+        """Return [n], what a multiplies."""
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-k * (loss - m)))
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the accuracies [n] and their derivatives [n, 4] in (a, k, m, b)."""
         a, k, m, b = theta
         part = curve(k, m)
         slope = a * part * (1 - part)
@@ -206,4 +210,5 @@ def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
 
 
 def _root_mean_square(errors: np.ndarray) -> float:
+    """Return the root of the mean of the squares."""
     return float(np.sqrt(np.mean(errors**2)))

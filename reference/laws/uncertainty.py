@@ -39,7 +39,7 @@ from .fitting import fit_routed
 
 _COEFFICIENTS = 6  # of the law: the degrees of freedom are n - 6, also where the optimum lies on an edge
 _LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # judged by the ratio of their ends
-_TWOFOLD, _PERCENT, _HALF = 2.0, 1.05, 0.5  # what `verdict` calls narrow
+_TWOFOLD, _FIVE_PERCENT, _HALF = 2.0, 1.05, 0.5  # what `verdict` calls narrow
 _TENFOLD = 10.0  # and beyond what it calls an interval loose
 
 
@@ -166,7 +166,7 @@ def verdict(interval: Interval) -> str:
     if name in _LOGARITHMIC:
         narrow = high <= _TWOFOLD * low
     elif name in ("prediction", "observation"):
-        narrow = high <= _PERCENT * low
+        narrow = high <= _FIVE_PERCENT * low
     else:
         narrow = high - low <= _HALF * abs(value)
     if above and below and narrow:
@@ -264,11 +264,18 @@ def student_quantile(level: float, degrees: int) -> float:
     nodes, weights = np.polynomial.legendre.leggauss(200)
 
     def area(end: float) -> float:
+        """Return the integral from 0 to `end`, from nodes that lie between -1 and 1."""
         return end / 2 * float(weights @ np.cos(end / 2 * (nodes + 1)) ** (degrees - 1))
 
+    wanted = level * area(math.pi / 2)
     low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if area(middle) < level * area(math.pi / 2) else (low, middle)
+    middle = (low + high) / 2
+    while low < middle < high:  # until no number of float64 lies between low and high
+        if area(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+        middle = (low + high) / 2
     return math.sqrt(degrees) * math.tan(middle)
 
 
@@ -299,11 +306,17 @@ def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantit
         quantity: what was asked for.
         value: what it is.
     """
-    name = quantity.name
-    sizes = [quantity.N] if PLACE[name] else [1.0] * (name in ("b", "d"))
-    sizes += [value] if name in ("N_cutoff", "effective_parameters") else []
-    experts = [quantity.E] if "E" in PLACE[name] else []
-    experts += [1.0] if name in ("E_start", "gain", "effective_parameters") else []
+    name, sizes, experts = quantity.name, [], []  # the sizes and numbers of experts that the quantity is a statement of
+    if "N" in PLACE[name]:
+        sizes.append(quantity.N)
+    if name in ("b", "d"):
+        sizes.append(1.0)
+    if name in ("N_cutoff", "effective_parameters"):
+        sizes.append(value)
+    if "E" in PLACE[name]:
+        experts.append(quantity.E)
+    if name in ("E_start", "gain", "effective_parameters"):
+        experts.append(1.0)
     above = name == "E_max" and value > np.max(num_experts)
     return bool(
         above
@@ -313,6 +326,7 @@ def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantit
 
 
 def _check_sizes(at) -> np.ndarray:
+    """Return sizes [m]; ValueError unless they are finite numbers above 0 along one axis."""
     sizes = check_finite("at", np.atleast_1d(at))
     if sizes.ndim != 1 or np.any(sizes <= 0):
         raise ValueError(f"at is {at}; needed: one axis of sizes, each above 0")
@@ -324,7 +338,8 @@ def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float) -> 
     found = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
     least, most = np.min(dense_parameters), np.max(dense_parameters)
     outside = np.array([not least <= item.quantity.N <= most for item in found], dtype=bool)
-    return [*(np.array([item[i] for item in found], dtype=np.float64) for i in (1, 2, 3)), outside]
+    ends = np.array([(item.value, item.low, item.high) for item in found], dtype=np.float64).reshape(-1, 3)
+    return [ends[:, 0], ends[:, 1], ends[:, 2], outside]
 
 
 # What this file does not do: bootstrap and jackknife (`resampling.py`), held-out errors (`held_out.py`).

@@ -52,12 +52,12 @@ FLOOR = 0.1
 """The unit u, and so the least B_start that a fit allows, as a share of B_min."""
 
 _WORDS = Words(
-    "teraflops",
-    "values of teraflops",
-    "utilisation",
-    "value of utilisation",
-    "values of utilisation",
-    "B_start and B_max",
+    size="teraflops",
+    sizes="values of teraflops",
+    experts="utilisation",
+    expert_count="value of utilisation",
+    expert_counts="values of utilisation",
+    searched="B_start and B_max",
 )
 
 _STATUSES: dict[str, Status] = {
@@ -356,7 +356,7 @@ def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisat
 
 
 def _change_of_unit(unit: float) -> np.ndarray:
-    """Return the matrix of the change of unit: what the coefficients here are of those in (F, E')."""
+    """Return the matrix [6, 6] of the change of unit, from the coefficients in (F, E') to those here (see the top)."""
     log_unit = math.log10(unit)
     change = np.diag([1.0, 1.0, 1.0, 1.0, unit, unit])
     change[0, 2] = change[3, 1] = -log_unit
@@ -370,4 +370,5 @@ def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoeff
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
 
 
-# What this file does not do: choose the rows (`accelerated/table.py`), or say how far a fit can be trusted.
+# What this file does not do: choose the rows of a table of runs, or say how far a fit can be trusted
+# (`bounded_intervals.py`).

@@ -23,10 +23,9 @@ by the factor exp(ρ s) over a length s, and Φ falls all the way up to s = log(
 value of Φ is needed, whose digits would not suffice.
 
 **Warm to cold.** Far from the solution ρ is large and the steps are short. So z and g are first divided by a
-temperature τ at which the rows span 16, and τ is halved, down to 1, whenever ρ ≤ 1 or the plan at this τ is within the
-tolerance. Each temperature begins with the
-potentials of the one before and needs a step or two: in the examples of `sinkhorn_plan` 9 to 19 steps in all where the
-logits have deviation 100.
+temperature τ at which the rows span 16 at most, and τ is halved, down to 1, whenever ρ ≤ 1 or the plan at this τ is
+within the tolerance. Each temperature begins with the potentials of the one before and needs a step or two: in the
+examples of `sinkhorn_plan` 9 to 19 steps in all where the logits have deviation 100.
 
 **Where it ends.** When the residual of the plan before the last step is within the tolerance, or after `max_newton`
 steps. How far can that go? In 32 bits, as the fast twin computes, the sum z + g is known to about δ = 2⁻²⁴ max |z + g|
@@ -64,9 +63,9 @@ def newton(row_step, logits: np.ndarray, g: np.ndarray, tolerance: float, max_ne
         plan = np.exp(log_plan)
         weights = num_tokens * plan.T @ plan  # [E, E]
         v = _solve_graph(weights, 1 / num_experts - plan.sum(axis=0), ground)
-        reach = np.ptp(v)
-        length = np.log1p(reach) / reach if reach > 0 else 1.0
-        g = g + temperature * length * v
+        reach = np.ptp(v)  # ρ
+        length = np.log1p(reach) / reach if reach > 0 else 1.0  # s
+        g = g + temperature * length * v  # v is a step of g / temperature
         g = g - g.mean()
         done = temperature == 1 and residual <= tolerance
         if reach <= _CLOSE or residual <= tolerance:

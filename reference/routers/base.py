@@ -223,8 +223,10 @@ def base_router(
 
 
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return whole numbers [T, E] and the unit, a power of two, of which the scores are these multiples, but for
-    rounding."""
+    """Return whole numbers [T, E] and a unit, a power of two: numbers times unit are the scores, but for rounding.
+
+    The unit is as small as sums of the numbers allow that the fast twin takes in 64 bits; here they have no limit.
+    """
     exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
     bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
     exponent = max(exponent, bits - 1022)  # the unit has to be a normal number
@@ -282,7 +284,7 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
 
 
 def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list]:
-    """Return what the cheapest chain of moves from any source to each expert costs, and the expert before its last.
+    """Return, of each expert, what the cheapest chain of moves from any source to it costs, and the expert before it.
 
     The algorithm of Bellman and Ford. A move can cost less than nothing, but no closed chain does, since that would
     make the assignment better at the same loads. An expert that no chain leads to costs infinity.
@@ -321,4 +323,5 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
 
 
 def _total(values: list, holds: list[set]) -> int:
+    """Return the sum of the scores of all assignments."""
     return sum(value[e] for value, own in zip(values, holds, strict=True) for e in own)

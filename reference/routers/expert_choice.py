@@ -90,7 +90,7 @@ def expert_choice_router(
             experts_per_token[t] += 1
         held = ExpertChoice(token, None, experts_per_token)
     # COMBINE
-    scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))
+    scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))  # or σ(z)
     return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
 
 
@@ -101,8 +101,8 @@ def _choice_of_real(logits, capacity_factor, score, held, mask):
     taken = expert_capacity(len(real), num_experts, 1, capacity_factor)
     columns = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
     if held is not None:
-        number = np.searchsorted(real, held.token[:, :taken])  # from token real[i] to i
-        held = ExpertChoice(number, None, held.experts_per_token[mask])
+        number = np.cumsum(mask) - 1  # [T], from token real[i] to i
+        held = ExpertChoice(number[held.token[:, :taken]], None, held.experts_per_token[mask])
     found = expert_choice_router(logits[mask], capacity_factor, score=score, held=held)
     chosen = real[found.token]  # [E, taken]
     token = np.repeat(chosen[:, :1], columns, axis=1)  # the columns past `taken` repeat the first token, with gate 0
@@ -167,7 +167,7 @@ def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     batch, length = x.shape[:2]
     if group_size < 1 or batch % group_size:
         raise ValueError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
-    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
+    sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])  # [sets of sequences, g, S, ...]
     return np.swapaxes(sets, 1, 2).reshape(-1, group_size, *x.shape[2:])
 
 
@@ -187,5 +187,5 @@ def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or groups % sequence_length:
         raise ValueError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
-    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
+    sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])  # [sets, S, g]
     return np.swapaxes(sets, 1, 2).reshape(-1, sequence_length, *grouped.shape[2:])

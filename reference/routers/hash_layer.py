@@ -168,7 +168,7 @@ def fixed_router(
 
 
 def _without_repeats(picks, num_experts):
-    """Return [V, k] distinct experts, where pick j in [0, E - j) counts among the experts not yet taken."""
+    """Return [V, k] distinct experts; a pick of p, from 0, is the p-th of the experts that its row has not yet."""
     table = np.zeros(picks.shape, dtype=np.int32)
     for token, row in enumerate(picks):
         left = list(range(num_experts))
@@ -250,8 +250,8 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
         raise ValueError("uniforms have to be at least 0 and below 1")
-    radix = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
-    picks = np.minimum((uniforms * radix).astype(np.int64), radix - 1)  # a product can round up
+    num_left = num_experts - np.arange(uniforms.shape[1])  # experts that are left at each choice
+    picks = np.minimum((uniforms * num_left).astype(np.int64), num_left - 1)  # a product can round up
     return _without_repeats(picks, num_experts)
 
 
@@ -295,17 +295,18 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise ValueError("counts have to be integers of at least 0")
     table = np.zeros((len(counts), k), dtype=np.int32)
-    load, held = [0] * num_experts, [0] * num_experts
+    load, num_held = [0] * num_experts, [0] * num_experts  # occurrences, and tokens in the table, of each expert
     steps = _steps(num_experts, num_experts)  # each leads to every expert
-    for place, token in enumerate(sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token))):
+    frequent_first = sorted(range(len(counts)), key=lambda token: (-int(counts[token]), token))
+    for place, token in enumerate(frequent_first):
         count, step = int(counts[token]), steps[place % len(steps)]
-        emptiest = sorted(range(num_experts), key=lambda e: (load[e], held[e], e))
+        emptiest = sorted(range(num_experts), key=lambda e: (load[e], num_held[e], e))
         walk = [(emptiest[0] + i * step) % num_experts for i in range(num_experts)]
         near = [e for e in walk if load[e] < load[emptiest[0]] + count]
         chosen = near[:k] if len(near) >= k else emptiest[:k]
         for e in chosen:
             load[e] += count
-            held[e] += 1
+            num_held[e] += 1
         table[token] = chosen
     return table
 
@@ -386,7 +387,8 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
         [1, 0, 0, 1, 0]
     """
     place = np.zeros(len(cluster), dtype=np.int64)
-    for i, token in enumerate(sorted(range(len(cluster)), key=lambda token: (int(cluster[token]), token))):
+    in_order = sorted(range(len(cluster)), key=lambda token: (int(cluster[token]), token))
+    for i, token in enumerate(in_order):
         place[token] = i
     return modulo_table(len(cluster), num_experts, k)[place]
 

@@ -28,7 +28,7 @@ What sees what is decided by the grouping, in training and in evaluation alike:
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
 Grouped by position with g > 1, what a sequence gets depends on the other sequences of its batch. It does not for g = 1,
-nor after transition tuning, which the last lines below explain (with a capacity that drops nothing).
+nor after transition tuning, which the last point below explains (with a capacity that drops nothing).
 
 Switching the mixing off:
 - g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts made for groups of g cost g times as much then, and
@@ -152,6 +152,7 @@ def emit_weights(
 
 
 def _check_temperature(temperature):
+    """Raise ValueError unless the temperature is one number above 0."""
     if np.shape(temperature) != () or not temperature > 0:
         raise ValueError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
 

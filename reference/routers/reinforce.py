@@ -18,7 +18,7 @@ and the advantage aₜ = rₜ − value(xₜ),
 
     policy    −mean aₜ log π(eₜ | xₜ)        a is a constant: the gradient goes through log π
     baseline   mean (rₜ − value(xₜ))²        a small network (`state_value`); r is a constant
-    entropy    mean over t of −Σₑ πₜₑ log πₜₑ      its weight is subtracted: more entropy, less loss
+    entropy    mean of −Σₑ πₜₑ log πₜₑ       it is subtracted: more entropy, less loss
     balance    the loss of `balance.auxiliary_loss`, 1 when all experts have the same load
 
 Credit. As the paper is usually quoted, each choice has the reward of its own token. That is the true gradient as long
@@ -379,5 +379,6 @@ def policy_terms(
 
 
 def _check_shape(name, values, shape):
+    """Raise ValueError unless an array has the shape that is needed."""
     if np.shape(values) != tuple(shape):
         raise ValueError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")

@@ -104,7 +104,7 @@ def sinkhorn_plan(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        tolerance: stop when every expert's mass is within this factor of 1/E.
+        tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: leave it to Newton's method after this many column steps.
         max_newton: give up after this many of its steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, whatever the residual (overrides the three above).
@@ -161,7 +161,7 @@ def sinkhorn_plan(
     if num_sweeps is None:
         g, sweeps = _sweep(logits, tolerance, max_sweeps)
     else:
-        g, sweeps = _sweep(logits, -math.inf, num_sweeps)
+        g, sweeps = _sweep(logits, -math.inf, num_sweeps)  # no residual is so small, so that none ends the sweeps early
     log_plan, _, residual = _row_step(logits, g)
     newton_steps = 0
     if num_sweeps is None and residual > tolerance and max_newton > 0:
@@ -180,12 +180,15 @@ def _sweep(logits: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.nd
         _, log_mass, residual = _row_step(logits, g)
         if residual <= tolerance:
             return g, sweeps
-        g = g - np.log(num_experts) - log_mass
+        g = g - np.log(num_experts) - log_mass  # the column step: log_mass is gₑ + log Σₜ exp(zₜₑ + aₜ)
     return g, max_sweeps
 
 
 def _row_step(logits: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return log plan [T, E] after a row step, the log of the mass of each expert [E], and the residual."""
+    """Return log plan [T, E] after a row step, the log of the mass of each expert [E], and the residual.
+
+    The potential a is not returned: it is what makes the rows sum to 1/T, and g says all that is needed to find it.
+    """
     num_tokens, num_experts = logits.shape
     values = logits + g
     # A shift of a row changes nothing. With its maximum at 0, large logits do not round the sums.

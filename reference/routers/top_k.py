@@ -171,11 +171,12 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
 
 
 def _log_scores(logits, score):
-    """Return log σ(z), or z itself: it differs from log softmax(z) by a constant in each row."""
+    """Return log σ(z), or for the softmax z itself, which differs from log softmax(z) by a constant in each row."""
     return -np.logaddexp(0, -logits) if score == "sigmoid" else logits
 
 
 def _scores(logits, score):
+    """Return sₜₑ, [T, E]."""
     return softmax(logits) if score == "softmax" else np.exp(_log_scores(logits, score))
 
 
@@ -213,9 +214,10 @@ def gshard_router(
 
     Gates are normalised over the two. The second expert is kept where its uniform is below twice its gate, so with
     probability min(1, 2 gate): two equal gates are always both kept. One that is left out keeps its place in `expert`
-    and has gate 0; `plan` and `load` leave it out, which is also how `held` knows. Given to `experts.routed_ffn` like
-    that it takes a slot, as in the paper's algorithm. To leave its slot to others, give `experts.routed_ffn` the mask
-    `gate != 0`, which covers padding too; the model does so (our choice; the code that the authors released does, too).
+    and has gate 0; `plan` and `load` leave it out, and a routing given as `held` is read by its `plan`. Given to
+    `experts.routed_ffn` like that it takes a slot, as in the paper's algorithm. To leave its slot to others, give
+    `experts.routed_ffn` the mask `gate != 0`, which covers padding too; the model does so (our choice; the code that
+    the authors released does, too).
 
     Args:
         logits: [T, E], finite, E >= 2.
