@@ -367,9 +367,10 @@ def fit(
             and a loss in nats per token. `routelaws convert` makes one of your own log.
         law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
             training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
-            num_experts, chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio, ceiling, broken,
-            repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or two-stage-ratio. Of efficiency
-            leverage: leverage. Or FILE.py:NAME, a law of your own that the file registers.
+            num_experts, the commonest or chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio,
+            ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
+            two-stage-ratio. Of efficiency leverage: leverage. Or FILE.py:NAME, a law of your own that the file
+            registers.
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or

@@ -9,10 +9,11 @@ import tyro
 
 from ..errors import InputError
 from ..files import write_atomically
+from ..findings.hull import extrapolation
 from ..findings.law_fits import LEVEL
 from ..findings.plan import Line, Ranking, published_rankings, table_ranking
 from ..laws.planning import Budget
-from ..report.plan_words import NOT_COMPARABLE, beyond_words, budget_words, cells, heading, notes, titles
+from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, notes, titles
 from ..tables.released import released_table
 from ..tables.several import named, read_tables
 from .laws import law_of
@@ -142,7 +143,7 @@ def _option(line: Line) -> dict:
         "wins": line.wins,
         "inside_data": False if line.beyond else line.surrounded,
         "beyond": [each._asdict() for each in line.beyond],
-        "beyond_in_words": beyond_words(line),
+        "beyond_in_words": "; ".join(extrapolation(line.beyond, line.surrounded)),
     }
 
 

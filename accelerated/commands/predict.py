@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.hull import inside_hull
+from ..findings.hull import beyond, extrapolation, inside_hull
 from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
 from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines, once
@@ -150,21 +150,8 @@ def _predict_without_intervals(fitted: LawFit, point: dict[str, float]) -> Predi
 
 def _warnings(fitted: LawFit, point: dict[str, float]) -> list[str]:
     """Return in words why a prediction leans on the form of the law, and not on runs near it."""
-    warnings = []
-    for (name, value), column in zip(point.items(), fitted.columns, strict=True):
-        low, high = float(column.min()), float(column.max())
-        letter = _input(name)[1].partition(",")[0]
-        if value > high:
-            times = f"{value / high:.3g} times the largest of the data ({high:g})"
-            warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
-        elif value < low:
-            times = f"{value / low:.3g} times the smallest of the data ({low:g})"
-            warnings.append(f"{letter} = {value:g} is {times}: an extrapolation")
-    if not warnings and not inside_hull(fitted.columns, tuple(point.values())):
-        warnings.append(
-            "no runs surround this point, although each of its numbers is within the range of the data: "
-            "an extrapolation"
-        )
+    at = tuple(point.values())
+    warnings = extrapolation(beyond(list(point), fitted.columns, at), inside_hull(fitted.columns, at))
     warnings += warnings_of(fitted) + _bends(fitted, point)
     if not fitted.determined:
         warnings.append("the runs do not determine the law's coefficients; inside the data it predicts all the same")
@@ -311,9 +298,10 @@ def predict(
             released runs of `routelaws downstream`.
         law: Of the loss: dense, per-size, separable, bilinear, routed-bounded or routed-utilisation; compute; with the
             training tokens D, hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of one
-            num_experts, chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio, ceiling, broken,
-            repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or two-stage-ratio. Of efficiency
-            leverage: leverage. Or FILE.py:NAME, a law of your own that the file registers.
+            num_experts, the commonest or chosen by --rows). Of accuracy, from a table of accuracies: direct, ratio,
+            ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
+            two-stage-ratio. Of efficiency leverage: leverage. Or FILE.py:NAME, a law of your own that the file
+            registers.
         n: N, dense parameters.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
@@ -321,8 +309,9 @@ def predict(
         at: Other columns of a law, each as NAME=VALUE: tokens, granularity, total_parameters, active_parameters (with
             embedding and unembedding), flops, parameters, attempts, activation, tian_granularity, or those of a law
             that was registered.
-        published: Instead of a table, printed coefficients by this name: compute marin, sparsity abnar, kaplan kaplan,
-            hoffmann besiroglu or hoffmann, fine-grained E=64 or E=16, joint joint, leverage tian.
+        published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
+            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64 or E=16, joint
+            joint, leverage tian.
         router: One router_type alone; all of the table if not given.
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.

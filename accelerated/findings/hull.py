@@ -5,6 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+LETTERS = {
+    "dense_parameters": "N", "active_parameters": "N", "total_parameters": "N", "num_experts": "E", "tokens": "D",
+    "granularity": "G", "teraflops": "F", "utilisation": "B",
+}  # fmt: skip
+"""What a column of a law is called in words; its own name if it is not here."""
+
+NOT_SURROUNDED = "no runs surround this point, although each of its numbers is within their range: an extrapolation"
+
 
 class Beyond(NamedTuple):
     """A number of a point that is outside the range of the runs."""
@@ -12,6 +20,15 @@ class Beyond(NamedTuple):
     column: str  # of the law
     value: float
     end: float  # the nearer end of the range
+
+    @property
+    def letter(self) -> str:
+        return LETTERS.get(self.column, self.column)
+
+    @property
+    def times(self) -> float:
+        """How many times the nearer end the number is: above 1 beyond the largest, below 1 before the smallest."""
+        return self.value / self.end
 
 
 def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[float]) -> list[Beyond]:
@@ -28,6 +45,21 @@ def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[flo
         if value > high * (1 + 1e-9) or value < low * (1 - 1e-9):
             found.append(Beyond(name, float(value), high if value > high else low))
     return found
+
+
+def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[str]:
+    """Return in sentences why a prediction at a point leans on the form of the law, and not on runs near the point.
+
+    Args:
+        outside: of `beyond`.
+        surrounded: of `inside_hull`; None where the runs are not at hand.
+    """
+    said = []
+    for each in outside:
+        which = "largest" if each.value > each.end else "smallest"
+        times = f"{each.times:.3g} times the {which} of the runs ({each.end:g})"
+        said.append(f"{each.letter} = {each.value:g} is {times}: an extrapolation")
+    return said or [NOT_SURROUNDED] * (surrounded is False)
 
 
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:

@@ -21,7 +21,7 @@ from ..tables.accuracies import Accuracies, guess_rate, is_guess_known
 from ..tables.conditions import row_mask
 from ..tables.leverages import Leverages
 from ..tables.table import DENSE, RouterRows
-from .hull import beyond, inside_hull
+from .hull import beyond, extrapolation, inside_hull
 from .law_columns import COLUMNS
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
@@ -173,12 +173,7 @@ def predict_group(fitted: MeasuredFit, at: tuple[float, ...], level: float = 0.9
     law, (_, _, columns, measured, *_) = fitted.law, fitted.group
     said = law.predict_interval(fitted.fit, columns, measured, at, level)
     own = columns[: len(law.columns)]
-    found = [
-        f"{place.column} = {place.value:g} is beyond the runs, which end at {place.end:g}: an extrapolation"
-        for place in beyond(law.columns, own, at)
-    ]
-    if not found and not inside_hull(own, at):
-        found = ["no runs surround this point, although each of its numbers is within their range: an extrapolation"]
+    found = extrapolation(beyond(law.columns, own, at), inside_hull(own, at))
     if law.measured == "accuracy" and not 0 <= said.value <= 1:
         found.append(f"the law gives {said.value:.4f}, which is no share of right answers: it does not hold there")
     elif law.measured == "accuracy" and not all(0 <= end <= 1 for end in (*said.law, *said.run) if np.isfinite(end)):

@@ -6,6 +6,7 @@ loss of other models on other text has no reason to have the same constants.
 
 from typing import NamedTuple
 
+from ..laws.routed import PRINTED as PRINTED_COEFFICIENTS
 from ..laws.routed import RoutedCoefficients
 
 HALF_UNIT = 5e-4
@@ -20,9 +21,8 @@ class Printed(NamedTuple):
 
 
 PRINTED = {
-    "S-Base": Printed(RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478), 937e9),
-    "RL-R": Printed(RoutedCoefficients(-0.083, -0.126, 0.012, 1.111, 1.880, 469.982), 85e9),
-    "Hash": Printed(RoutedCoefficients(-0.087, -0.136, 0.012, 1.157, 4.175, 477.741), 83e9),
+    router: Printed(PRINTED_COEFFICIENTS[router], cutoff)
+    for router, cutoff in (("S-Base", 937e9), ("RL-R", 85e9), ("Hash", 83e9))
 }
 """Table 3 of the paper and the cut-offs that its text states, by router_type."""
 

@@ -157,7 +157,7 @@ def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficient
 
     Args:
         dense_parameters, tokens: N and D, above 0, broadcast against each other.
-        coefficients: the law; N_c and D_c above 0, alpha_D not 0.
+        coefficients: the law, alpha_D not 0; N_c or D_c may be 0, and the exponent of that term is then not looked at.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -165,6 +165,10 @@ def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficient
     log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0))
     log_data = np.log(check_range("tokens", tokens, above=0.0))
     alpha_N, N_c, alpha_D, D_c = coefficients
+    if D_c == 0:
+        return np.exp(alpha_N * (math.log(N_c) - log_size) + 0.0 * log_data)
+    if N_c == 0:
+        return np.exp(alpha_D * (math.log(D_c) - log_data) + 0.0 * log_size)
     of_size = alpha_N / alpha_D * (math.log(N_c) - log_size)
     return np.exp(alpha_D * np.logaddexp(of_size, math.log(D_c) - log_data))
 
@@ -207,40 +211,45 @@ def kaplan_intervals(
 
 @functools.cache
 def _kaplan():
-    """Return the form of the law, with θ = (u, κ, v, α_D) as in the reference."""
+    """Return the form of the law, with θ = (α_N, u, α_D, v) as in the reference."""
     import jax.numpy as jnp
 
     from . import _descent
 
-    def value(theta, logs, centres):
-        u, kappa, v, alpha_D = theta
+    def model(theta, logs, centres):
+        alpha_N, u, alpha_D, v = theta
         n, d = (logs - centres).T
-        return alpha_D * jnp.logaddexp(u - kappa * n, v - d)
+        first, second = (u - alpha_N * n) / alpha_D, v / alpha_D - d
+        total = jnp.logaddexp(first, second)
+        of_first, of_second = jnp.exp(first - total), jnp.exp(second - total)
+        entropy = of_first * (total - first) + of_second * (total - second)
+        return alpha_D * total, jnp.stack([-of_first * n, of_first, entropy - of_second * d, of_second], axis=1)
 
     def natural(theta, centres):
-        u, kappa, v, alpha_D = theta
-        return jnp.stack([kappa * alpha_D, jnp.exp(u / kappa + centres[0]), alpha_D, jnp.exp(v + centres[1])])
+        alpha_N, u, alpha_D, v = theta
+        return jnp.stack([alpha_N, jnp.exp(u / alpha_N + centres[0]), alpha_D, jnp.exp(v / alpha_D + centres[1])])
 
     def internal(values, centres):
         alpha_N, N_c, alpha_D, D_c = values
-        kappa = alpha_N / alpha_D
-        return np.array([kappa * (math.log(N_c) - centres[0]), kappa, math.log(D_c) - centres[1], alpha_D])
+        return np.array(
+            [alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])]
+        )
 
     def starts(logs, centres, log_loss):
         return np.array(
             [
-                (u, kappa, v, alpha_D)
+                (ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second)
                 for alpha_D in (0.05, 0.1, 0.2, 0.4)
-                for kappa in (0.3, 0.7, 1.5)
-                for u, v in _smooth.share_out(2, False, log_loss / alpha_D)
+                for ratio in (0.3, 0.7, 1.5)
+                for first, second in _smooth.share_out(2, False, log_loss / alpha_D)
             ]
         )
 
     return _descent.Form(
         KaplanCoefficients._fields,
         (False, True, False, True),
-        (math.nan,) * 4,
-        _descent.with_derivatives(value),
+        (math.nan, 0.0, math.nan, 0.0),
+        model,
         natural,
         internal,
         lambda values: np.log(np.stack(values, axis=1)),

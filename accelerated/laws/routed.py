@@ -44,6 +44,14 @@ class RoutedCoefficients(NamedTuple):
     E_max: float
 
 
+PRINTED = {
+    "S-Base": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
+    "RL-R": RoutedCoefficients(-0.083, -0.126, 0.012, 1.111, 1.880, 469.982),
+    "Hash": RoutedCoefficients(-0.087, -0.136, 0.012, 1.157, 4.175, 477.741),
+}
+"""Table 3 of Clark et al. 2022, by router_type."""
+
+
 def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
     """Return Ê, the effective number of experts.
 

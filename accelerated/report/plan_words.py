@@ -7,19 +7,14 @@ from ..laws.catalogue import LAWS
 from ..tables.schema import DENSE
 from .cautions import NO_FLOOR, warnings
 
-LETTERS = {
-    "dense_parameters": "N", "active_parameters": "N", "total_parameters": "N", "num_experts": "E", "tokens": "D",
-    "granularity": "G", "teraflops": "F", "utilisation": "B",
-}  # fmt: skip
-
 NOT_COMPARABLE = (
     "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
     "its tokenizer and its text."
 )
 
 BEYOND = (
-    "beyond runs: N 2x is an extrapolation to 2 times the largest N of the runs, N 0.5x to half of the smallest; "
-    "a gap: no runs surround the option; a loss there rests on the form of the law"
+    "beyond runs: N 2x is 2 times the largest N of the runs, N 0.5x half of the smallest, a gap: no runs surround the "
+    "option; each is an extrapolation, whose loss rests on the form of the law"
 )
 
 REASONS = 3
@@ -64,8 +59,8 @@ def cells(ranking: Ranking, place: int, line: Line) -> list[str]:
 
 
 def beyond_words(line: Line) -> str:
-    """Return how far an option is from the runs of its law; "" where it is among them. `BEYOND` says what it means."""
-    said = [f"{LETTERS.get(each.column, each.column)} {each.value / each.end:.2g}x" for each in line.beyond]
+    """Return as one cell what `hull.extrapolation` says in sentences; "" among the runs. `BEYOND` explains it."""
+    said = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
     if not said and line.surrounded is False:
         said = ["a gap"]
     return ", ".join(said)

@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
-Axes = Literal["experts", "compute", "dense", "every"]
+Axes = Literal["experts", "compute", "dense", "every", "one E"]
 
 
 class RouterRows(NamedTuple):
@@ -135,6 +135,8 @@ def select_rows(
       without flops_per_step or total_parameter_count is left out.
     * "every", for a law that has what runs differ in among its columns: every k, routing_frequency and granularity is
       kept.
+    * "one E", for a law that holds for one number of experts: as "every", of the runs with the commonest num_experts of
+      their router (the larger one of a tie). Others, and dense runs, are left out unless a condition names num_experts.
     * "dense", for a law of dense models: one entry, Dense, that holds those alone.
 
     Args:
@@ -349,7 +351,14 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
             drop(last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")
     elif "flop_increase" in last:
         drop(dense & (last["flop_increase"].fillna(1) != 1), "dense with flop_increase above 1: wider than its N says")
-    if axes in ("compute", "every"):
+    if axes == "one E" and (rows is None or "num_experts" not in names_in(rows)):
+        drop(dense, "dense, and the law holds for one number of experts")
+        for router in set(last["router_type"][~dense]):
+            own = last["router_type"] == router
+            counts = last["num_experts"][own].value_counts()
+            common = max(counts[counts == counts.max()].index)
+            drop(own & (last["num_experts"] != common), f"num_experts is not the commonest of {router}, {common:g}")
+    if axes in ("compute", "every", "one E"):
         rows = "all"
     if rows is None and "k" in last:
         drop(last["k"].fillna(1) != 1, "k is not 1")

@@ -173,7 +173,7 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
     worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*AT)), truth, log_loss, 0.8)
     dense = found["dense_equivalent"]
     assert near(np.log10([dense["N"], dense["low"], dense["high"]]), worth)
-    assert found["warnings"] == ["N = 1e+09 is 3.33 times the largest of the data (3e+08): an extrapolation"]
+    assert found["warnings"] == ["N = 1e+09 is 3.33 times the largest of the runs (3e+08): an extrapolation"]
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8"]) == 0
     text = capsys.readouterr().out
     assert f"worth a dense model of N = {LAW.worth(*AT):.3g} (" in text and "80 %, the law" in text

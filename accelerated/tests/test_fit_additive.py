@@ -17,7 +17,7 @@ from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.findings.law_columns import law_columns
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
-from routelaws.accelerated.tables.table import RouterRows
+from routelaws.accelerated.tables.table import RouterRows, select_rows
 
 LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
 NOISE = 2e-3
@@ -81,6 +81,21 @@ def test_fine_grained_experts_take_the_total_and_the_granularity():
         "fine-grained", step=[1, 1], total_parameter_count=[5e9, 6e9], tokens=[1e9, 2e9], granularity=[np.nan, 4]
     )
     assert found == [[5e9, 6e9], [1e9, 2e9], [1, 4]]
+
+
+def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():
+    """Dense runs and those of other E follow other coefficients; a condition that names num_experts goes first."""
+    rows = {"router_type": ["Dense", *["Top-K"] * 5, "Hash"], "num_experts": [1, 8, 8, 8, 4, 4, 2]}
+    frame = pd.DataFrame(rows | {"hyper_id": range(7), "step": 1, "loss_validation": 3.0, "granularity": 1})
+    axes = LAWS["fine-grained"].axes
+    fine, other = sorted(select_rows(frame, axes=axes), key=lambda selection: -len(selection.frame))
+    assert (fine.router, fine.frame["num_experts"].tolist()) == ("Top-K", [8, 8, 8])
+    assert (other.router, other.frame["num_experts"].tolist()) == ("Hash", [2])
+    assert [each["reason"] for each in fine.left_out] == [
+        "dense, and the law holds for one number of experts", *["num_experts is not the commonest of Top-K, 8"] * 2
+    ]  # fmt: skip
+    named = select_rows(frame, "num_experts in (1, 4)", axes=axes)
+    assert [each.frame["num_experts"].tolist() for each in named] == [[1, 4, 4]]
 
 
 @pytest.mark.slow

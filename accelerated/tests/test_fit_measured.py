@@ -55,7 +55,7 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert fit["prediction"]["value"] == pytest.approx(
         downstream.predict_accuracy(LAW, 1e22, guess_rate=0.25), rel=1e-9
     )
-    assert ["flops = 1e+22 is beyond the runs, which end at 1e+21: an extrapolation"] == fit["warnings"]
+    assert ["flops = 1e+22 is 10 times the largest of the runs (1e+21): an extrapolation"] == fit["warnings"]
     assert found["at"] == {"flops": 1e22} and found["level"] == 0.95
     assert cli.main(["predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22"]) == 0
     assert "law direct, of accuracy" in capsys.readouterr().out

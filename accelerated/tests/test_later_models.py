@@ -1,13 +1,16 @@
 """The models of later papers from the command line: the options of each preset, and what is trained and written."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.commands.fit import fit_table
 from routelaws.accelerated.training.config import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import read_grid
+from routelaws.accelerated.training.result_rows import COLUMNS, run_columns, write_rows
 from routelaws.accelerated.training.weights import load_own_params
 
 PRESETS = {
@@ -72,6 +75,60 @@ def test_the_smallest_runs_of_a_preset_train(preset, small_fields, tmp_path, cap
     assert counted == config.accounting().total_parameters
     if config.model.learned_temperature:
         assert np.all(np.asarray(params["routed_ffn"]["log_temperature"]) != 0), "both temperatures were learned"
+
+
+FITTED = {"fine_grained": ("fine-grained", 36, 14), "joint": ("joint", 45, 19), "mixture": ("routed-bounded", 8, 8)}
+"""The law of a preset; how many runs of the preset it takes, and how many of those that `fewer` keeps."""
+
+
+def fewer(preset: str, text) -> str:
+    """Return a grid: of a preset the longest runs, and of the smallest size every length, 50 times shorter; as TOML."""
+    runs = read_grid(preset).runs
+    longest, width = max(run.steps for run in runs), min(run.model.d_model for run in runs)
+    most = max(run.model.experts for run in runs)
+    lines = ['name = "fewer"']
+    for run in runs:
+        small = run.model.d_model == width and run.model.granularity == 1 and run.model.experts in (1, most)
+        plain = run.model.layout == "spread" and run.model.granularity == 1
+        if plain if preset == "mixture" else run.steps == longest or small:
+            fields = run.fields() | {
+                "corpus": [str(text)], "vocab_size": 300, "sequence_length": 16, "evaluations": 1,
+                "evaluation_tokens": 512, "steps_per_call": 4, "steps": run.steps // 50,
+            }  # fmt: skip
+            known = {name: value for name, value in fields.items() if value not in (None, ())}
+            lines += ["[[runs]]", *(f"{name} = {json.dumps(value)}" for name, value in known.items())]
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_law_takes_the_table_of_a_preset(preset, tmp_path):
+    """The whole preset, with losses that are made; it is `fit` that has to find its columns and enough of each."""
+    law, rows, _ = FITTED[preset]
+    table = []
+    for number, run in enumerate(read_grid(preset).runs):
+        row = dict.fromkeys(COLUMNS, "") | run_columns(run)
+        tokens = run.steps * run.batch_size * run.sequence_length
+        size, total = float(row["dense_parameter_count"]), float(row["total_parameter_count"])
+        loss = 2 + (size / 1e4) ** -0.3 * run.model.experts**-0.05 + (tokens / 1e5) ** -0.4
+        loss += 0.1 * run.model.granularity**-0.6 * (total / 1e4) ** -0.3
+        loss *= np.exp(np.random.default_rng(number).normal(0, 2e-3))
+        table.append(row | {"hyper_id": number, "step": run.steps, "tokens": tokens, "loss_validation": loss})
+    write_rows(tmp_path / "table.csv", table)
+    [fit] = fit_table(tmp_path / "table.csv", law)["fits"]
+    assert fit["rows"] == rows and fit["rmsle"] < 5e-3 and "search" not in fit["status"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_trains_a_table_that_its_law_takes(preset, text_file, tmp_path, capsys):
+    """From the command line, with fewer and shorter runs: `sweep`, and `fit` of what it wrote."""
+    law, _, rows = FITTED[preset]
+    (tmp_path / "fewer.toml").write_text(fewer(preset, text_file))
+    assert cli.main(["sweep", str(tmp_path / "fewer.toml"), "--out", str(tmp_path / "out")]) == 0, capsys.readouterr()
+    assert cli.main(["fit", str(tmp_path / "out"), "--law", law]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert f"law {law}" in said and f"{rows} rows" in said
 
 
 def leaves(tree) -> list:

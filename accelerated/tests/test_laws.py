@@ -100,7 +100,7 @@ def test_a_law_in_ten_lines_is_fitted_and_predicts(own, table, capsys):
     wanted = jackknifed(lambda slope, level: level + slope * at, 0.8)
     assert np.log10(found["law_interval"]) == pytest.approx(wanted, rel=1e-9)
     assert found["run_interval"][0] < found["law_interval"][0] and found["run_interval"][1] > found["law_interval"][1]
-    assert found["warnings"][0].startswith("tokens = 3e+11 is 3 times the largest of the data")
+    assert found["warnings"][0].startswith("D = 3e+11 is 3 times the largest of the runs")
     assert main(arguments) == 0
     assert "tokens = 3" in capsys.readouterr().out
 

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.suite.strategies_additive import CASES, WIDE, huber_sum
+from routelaws.conformance.plain.laws import derivatives
+from routelaws.conformance.suite.strategies_additive import CASES, WIDE, WIDE_KAPLAN, huber_sum
 from routelaws.reference import laws as reference
 from routelaws.reference.laws import _descent, _smooth, additive, fine_grained, hoffmann, joint
 
@@ -137,6 +138,41 @@ def test_exact_tables_of_laws_far_from_the_printed_ones(backend, name):
     @given(law=WIDE[name])
     def judged(law):
         exact(backend, name, law, repeat=0)
+
+    judged()
+
+
+@pytest.mark.asks("laws.hoffmann.fit_kaplan", "laws.hoffmann.predict_kaplan")
+@pytest.mark.slow
+def test_exact_tables_of_kaplan_s_law_far_from_the_printed_one(backend):
+    """The losses come back, whatever the law; so do its coefficients, unless no row shows one of its two ends.
+
+    A coefficient is as exact as a loss over what the coefficient does to the losses; what no row shows is named.
+    """
+    case = CASES["kaplan"]
+    columns = case.columns()
+
+    @example(law=hoffmann.KaplanCoefficients(0.4, 3e10, 0.05, 2e8))
+    @example(law=hoffmann.KaplanCoefficients(0.3, 1e6, 0.03, 2e11))
+    @given(law=WIDE_KAPLAN)
+    def judged(law):
+        loss = hoffmann.predict_kaplan(*columns, law)
+        fit = backend.laws.hoffmann.fit_kaplan(*columns, loss)
+        first, second = (law.N_c / columns[0]) ** (law.alpha_N / law.alpha_D), law.D_c / columns[1]
+        shown = {"N_c": (first / (first + second)).max(), "D_c": (second / (first + second)).max()}
+        lost = [name for name, share in shown.items() if share < 1e-6]
+        error = np.abs(np.log(backend.laws.hoffmann.predict_kaplan(*columns, fit.coefficients) / loss)).max()
+        if fit.status != "interior":
+            assert fit.status.endswith(f"{lost[0]} left the law") and getattr(fit.coefficients, lost[0]) == 0
+            power = law.alpha_N if lost == ["N_c"] else law.alpha_D
+            check("laws.additive.faint_loss", float(error), scale=power * shown[lost[0]] + 1e-15)
+            return
+        check("laws.additive.exact_loss", float(error))
+        if not lost:
+            turns = derivatives(lambda t: np.log(hoffmann.predict_kaplan(*columns, case.kind(*t))), np.array(law))
+            reach = np.linalg.norm(np.linalg.pinv(turns * np.array(law), rcond=0), axis=1)
+            for found, wanted, each in zip(fit.coefficients, law, reach, strict=True):
+                check("laws.additive.far_coefficient", abs(found / wanted - 1), scale=each)
 
     judged()
 

@@ -68,6 +68,15 @@ class Design(NamedTuple):
 
 
 DESIGNS = {
+    "kaplan": Design(
+        ((*SIZES, 3e9), np.geomspace(5e8, 2e11, 8)),
+        hoffmann.PUBLISHED["kaplan"].coefficients,
+        hoffmann.predict_kaplan,
+        (1e9, 1e10),
+        (1e10, 1e12),
+        NOISE,
+        (),
+    ),
     "fine-grained": Design(
         (
             fine_grained.fine_grained_parameters(np.array([256.0, 384, 512, 640, 768]), 64),

@@ -17,10 +17,16 @@ Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5), the law before it, which ha
     L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D
 
 Its two ends are power laws: for D → ∞, L = (N_c/N)^α_N, which is the law of `dense.py`; for N → ∞, L = (D_c/D)^α_D.
-ln L is α_D times a log-sum-exp of two terms, so that the same descent fits it. With z the logarithms of the two terms
-and p their shares, as in step 2 of `additive.py`,
+ln L is α_D times a log-sum-exp of two terms, so that the same descent fits it. The unknowns are those of the two ends,
+θ = (α_N, u, α_D, v). With n and d the logarithms of N and D, counted from the middle of the table, u - α_N n is ln L of
+the first end and v - α_D d that of the second. With z these two over α_D and p their shares, as in step 2 of
+`additive.py`,
 
-    ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂α_D at fixed z = ln Σ exp z,   ∂ ln L̂/∂zₜ = α_D pₜ
+    ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂u = p₁,   ∂ ln L̂/∂α_N = -p₁ n,   ∂ ln L̂/∂v = p₂,
+    ∂ ln L̂/∂α_D = ln Σ exp z - Σ p z - p₂ d = -Σ p ln p - p₂ d
+
+Where no row shows one of the ends, its p is 0 and both of its unknowns have left the law, which is the other end alone.
+With α_D small or the ends far apart that is soon so: p goes with the power 1/α_D of the ratio of the two.
 
 Which N: Kaplan et al. count no embeddings, Hoffmann et al. count them (our memory of both papers, which were not at
 hand). A fit gives coefficients for the count that it was given.
@@ -170,7 +176,7 @@ def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficient
 
     Args:
         dense_parameters, tokens: N and D, above 0, broadcast against each other.
-        coefficients: the law; N_c and D_c above 0, alpha_D not 0.
+        coefficients: the law, alpha_D not 0; N_c or D_c may be 0, and the exponent of that term is then not looked at.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -183,6 +189,10 @@ def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficient
     size = check_range("dense_parameters", dense_parameters, above=0.0)
     data = check_range("tokens", tokens, above=0.0)
     alpha_N, N_c, alpha_D, D_c = coefficients
+    if D_c == 0:
+        return (N_c / size) ** alpha_N * np.ones_like(data)
+    if N_c == 0:
+        return (D_c / data) ** alpha_D * np.ones_like(size)
     return ((N_c / size) ** (alpha_N / alpha_D) + D_c / data) ** alpha_D
 
 
@@ -223,44 +233,45 @@ def kaplan_intervals(
 
 
 def _bind_kaplan(columns: tuple, centres: np.ndarray):
-    """Return θ -> ln L̂ and J, with θ = (u, κ, v, α_D): the terms are exp(u - κ n) and exp(v - d), n and d centred."""
+    """Return θ -> ln L̂ and J, with θ = (α_N, u, α_D, v) as at the top of this file, n and d centred."""
     n, d = (np.log(column) - centre for column, centre in zip(columns, centres, strict=True))
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        u, kappa, v, alpha_D = theta
-        total, shares = _smooth.log_sum(np.stack([u - kappa * n, v - d], axis=1))
-        by_term = alpha_D * shares  # ∂ ln L̂/∂zₜ, [n, 2]
-        return alpha_D * total, np.stack([by_term[:, 0], -by_term[:, 0] * n, by_term[:, 1], total], axis=1)
+        alpha_N, u, alpha_D, v = theta
+        z = np.stack([(u - alpha_N * n) / alpha_D, v / alpha_D - d], axis=1)
+        total, shares = _smooth.log_sum(z)
+        first, second = shares.T
+        by_power = total - first * z[:, 0] - second * (z[:, 1] + d)  # ∂ ln L̂/∂alpha_D
+        return alpha_D * total, np.stack([-first * n, first, by_power, second], axis=1)
 
     return model
 
 
 def _natural_kaplan(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return (α_N, N_c, α_D, D_c): κ = α_N/α_D, u - κ n = κ (ln N_c - ln N) and v - d = ln D_c - ln D."""
-    u, kappa, v, alpha_D = theta
-    return np.array([kappa * alpha_D, np.exp(u / kappa + centres[0]), alpha_D, np.exp(v + centres[1])])
+    """Return (α_N, N_c, α_D, D_c): u - α_N n = α_N (ln N_c - ln N) and v - α_D d = α_D (ln D_c - ln D)."""
+    alpha_N, u, alpha_D, v = theta
+    return np.array([alpha_N, np.exp(u / alpha_N + centres[0]), alpha_D, np.exp(v / alpha_D + centres[1])])
 
 
 def _internal_kaplan(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return θ of coefficients, the inverse of `_natural_kaplan`."""
     alpha_N, N_c, alpha_D, D_c = coefficients
-    kappa = alpha_N / alpha_D
-    return np.array([kappa * (np.log(N_c) - centres[0]), kappa, np.log(D_c) - centres[1], alpha_D])
+    return np.array([alpha_N, alpha_N * (np.log(N_c) - centres[0]), alpha_D, alpha_D * (np.log(D_c) - centres[1])])
 
 
 def _starts_kaplan(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
     """Return 36 starts: in the middle of the table the two terms share L^(1/α_D)."""
     found = []
-    for alpha_D, kappa in itertools.product((0.05, 0.1, 0.2, 0.4), (0.3, 0.7, 1.5)):
-        for u, v in _smooth.share_out(2, False, log_loss / alpha_D):
-            found.append((u, kappa, v, alpha_D))
+    for alpha_D, ratio in itertools.product((0.05, 0.1, 0.2, 0.4), (0.3, 0.7, 1.5)):
+        for first, second in _smooth.share_out(2, False, log_loss / alpha_D):
+            found.append((ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second))
     return np.array(found)
 
 
 _KAPLAN = Form(
     names=KaplanCoefficients._fields,
     positive=tuple(name in ("N_c", "D_c") for name in KaplanCoefficients._fields),
-    limits=(np.nan,) * 4,
+    limits=(np.nan, 0.0, np.nan, 0.0),
     bind=_bind_kaplan,
     natural=_natural_kaplan,
     internal=_internal_kaplan,
