@@ -59,7 +59,7 @@ def count(law, truth: dict, points: dict, table: Callable, tables: int) -> tuple
         for name, value in truth.items():
             counts[name] += ends[name][0] <= value <= ends[name][1]
             widths[name].append(ends[name][1] - ends[name][0])
-    return counts, {name: float(np.median(each)) for name, each in widths.items()}
+    return counts, {name: float(np.nanmedian(each)) for name, each in widths.items()}
 
 
 @pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.fit_two_stage_ratio", "*.predict_interval")
@@ -81,4 +81,24 @@ def test_intervals_of_two_stages_hold_the_truth_nearly_as_often_as_they_say(back
         return (*design.columns, loss * np.exp(random.normal(0, ERRORS["loss"], exact.size))), accuracy
 
     counts, _ = count(backend.laws.catalogue.LAWS[name], truth, points, table, design.tables)
-    held(counts, design.tables, SHARES, wrong=0.75)
+    held(counts, design.tables, SHARES, wrong=0.65)
+
+
+@pytest.mark.asks("laws.broken.fit_broken", "*.predict_interval")
+@pytest.mark.slow
+def test_intervals_of_the_broken_law_say_something_inside_the_table_alone(backend):
+    """Inside they held the truth in 36 of 40 tables. A decade beyond they held it in 38, and hardly say a thing.
+
+    A fit without one run may lie elsewhere in a valley, where d1 and f1 are thousands of times larger: the ends of a
+    coefficient are then no statement about it, and what is asked of them is nothing.
+    """
+    tables, points = 40, {"inside": (1e20,), "beyond": (1e23,)}
+    exact = broken.predict_broken(*FLOPS, BROKEN)
+    truth = {place: float(broken.predict_broken(*at, BROKEN)) for place, at in points.items()}
+
+    def table(random):
+        return FLOPS, exact + random.normal(0, ERRORS["accuracy"], exact.size)
+
+    counts, widths = count(backend.laws.catalogue.LAWS["broken"], truth, points, table, tables)
+    held({"inside": counts["inside"]}, tables, (0.80, 0.95), wrong=0.3)
+    assert counts["beyond"] >= 0.8 * tables and widths["beyond"] > 3 * widths["inside"]

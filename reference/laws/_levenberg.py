@@ -12,6 +12,12 @@ with a damping of 0. Far from the minimum that step is too long, and the damping
 sum makes the damping five times smaller, each that does not makes it twice as large and is tried again from the same
 place (with unequal factors a narrow curved valley is followed faster). A minimum of this kind is the nearest one, not
 always the least one, which is why there are many starts.
+
+Why there are two searches. `_descent.py` serves the laws of the loss, whose unknowns are powers and logarithms: it lets
+none of them change by more than 3 in one step, knows when a term has left a law, and has profile intervals. The broken
+power law and the logistic stage of accuracy have factors and places that are no logarithms, of any size and sign, for
+which a longest step would be a statement about their units. The laws of accuracy that are sums of power laws are
+searched here too, so that all laws of accuracy are fitted in one way.
 """
 
 import math
