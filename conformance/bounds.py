@@ -121,6 +121,9 @@ BOUNDS["laws.additive.exact_coefficient"] = Bound(
 BOUNDS["laws.additive.far_coefficient"] = Bound(
     1e-13, "relative, over the effect on ln L; ln L by 1e-15, effects by differences to 1e-10; measured 2.4e-15"
 )
+BOUNDS["laws.additive.lost_share"] = Bound(
+    1e-7, "of a term: what does less than that to ln L in every row has left the law; measured 6e-8"
+)
 BOUNDS["laws.additive.faint_loss"] = Bound(
     4.0, "ln, over alpha times the lost share; at most 1 in each of 16 rows, so 4 of all in least squares; measured 0.9"
 )
