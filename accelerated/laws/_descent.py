@@ -168,9 +168,10 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     scale = np.linalg.norm(J[:, free], axis=0)
     _, values, right = np.linalg.svd(J[:, free] / scale, full_matrices=False)
     kept = values > 1e-15 * values[0]
-    root = turn[np.ix_(free, free)] @ (right[kept].T / values[kept] / scale[:, None])
     found = np.full((theta.size, theta.size), np.nan)
-    found[np.ix_(free, free)] = variance * root @ root.T
+    with np.errstate(over="ignore", invalid="ignore"):  # of coefficients that ran away beyond all numbers
+        root = turn[np.ix_(free, free)] @ (right[kept].T / values[kept] / scale[:, None])
+        found[np.ix_(free, free)] = variance * root @ root.T
     return found
 
 

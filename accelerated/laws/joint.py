@@ -128,8 +128,9 @@ def predict_joint(
     log_data = np.log(check_range("tokens", tokens, above=0.0))
     log = _log_effective(num_experts, coefficients)
     a, alpha, delta, gamma, b, beta, omega, zeta, _, _, c = coefficients
-    of_size = a * np.exp(delta * log + (alpha + gamma * log) * log_size)
-    return of_size + b * np.exp(omega * log + (beta + zeta * log) * log_data) + c
+    with np.errstate(over="ignore", invalid="ignore"):  # inf times 0, of a factor that ran away: no number, NaN
+        of_size = a * np.exp(delta * log + (alpha + gamma * log) * log_size)
+        return of_size + b * np.exp(omega * log + (beta + zeta * log) * log_data) + c
 
 
 def fit_joint(
