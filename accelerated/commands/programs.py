@@ -1,7 +1,8 @@
 """Where the command line keeps compiled programs, so that a second run of the same shapes starts without a compiler.
 
-JAX's own persistent cache does the work; here are its folder and its limits. A program that was compiled for one
-processor may not run on another, so each kind of processor, and each version of the compiler, has a folder of its own.
+JAX's own persistent cache keeps what the compiler made, `training.kept_programs` what goes into it; here are their
+folders, and the limits of JAX's. A program that was compiled for one processor may not run on another, so each kind of
+processor, and each version of the compiler, has a folder of its own.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ..files import user_cache
+from ..files import PROGRAMS, user_cache
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 FIRST = (0, 10, 2)
@@ -24,7 +25,7 @@ LIMITS = {
 
 
 def keep_programs() -> None:
-    """Let JAX keep compiled programs, in this process and in those that it starts. Call before JAX is imported.
+    """Let compiled programs be kept, in this process and in those that it starts. Call before JAX is imported.
 
     Nothing happens where the user has named a folder (JAX_COMPILATION_CACHE_DIR, which may be empty for none), where no
     folder can be made, or with a jaxlib before `FIRST`.
@@ -36,7 +37,8 @@ def keep_programs() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return
-    os.environ |= {CACHE: str(folder)} | {name: os.environ.get(name, value) for name, value in LIMITS.items()}
+    os.environ |= {name: os.environ.get(name, value) for name, value in LIMITS.items()}
+    os.environ |= {CACHE: str(folder), PROGRAMS: str(folder / "lowered")}
 
 
 def programs_folder() -> Path:

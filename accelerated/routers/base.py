@@ -34,7 +34,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InputError, _check_k
-from ..kernels.assignment import assign
 from ..notation import (
     Routing,
     _at_least_float32,
@@ -238,6 +237,8 @@ def _column(mask: jax.Array | None):
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:
     """Return the assignment that the compiled loops find."""
+    from ..kernels.assignment import assign  # brings numba, which takes a fifth of a second that no other router needs
+
     num_tokens, num_experts = scores.shape
     words = scores.dtype.itemsize // 4
     whole = jax.lax.bitcast_convert_type(scores, jnp.int32).reshape(num_tokens, num_experts * words)
@@ -247,15 +248,15 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None) -> Assignment:
     slices = [whole[start : start + rows] for start in range(0, num_tokens, rows)]
     sizes = (num_tokens, k), (words,), (num_experts * words,), (words,)
     shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
-    host = functools.partial(_on_host, k=k, words=words, masked=mask is not None)
+    host = functools.partial(_on_host, assign, k=k, words=words, masked=mask is not None)
     expert, *numbers = jax.pure_callback(host, shapes, *slices, vmap_method="sequential")
     shape = (-1, 2) if words == 2 else (-1,)
     numbers = [jax.lax.bitcast_convert_type(number.reshape(shape), scores.dtype) for number in numbers]
     return Assignment(expert, numbers[0][0], numbers[1], numbers[2][0])
 
 
-def _on_host(*slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
-    """Return the assignment of all rows of the slices; numbers come and go as the 32-bit words that they consist of.
+def _on_host(assign, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
+    """Return what `assign` finds for all rows of the slices; numbers come and go as the 32-bit words they consist of.
 
     JAX may run this in another thread than the one that asked. Whether 64-bit numbers are allowed is a setting of the
     thread, and where it is off they would be cut to 32 bits on their way in or out.

@@ -1,13 +1,21 @@
 """Compiled programs are kept between runs of the command line."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from routelaws.accelerated.commands import programs
+from routelaws.accelerated.configuration import ModelConfig
+from routelaws.accelerated.files import PROGRAMS
+from routelaws.accelerated.training import kept_programs, step
+from routelaws.accelerated.training.config import TrainConfig
 
 SAY = """
 import os
@@ -51,6 +59,95 @@ def test_another_processor_and_another_compiler_have_folders_of_their_own(monkey
     monkeypatch.setattr(programs, "version", lambda package: "99.0.0")
     folders.add(programs.programs_folder())
     assert len(folders) == 3
+
+
+CONFIG = TrainConfig(ModelConfig(vocab_size=32, d_model=4, blocks=1, heads=1), sequence_length=8, batch_size=2)
+WINDOWS = np.arange(36, dtype=np.int32).reshape(2, 2, 9) % 32
+
+
+def trained(config: TrainConfig) -> list[np.ndarray]:
+    """Everything that two steps and an evaluation give, as a process does that has compiled nothing."""
+    jax.clear_caches()
+    state, metrics = step.make_train_steps(config)(step.initial_state(config), WINDOWS, 0)
+    return jax.tree.leaves(
+        jax.tree.map(np.asarray, (state, metrics, step.make_evaluate(config)(state.params, WINDOWS)))
+    )
+
+
+def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monkeypatch):
+    live = trained(CONFIG)
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    first = trained(CONFIG)
+    monkeypatch.setattr(step, "loss", None)  # what is traced asks for it
+    again, other = trained(CONFIG), trained(dataclasses.replace(CONFIG, seed=7, learning_rate=0.02))
+    same = [[np.array_equal(*pair) for pair in zip(live, found, strict=True)] for found in (first, again, other)]
+    assert all(same[0]) and all(same[1]) and not all(same[2])
+    assert (
+        len(list(tmp_path.iterdir())) == 2
+    )  # steps and evaluation: another seed and rate need no program of their own
+    with pytest.raises(TypeError):
+        trained(dataclasses.replace(CONFIG, weight_decay=0.2))
+
+
+def doubled(x, what="run") -> float:
+    """Twice a number or the sum of numbers, by a program that may be kept."""
+    return float(kept_programs.kept(jax.jit(lambda x: 2 * jnp.sum(x)), "doubled", lambda x: x, [what])(x))
+
+
+def test_whatever_a_program_follows_from_gives_it_a_file_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    numbers = []
+
+    def files(x=3.0, **given):
+        assert doubled(x, **given) == 2 * np.sum(x)
+        numbers.append(len(list(tmp_path.iterdir())))
+
+    files()
+    files(4.0)  # the same program
+    files(what="another run")
+    files(3)
+    files(np.ones(3, np.float32))
+    files(np.ones(4, np.float32))
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " ")
+    files()
+    monkeypatch.setattr(kept_programs, "_source_digest", lambda: "another source")
+    files()
+    monkeypatch.setattr(kept_programs, "version", lambda package: "99.0.0")
+    files()
+    assert numbers == [1, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:40] + b"?" + content[41:]])
+def test_a_damaged_program_is_made_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    assert doubled(3.0) == 6
+    [path] = tmp_path.iterdir()
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    assert doubled(4.0) == 8 and path.read_bytes() != damaged
+    written = path.stat().st_mtime_ns
+    assert doubled(5.0) == 10 and path.stat().st_mtime_ns == written
+
+
+def test_a_full_folder_lets_the_oldest_programs_go(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    monkeypatch.setattr(kept_programs, "ROOM", 1)
+    assert doubled(3.0) == 6 and not list(tmp_path.iterdir())
+    monkeypatch.setattr(kept_programs, "ROOM", 1 << 20)
+    old = tmp_path / "doubled-of-long-ago"
+    old.write_bytes(bytes(1 << 20))
+    os.utime(old, (1, 1))
+    assert doubled(3.0) == 6 and len(list(tmp_path.iterdir())) == 1 and not old.exists()
+
+
+def test_what_calls_back_into_python_or_cannot_be_written_runs_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    back = jax.jit(lambda x: jax.pure_callback(lambda x: np.float32(2 * x), shape, x))
+    assert kept_programs.kept(back, "back", lambda x: x, [])(jnp.float32(3)) == 6 and not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv(PROGRAMS, str(tmp_path / "file"))
+    assert doubled(3.0) == 6
 
 
 @pytest.mark.slow

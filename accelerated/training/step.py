@@ -13,6 +13,7 @@ from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .config import TrainConfig
+from .kept_programs import fields_of_programs, kept
 from .mesh import Layout
 
 FINAL_RATE = 0.1
@@ -176,9 +177,9 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
-        return lambda state, batches, first_step, left=0: train_steps(
-            state, batches, first_step, np.int32(left), inputs
-        )
+        result = lambda state, *_: (state, StepMetrics(*StepMetrics._fields))  # noqa: E731
+        program = kept(train_steps, "train_steps", result, [fields_of_programs(config)], donates=True)
+        return lambda state, batches, first_step, left=0: program(state, batches, first_step, np.int32(left), inputs)
     shardings = state_shardings(config, layout)
 
     def run(state, batches, first_step, left=0):
@@ -309,6 +310,10 @@ def make_evaluate(
 
         _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
         return parts._replace(load=parts.load.mean(axis=0))
+
+    if layout is None:
+        result = lambda *_: Evaluation(*Evaluation._fields)  # noqa: E731
+        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model])
 
     def run(params, batches):
         if layout is not None:
