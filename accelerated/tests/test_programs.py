@@ -65,10 +65,22 @@ CONFIG = TrainConfig(ModelConfig(vocab_size=32, d_model=4, blocks=1, heads=1), s
 WINDOWS = np.arange(36, dtype=np.int32).reshape(2, 2, 9) % 32
 
 
+COMPILED = []
+"""A name for everything that was compiled in this process."""
+
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, **more: COMPILED.append(more) if event.endswith("backend_compile_duration") else None
+)
+
+
 def trained(config: TrainConfig) -> list[np.ndarray]:
-    """Everything that two steps and an evaluation give, as a process does that has compiled nothing."""
+    """Everything that four steps and an evaluation give, as a process does that has compiled nothing."""
     jax.clear_caches()
-    state, metrics = step.make_train_steps(config)(step.initial_state(config), WINDOWS, 0)
+    steps, state = step.make_train_steps(config), step.initial_state(config)
+    state, _ = steps(state, WINDOWS, 0)
+    before = len(COMPILED)
+    state, metrics = steps(state, WINDOWS, 2)
+    assert len(COMPILED) == before > 0
     return jax.tree.leaves(
         jax.tree.map(np.asarray, (state, metrics, step.make_evaluate(config)(state.params, WINDOWS)))
     )

@@ -68,6 +68,17 @@ def table(folder: Path) -> list[dict]:
         return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in csv.DictReader(file)]
 
 
+def test_long_runs_are_started_first_and_then_those_that_share_their_programs(text_file, tmp_path):
+    seeds = '[[runs]]\nrouter = "dense"\nsize = ["a", "b"]\nseed = [1, 2]\nlearning_rate = [0.01, 0.02]\n'
+    hashed = '[[runs]]\nrouter = "hash"\nexperts = [4, 8]\nsize = "b"\n'
+    text = GRID[: GRID.index("[[runs]]")].replace("d_model = 12", "d_model = 48") + seeds + hashed
+    grid = read_grid(str(write_grid(tmp_path, text_file, text)))
+    tasks = [sweep.Task(i, run, tmp_path, None) for i, run in enumerate(grid.runs)]
+    found = [(task.config.model.d_model, task.config.model.router) for task in sweep.in_order(tasks)]
+    assert sorted(found[:3]) == [(48, "dense"), (48, "hash"), (48, "hash")]
+    assert found[3:] == [*[(48, "dense")] * 3, *[(8, "dense")] * 4]
+
+
 def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     assert grid.name == "tiny"

@@ -102,7 +102,8 @@ def _program(path: Path, function, tree, leaves: list, given_up: tuple[int, ...]
         return None
     except OSError:  # no room, no right to write: this process has its program all the same
         pass
-    return jax.jit(program, donate_argnums=given_up)
+    # Compiled now, once: JAX would do it again when the first results come back, as they are tied to their device.
+    return jax.jit(program, donate_argnums=given_up).lower(*leaves).compile()
 
 
 def _read(path: Path) -> export.Exported | None:

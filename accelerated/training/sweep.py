@@ -9,10 +9,12 @@ sweep folder/
 """
 
 import concurrent.futures
+import math
 import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
@@ -26,6 +28,7 @@ from ..files import locked, storage_errors
 from .config import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
+from .kept_programs import fields_of_programs
 from .loop import Run, open_text
 from .stopping import Resumable, asked, held
 from .sweep_folder import check_sweep_folder, claim_sweep_folder, collect_rows, folder_of_run, is_finished, session
@@ -90,7 +93,7 @@ def run_sweep(
                     watch("finished", run=task.hyper_id)
                 elif task.hyper_id not in later:
                     todo.append(task)
-            todo.sort(key=lambda task: -cost(task.config))  # the longest first: the short ones fill the gaps at the end
+            todo = in_order(todo)
             try:
                 failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
             except Resumable:
@@ -132,6 +135,22 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
     for run, files in zip(grid.runs, tokens, strict=True):
         open_text(run, files)
     return tokens
+
+
+def in_order(tasks: list[Task]) -> list[Task]:
+    """Return the runs in the order in which they are started: the longest first, so that short ones fill the end.
+
+    Of runs of about one length (in steps of a tenth of a decade), those come last whose programs an earlier one
+    compiles: by then they are in the cache.
+    """
+    before = Counter()
+
+    def place(task: Task) -> tuple:
+        program, length = str(fields_of_programs(task.config)), cost(task.config)
+        before[program] += 1
+        return -round(math.log10(length), 1), before[program], -length
+
+    return sorted(tasks, key=place)
 
 
 def cost(config: TrainConfig) -> float:
