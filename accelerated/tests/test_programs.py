@@ -91,14 +91,23 @@ def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monk
     monkeypatch.setenv(PROGRAMS, str(tmp_path))
     first = trained(CONFIG)
     monkeypatch.setattr(step, "loss", None)  # what is traced asks for it
-    again, other = trained(CONFIG), trained(dataclasses.replace(CONFIG, seed=7, learning_rate=0.02))
-    same = [[np.array_equal(*pair) for pair in zip(live, found, strict=True)] for found in (first, again, other)]
-    assert all(same[0]) and all(same[1]) and not all(same[2])
-    assert (
-        len(list(tmp_path.iterdir())) == 2
-    )  # steps and evaluation: another seed and rate need no program of their own
+    again = trained(CONFIG)
+    assert all(np.array_equal(*pair) for found in (first, again) for pair in zip(live, found, strict=True))
+    assert len(list(tmp_path.iterdir())) == 2  # steps and evaluation
     with pytest.raises(TypeError):
         trained(dataclasses.replace(CONFIG, weight_decay=0.2))
+
+
+def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
+    other = dataclasses.replace(CONFIG, seed=7, learning_rate=0.02, corpus=("elsewhere",))
+    assert kept_programs.fields_of_programs(other) == kept_programs.fields_of_programs(CONFIG)
+    lowered = [
+        step.compiled_steps(config)
+        .lower(step.initial_state(config), WINDOWS, 0, np.int32(0), step.run_inputs(config, None))
+        .as_text()
+        for config in (CONFIG, other)
+    ]
+    assert lowered[0] == lowered[1]  # whatever is left out of the fields is in no program either
 
 
 def doubled(x, what="run") -> float:
