@@ -91,6 +91,22 @@ OPTIONS_OF = {
 }
 """Which routers an option is for. Elsewhere it has to keep its default."""
 
+_COUNTS = ("vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase")
+"""Fields that are whole numbers of at least 1."""
+
+_NAMES = {
+    "router": ROUTERS,
+    "hash": HASHES,
+    "grouping": GROUPINGS,
+    "drop_order": DROP_ORDERS,
+    "objective": OBJECTIVES,
+    "activation": ACTIVATIONS,
+    "positions": POSITIONS,
+    "layout": LAYOUTS,
+    "emit": EMITS,
+}
+"""Fields that are one of several names."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -199,30 +215,11 @@ class ModelConfig:
 
     def _check_counts_and_names(self):
         """Raise ValueError where a count is no whole number above 0, or a name is none of those allowed."""
-        for name in (
-            "vocab_size",
-            "d_model",
-            "blocks",
-            "heads",
-            "experts",
-            "k",
-            "granularity",
-            "flop_increase",
-        ):
+        for name in _COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value}; it has to be a whole number of at least 1")
-        for name, allowed in (
-            ("router", ROUTERS),
-            ("hash", HASHES),
-            ("grouping", GROUPINGS),
-            ("drop_order", DROP_ORDERS),
-            ("objective", OBJECTIVES),
-            ("activation", ACTIVATIONS),
-            ("positions", POSITIONS),
-            ("layout", LAYOUTS),
-            ("emit", EMITS),
-        ):
+        for name, allowed in _NAMES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 

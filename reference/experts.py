@@ -312,14 +312,10 @@ def routed_ffn(
     placement = dispatch(expert, num_experts, capacity, order=order, priority=priority, mask=asked)
     padded = np.concatenate([x, np.zeros((1, x.shape[1]))])  # row T is the empty slot
     # RUN
-    outputs = np.stack(
-        [
-            expert_ffn(**_matrices(params, e), x=padded[placement.token[e]], activation=activation)
-            for e in range(num_experts)
-        ]
-    )  # [E, C, d]
+    each = range(num_experts)
+    outputs = [expert_ffn(**_matrices(params, e), x=padded[placement.token[e]], activation=activation) for e in each]
     # COMBINE
-    return RoutedOutput(combine(outputs, expert, placement, gate), float((~placement.kept)[asked].mean()))
+    return RoutedOutput(combine(np.stack(outputs), expert, placement, gate), float((~placement.kept)[asked].mean()))
 
 
 def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray) -> None:

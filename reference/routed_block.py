@@ -312,22 +312,11 @@ def hash_table(
         ValueError: what the hash needs is missing or has another shape.
     """
     experts, choices = config.expert_count, config.choices
-    of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, choices)
-    needed = {
-        "random": (uniforms, of_choices),
-        "multi": (uniforms, of_choices),
-        "bigram": (uniforms, (2, *of_tokens)),
-        "balanced": (counts, of_tokens),
-        "clustered": (embeddings, of_tokens),
-        "dispersed": (embeddings, of_tokens),
-    }
     if config.router != "hash" or config.hash == "position":
         raise ValueError(f"router {config.router} with hash {config.hash} has no table of token ids")
-    if config.hash not in needed:
+    if config.hash in ("modulo", "previous"):
         return hashes.modulo_table(config.vocab_size, experts, choices)
-    given, shape = needed[config.hash]
-    if given is None or np.shape(given)[: len(shape)] != shape:
-        raise ValueError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
+    given = _numbers_for_table(config, uniforms, counts, embeddings)
     if config.hash == "balanced":
         return hashes.balanced_table(given, experts, choices)
     if config.hash == "random":
@@ -337,6 +326,22 @@ def hash_table(
     if config.hash == "bigram":
         return _whole(given, experts)
     return _table_of_clusters(np.asarray(embeddings), config)
+
+
+def _numbers_for_table(config, uniforms, counts, embeddings):
+    """Return those of the three that the hash is made from; ValueError where they are missing or of another shape."""
+    of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, config.choices)
+    given, shape = {
+        "random": (uniforms, of_choices),
+        "multi": (uniforms, of_choices),
+        "bigram": (uniforms, (2, *of_tokens)),
+        "balanced": (counts, of_tokens),
+        "clustered": (embeddings, of_tokens),
+        "dispersed": (embeddings, of_tokens),
+    }[config.hash]
+    if given is None or np.shape(given)[: len(shape)] != shape:
+        raise ValueError(f"the {config.hash} hash needs numbers of shape {shape}, given: {np.shape(given)}")
+    return given
 
 
 def _whole(uniforms, num_experts):

@@ -335,9 +335,9 @@ def apply(
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
     routed, special = [], 0  # special: how many blocks so far were routed or wide
+    seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     for i in range(config.blocks):
         block = _at(params["blocks"], i)
-        seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
         h = h + attention(block["attention"], layer_norm(block["attention_norm"], h), **seen)
         x = layer_norm(block["ffn_norm"], h)
         if config.is_routed(i):
@@ -345,13 +345,16 @@ def apply(
             ffn = _at(params["routed_ffn"], special)
             done = routed_block(ffn, x, tokens, config, training=training, **here)
             routed.append(done)
-            output = layer_norm(ffn["output_norm"], done.output) if config.output_norm else done.output
+            h = h + (layer_norm(ffn["output_norm"], done.output) if config.output_norm else done.output)
         else:
             ffn = _at(params["wide_ffn"], special) if config.is_wide(i) else _at(params["dense_ffn"], i - special)
-            output = expert_ffn(**ffn, x=x, activation=config.activation)
+            h = h + expert_ffn(**ffn, x=x, activation=config.activation)
         special += config.is_routed(i) or config.is_wide(i)
-        h = h + output
-    logits = layer_norm(params["final_norm"], h) @ params["embedding"].T
+    return _output(layer_norm(params["final_norm"], h) @ params["embedding"].T, routed)
+
+
+def _output(logits: np.ndarray, routed: list) -> Output:
+    """Return the logits beside what the routed blocks returned, stacked in their order."""
     if not routed:
         return Output(logits, None, np.zeros(0), np.zeros(0), None, None)
     stacked = _stack(routed)  # a `BlockOutput` of arrays [n_r, ...]

@@ -82,6 +82,12 @@ def check_rows(
         )
     if size.size < LEAST_ROWS:
         raise ValueError(f"{size.size} rows; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows")
+    _check_told_apart(size, experts, words)
+    return Rows(np.log10(size), experts - 1.0, np.log10(loss))
+
+
+def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> None:
+    """Raise ValueError where the rows differ too little in size and expert count to determine the six coefficients."""
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise ValueError(
@@ -98,7 +104,6 @@ def check_rows(
             f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least two "
             f"{words.sizes}, with more than one {words.expert_count} at two of them"
         )
-    return Rows(np.log10(size), experts - 1.0, np.log10(loss))
 
 
 def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:

@@ -113,16 +113,7 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
         1.7 0.0048 2.27
     """
     floor = float(check_range("floor", floor, least=0.0))
-    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
-    loss = np.atleast_1d(check_range("loss", loss, above=floor))
-    if flops.ndim != 1 or flops.shape != loss.shape:
-        raise ValueError(
-            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
-        )
-    if flops.size < 3 or np.unique(flops).size < 2:
-        raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
-        )
+    flops, loss = _check_rows(flops, loss, floor)
     centre, level = float(np.log(flops).mean()), float(np.log(loss - floor).mean())
     x = np.log(flops) - centre
     slope = float(x @ np.log(loss - floor)) / float(x @ x)
@@ -140,6 +131,21 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
         CRITERION,
         centre,
     )
+
+
+def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return both columns as float64 [n]; raises ValueError as `fit_compute` says."""
+    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
+    loss = np.atleast_1d(check_range("loss", loss, above=floor))
+    if flops.ndim != 1 or flops.shape != loss.shape:
+        raise ValueError(
+            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
+        )
+    if flops.size < 3 or np.unique(flops).size < 2:
+        raise ValueError(
+            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
+        )
+    return flops, loss
 
 
 def predict_interval(

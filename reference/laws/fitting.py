@@ -230,12 +230,27 @@ def _error_variance(residual: np.ndarray, huber: float | None) -> float:
 def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, error_variance: float) -> np.ndarray:
     """Return the Gauss-Newton covariance of the six coefficients, `_error_variance` times (JᵀJ)⁻¹.
 
-    J holds the derivatives of the predicted log10 L. A coefficient that sits on an edge (E_start = 1, E_max = ∞) is
-    held: its row and column are 0. In the linear limit every entry is NaN. This is a statement about a quadratic
-    approximation; the valley of E_start and E_max is not quadratic, and `uncertainty.py` does without.
+    J is that of `_derivatives`. A coefficient that sits on an edge (E_start = 1, E_max = ∞) is held: its row and column
+    are 0. In the linear limit every entry is NaN. This is a statement about a quadratic approximation; the valley of
+    E_start and E_max is not quadratic, and `uncertainty.py` does without.
     """
     if status == "linear limit":
         return np.full((6, 6), np.nan)
+    free = [0, 1, 2, 3]
+    if not status.startswith("E_start at 1"):
+        free.append(4)
+    if not math.isinf(coefficients.E_max):
+        free.append(5)
+    derivatives = _derivatives(rows, coefficients)[:, free]
+    scale = np.linalg.norm(derivatives, axis=0)  # columns differ by many orders of magnitude
+    inverse = np.linalg.pinv(derivatives / scale) / scale[:, None]
+    covariance = np.zeros((6, 6))
+    covariance[np.ix_(free, free)] = error_variance * inverse @ inverse.T
+    return covariance
+
+
+def _derivatives(rows: Rows, coefficients: RoutedCoefficients) -> np.ndarray:
+    """Return the derivatives [n, 6] of the predicted log10 L by a, b, c, d, E_start and E_max."""
     _, b, c, _, E_start, E_max = coefficients
     saturation = 0.0 if math.isinf(E_max) else 1 / E_max
     offset = 1 / (1 / E_start - saturation)
@@ -243,23 +258,9 @@ def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, er
     decay = (offset / (rows.extra_experts + offset)) ** 2
     slope = (b + c * rows.log_size) * experts / math.log(10)
     log_experts = np.log10(experts)
-    derivatives = np.stack(
-        [
-            rows.log_size,
-            log_experts,
-            rows.log_size * log_experts,
-            np.ones_like(slope),
-            slope * decay / E_start**2,
-            slope * (1 - decay) * saturation**2,
-        ],
-        axis=1,
-    )
-    free = [0, 1, 2, 3] + [4] * (not status.startswith("E_start at 1")) + [5] * (not math.isinf(E_max))
-    scale = np.linalg.norm(derivatives[:, free], axis=0)  # columns differ by many orders of magnitude
-    inverse = np.linalg.pinv(derivatives[:, free] / scale) / scale[:, None]
-    covariance = np.zeros((6, 6))
-    covariance[np.ix_(free, free)] = error_variance * inverse @ inverse.T
-    return covariance
+    by_a_to_d = [rows.log_size, log_experts, rows.log_size * log_experts, np.ones_like(slope)]
+    by_start, by_max = slope * decay / E_start**2, slope * (1 - decay) * saturation**2
+    return np.stack([*by_a_to_d, by_start, by_max], axis=1)
 
 
 # What this file does not do: intervals (`uncertainty.py`); choosing rows from a table of runs.

@@ -193,12 +193,9 @@ def fit_leverage(
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot tell
             the coefficients apart (needed: two C, three G, three A).
     """
-    columns = [np.atleast_1d(v) for v in (activation, tian_granularity, flops, leverage)]
-    names = ("activation", "tian_granularity", "flops", "leverage")
-    columns = [check_range(name, column, above=0.0) for name, column in zip(names, columns, strict=True)]
-    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
-        shapes = [str(column.shape) for column in columns]
-        raise ValueError(f"{', '.join(names)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+    columns = _check_columns(
+        {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
+    )
     if not A_max >= 10:
         raise ValueError(f"A_max is {A_max}; needed: at least 10")
     need_rows(columns[0].size, 6, "leverage")
@@ -215,6 +212,15 @@ def fit_leverage(
         inverse = np.linalg.pinv(_gradient(coefficients, *columns[:3]))
         covariance = objective * leverage.size / (leverage.size - 5) * inverse @ inverse.T
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, covariance, activation.size, CRITERION)
+
+
+def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the columns as float64 [n]; ValueError unless each is above 0 and all have the same length."""
+    columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in given.items()]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
+        shapes = [str(column.shape) for column in columns]
+        raise ValueError(f"{', '.join(given)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+    return columns
 
 
 def predict_interval(

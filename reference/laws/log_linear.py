@@ -268,22 +268,27 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     solutions, covariances, squares = [], [], 0.0
     for rows in lined.values():
         x, y = log_experts[rows], log_loss[rows]
-        offset = x - x.mean()
-        spread = float(offset @ offset)
-        b = float(offset @ (y - y.mean())) / spread
-        d = float(y.mean() - b * x.mean())
+        (b, d), covariance = _line(x, y)
         squares += float(np.sum((y - b * x - d) ** 2))
         solutions.append((b, d))
-        # b and the mean of y are uncorrelated, and d = (mean of y) - b (mean of x).
-        covariances.append(
-            [[1 / spread, -x.mean() / spread], [-x.mean() / spread, 1 / x.size + x.mean() ** 2 / spread]]
-        )
+        covariances.append(covariance)
     coefficients = PerSizeCoefficients(np.array(list(lined)), *np.array(solutions).T)
     status = "interior"
     if len(lined) < len(groups):
         status = f"no line at {len(groups) - len(lined)} of {len(groups)} sizes"
     covariance = squares / (used - 2 * len(lined)) * np.array(covariances)
     return LogLinearFit(coefficients, squares / used, math.sqrt(squares / used), status, covariance, used, CRITERION)
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[tuple[float, float], list[list[float]]]:
+    """Return b and d of the line y = b x + d by least squares, and their covariance for a residual variance of 1."""
+    offset = x - x.mean()
+    spread = float(offset @ offset)
+    b = float(offset @ (y - y.mean())) / spread
+    d = float(y.mean() - b * x.mean())
+    # b and the mean of y are uncorrelated, and d = (mean of y) - b (mean of x).
+    covariance = [[1 / spread, -x.mean() / spread], [-x.mean() / spread, 1 / x.size + x.mean() ** 2 / spread]]
+    return (b, d), covariance
 
 
 def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:

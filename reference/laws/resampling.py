@@ -39,6 +39,7 @@ scales are our choice; whether the paper's appendix, which was not at hand, has 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -143,13 +144,9 @@ def bootstrap(
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
-    found: list[RoutedFit] = []
-    weights = _check_weights(weights, columns[0].size)
-    for line in weights.astype(np.int64):
-        try:
-            found.append(fit_routed(*(np.repeat(column, line) for column in columns)))
-        except ValueError:  # the rows drawn do not determine the law
-            continue
+    weights = _check_weights(weights, columns[0].size).astype(np.int64)
+    fits = [_fit_or_none(*(np.repeat(column, line) for column in columns)) for line in weights]
+    found = [each for each in fits if each is not None]
     intervals, undefined = [], []
     for quantity in quantities:
         values = np.array([_value(each, quantity) for each in found])
@@ -160,10 +157,15 @@ def bootstrap(
             low, high = float(known[skipped]), float(known[known.size - 1 - skipped])
         intervals.append(_interval(columns, quantity, _value(fit, quantity), low, high, level))
         undefined.append(values.size - known.size)
-    statuses: dict[str, int] = {}
-    for each in found:
-        statuses[each.status] = statuses.get(each.status, 0) + 1
-    return Bootstrap(intervals, undefined, statuses, len(weights) - len(found))
+    return Bootstrap(intervals, undefined, dict(Counter(each.status for each in found)), len(fits) - len(found))
+
+
+def _fit_or_none(*columns: np.ndarray) -> RoutedFit | None:
+    """Return the fit of some of the rows, None where they do not determine the law."""
+    try:
+        return fit_routed(*columns)
+    except ValueError:
+        return None
 
 
 def jackknife(
@@ -198,12 +200,7 @@ def jackknife(
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
     groups = _check_groups(groups, columns[0].size)
     names = np.unique(groups)
-    folds: list[RoutedFit | None] = []
-    for name in names:
-        try:
-            folds.append(fit_routed(*(column[groups != name] for column in columns)))
-        except ValueError:  # the rows left do not determine the law
-            folds.append(None)
+    folds = [_fit_or_none(*(column[groups != name] for column in columns)) for name in names]
     quantile = student_quantile(level, names.size - 1)
     intervals, missing = [], []
     for quantity in quantities:

@@ -93,15 +93,7 @@ def fit_two_stage_ratio(
     parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
 ) -> TwoStageFit:
     """Fit both stages to runs of several ratios; arguments as `fit_two_stage`, at least 6 rows."""
-    given = {"parameters": parameters, "tokens": tokens, "loss": loss}
-    columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
-    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
-        shapes = ", ".join(str(column.shape) for column in columns)
-        raise ValueError(
-            f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
-        )
-    if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
-        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
+    columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
     one, zero = np.ones_like(log_size), np.zeros_like(log_size)
@@ -120,6 +112,19 @@ def fit_two_stage_ratio(
     a, alpha, b, beta, e = search(power_terms(features), log_loss, np.array(starts)).parameters
     values = math.exp(a + alpha * centre[0]), alpha, math.exp(b + beta * centre[1]), beta, math.exp(e)
     return _both(LossCoefficients(*(float(v) for v in values)), (parameters, tokens), loss, accuracy, link)
+
+
+def _check_columns(given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return parameters, tokens and loss as float64 [n]; raises ValueError as `fit_two_stage_ratio` says."""
+    columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in given.items()]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
+        shapes = ", ".join(str(column.shape) for column in columns)
+        raise ValueError(
+            f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
+        )
+    if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
+        raise ValueError("all rows have one number of parameters or of tokens; needed: two of each")
+    return columns
 
 
 def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray:
