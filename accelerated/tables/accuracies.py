@@ -23,8 +23,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
+from .columns import CheckedColumns
 from .reading import read_blocks, read_cells, take_apart
-from .schema import Problems, to_numbers
+from .schema import Problems
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs for each parameter and token, where a table does not give the FLOPs."""
@@ -137,40 +138,6 @@ def add_run(path, run: dict) -> None:
         raise InputError(f"{path}: a run cannot be added ({getattr(error, 'strerror', None) or error})") from None
 
 
-class CheckedColumns:
-    """The cells of a table, and what is wrong with them."""
-
-    def __init__(self, path, cells: dict[str, list[str]], rows: list[int]):
-        self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
-
-    def raise_if_any(self) -> None:
-        self.problems.raise_if_any()
-
-    def text(self, name: str) -> np.ndarray:
-        return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
-
-    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None) -> np.ndarray:
-        """Return a column as numbers, with a problem for every cell out of its range; NaN where it may be blank.
-
-        Args:
-            name: of the column; all blank where there is none.
-            least, above, most: the range.
-            blank: whether a cell may be blank.
-            where: [n] bool, the rows that are looked at; all if None.
-        """
-        cells = self.cells.get(name, [""] * len(self.rows))
-        values, wrong = to_numbers(cells)
-        missing = np.isnan(values) & ~wrong
-        bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
-        bad = bad | (missing & (not blank))
-        bad = bad if where is None else bad & where
-        limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)
-        limits += [f"at most {most:g}"] * (most < np.inf)
-        needed = ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
-        self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
-        return np.where(bad, np.nan, values)
-
-
 def _wide(columns: CheckedColumns) -> Accuracies:
     """Read a table that has one row for each run and a column for each loss and accuracy."""
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
@@ -231,18 +198,10 @@ def _long(columns: CheckedColumns) -> Accuracies:
     if not chosen.size:
         raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
     keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
-    place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     first = {key: i for key, i in reversed(list(zip(keys, chosen, strict=True)))}
-    order = [first[key] for key in place]
-    found: tuple[dict, dict] = ({}, {})  # losses, accuracies
-    twice = 0
-    for i, key in zip(chosen, keys, strict=True):
-        name = f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i])
-        column = found[int(right[i])].setdefault(name, np.full(len(place), np.nan))
-        if np.isnan(column[place[key]]):
-            column[place[key]] = score[i]
-        else:
-            twice += 1
+    order = [first[key] for key in dict.fromkeys(keys)]
+    names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
+    losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
     if twice:
         remarks.append(f"{twice} rows repeat a run, benchmark and metric; the first of each counts")
     passed = len(columns.rows) - chosen.size
@@ -250,4 +209,25 @@ def _long(columns: CheckedColumns) -> Accuracies:
         remarks.append(f"{passed} rows of other metrics passed over")
     run = np.array([f"{parameters[i]:.3g} parameters, {tokens[i]:.3g} tokens" for i in order])
     blank = np.full(len(order), "")
-    return Accuracies(run, blank, parameters[order], tokens[order], flops[order], *found, remarks)
+    return Accuracies(run, blank, parameters[order], tokens[order], flops[order], losses, accuracies, remarks)
+
+
+def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, score: np.ndarray):
+    """Return the losses and the accuracies, {name: [runs]} each, and how many rows repeat a run and name.
+
+    Args:
+        keys: [rows], equal ones are of one run; the runs stand in the order in which they come first.
+        names: [rows], of the text or the task.
+        right: [rows] bool, True for an accuracy, False for a loss.
+        score: [rows], NaN where blank; the first of a run and name counts.
+    """
+    place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    found: tuple[dict, dict] = ({}, {})  # losses, accuracies
+    twice = 0
+    for key, name, is_right, value in zip(keys, names, right, score, strict=True):
+        column = found[int(is_right)].setdefault(name, np.full(len(place), np.nan))
+        if np.isnan(column[place[key]]):
+            column[place[key]] = value
+        else:
+            twice += 1
+    return *found, twice

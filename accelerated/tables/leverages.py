@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .accuracies import CheckedColumns
+from .columns import CheckedColumns
 from .reading import read_cells
 
 NEEDED = ("activation", "tian_granularity", "flops", "leverage")

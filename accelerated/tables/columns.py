@@ -1,0 +1,49 @@
+"""Columns of a table of measurements, read as texts or numbers, with every wrong cell named in one message."""
+
+from pathlib import Path
+
+import numpy as np
+
+from .schema import Problems, to_numbers
+
+
+class CheckedColumns:
+    """The cells of a table, and what is wrong with them.
+
+    Args:
+        path: of the table, for messages.
+        cells: {column: [n] texts}.
+        rows: [n], the number of each row in the file.
+    """
+
+    def __init__(self, path, cells: dict[str, list[str]], rows: list[int]):
+        self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
+
+    def raise_if_any(self) -> None:
+        """Raise InputError where a cell was not what is needed; each with its row and column."""
+        self.problems.raise_if_any()
+
+    def text(self, name: str) -> np.ndarray:
+        """Return a column as texts [n] without spaces around them; all empty where there is none."""
+        return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
+
+    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None) -> np.ndarray:
+        """Return a column as numbers, with a problem for every cell out of its range; NaN where it may be blank.
+
+        Args:
+            name: of the column; all blank where there is none.
+            least, above, most: the range.
+            blank: whether a cell may be blank.
+            where: [n] bool, the rows that are looked at; all if None.
+        """
+        cells = self.cells.get(name, [""] * len(self.rows))
+        values, wrong = to_numbers(cells)
+        missing = np.isnan(values) & ~wrong
+        bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
+        bad = bad | (missing & (not blank))
+        bad = bad if where is None else bad & where
+        limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)
+        limits += [f"at most {most:g}"] * (most < np.inf)
+        needed = ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
+        self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
+        return np.where(bad, np.nan, values)
