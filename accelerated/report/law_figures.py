@@ -41,21 +41,10 @@ def loss_figure(results: dict, runs: list[Run]):
         sizes, counts = sorted({n for n, _ in groups}), sorted({e for _, e in groups})
         ends.append([])
         for i, size in enumerate(sizes):
-            shade = size_shade(colour, i, len(sizes))
-            at = [e for e in counts if (size, e) in groups]
-            means = [float(np.mean(groups[size, e])) for e in at]
-            everything += [loss for e in at for loss in groups[size, e]]
-            if law["missing"] is None:
-                fine = np.geomspace(1, counts[-1], 200)
-                line = predict_curve(curve_of(law), np.full(fine.size, float(size)), fine)
-                panel.plot(fine, line, color=shade, linewidth=1.6)
-            else:
-                fine, line = at, means
-                panel.plot(at, means, color=shade, linewidth=1.1, linestyle=":")
-            ends[-1].append((fine[-1], line[-1], size_name(results, size), colour))
-            for e, mean in zip(at, means, strict=True):
-                dots(panel, e, mean, INK if e == 1 else shade, size=5.5)
-                _seeds(panel, e, groups[size, e])
+            of_size = {e: groups[size, e] for e in counts if (size, e) in groups}
+            everything += [loss for losses in of_size.values() for loss in losses]
+            end = _draw_size(panel, law, size, of_size, counts[-1], size_shade(colour, i, len(sizes)))
+            ends[-1].append((*end, size_name(results, size), colour))
         log_ticks(panel, counts)
         span = max(counts[-1] / counts[0], 2)
         xlim = (counts[0] * span**-0.05, counts[-1] * span**0.24)
@@ -64,6 +53,31 @@ def loss_figure(results: dict, runs: list[Run]):
     for panel, own in zip(panels, ends, strict=True):
         label_ends(panel, own)
     return figure
+
+
+def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
+    """Draw the runs of one size, and the law or, without one, a line through their means; return where the line ends.
+
+    Args:
+        panel: to draw in.
+        law: one of results["laws"].
+        size: N.
+        losses: {E: the losses of the seeds}, by rising E.
+        most: E at which the law's line ends.
+        shade: of the line, and of the points of routed runs.
+    """
+    at, means = list(losses), [float(np.mean(seeds)) for seeds in losses.values()]
+    if law["missing"] is None:
+        fine = np.geomspace(1, most, 200)
+        line = predict_curve(curve_of(law), np.full(fine.size, float(size)), fine)
+        panel.plot(fine, line, color=shade, linewidth=1.6)
+    else:
+        fine, line = at, means
+        panel.plot(at, means, color=shade, linewidth=1.1, linestyle=":")
+    for e, mean in zip(at, means, strict=True):
+        dots(panel, e, mean, INK if e == 1 else shade, size=5.5)
+        _seeds(panel, e, losses[e])
+    return fine[-1], line[-1]
 
 
 def _seeds(panel, experts: int, losses: list[float]) -> None:
@@ -92,18 +106,8 @@ def level_figure(results: dict, runs: list[Run]):
         scale = LinearSegmentedColormap.from_list("loss", [colour_of(results, law["router"]), "white"])
         lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
         _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
-        at = list(points)
-        panel.scatter(
-            [x for x, _ in at],
-            [y for _, y in at],
-            c=[points[key] for key in at],
-            norm=norm,
-            cmap=scale,
-            s=34,
-            edgecolors=INK,
-            linewidths=0.6,
-            zorder=3,
-        )
+        look = {"norm": norm, "cmap": scale, "s": 34, "edgecolors": INK, "linewidths": 0.6, "zorder": 3}
+        panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
         panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
@@ -139,17 +143,22 @@ def effective_figure(results: dict, runs: list[Run]):
                     dots(panel, x, loss, size_shade(colour, i, len(sizes)), "o", label, 5.5)
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
-        at = np.geomspace(low, high, 50)
-        inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
-        line = predict_curve(curve_of(law), at, np.ones(at.size))
-        panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
-        panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
+        _draw_dense_curve(panel, law, low, high)
         panel.set_xscale("log")
         size_axis(panel, low, high)
         panel.set(title=router_name(law["router"]), xlabel="effective parameter count", xlim=(low, high))
         panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)
     loss_axis(panels, everything, results)
     return figure
+
+
+def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
+    """Draw the law at E = 1 from low to high, dashed beyond the sizes that were trained."""
+    at = np.geomspace(low, high, 50)
+    inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
+    line = predict_curve(curve_of(law), at, np.ones(at.size))
+    panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
+    panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
 
 
 def slopes_figure(results: dict, runs: list[Run]):
@@ -238,20 +247,18 @@ def forms_figure(results: dict, runs: list[Run]):
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
         panel.set_xlim(0, None)
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        for i, name in enumerate(names):
-            if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == name):
-                panel.text(
-                    0.02,
-                    i,
-                    "says nothing about another size",
-                    transform=panel.get_yaxis_transform(),
-                    va="center",
-                    fontsize=9.5,
-                    color="#777777",
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-                )
+        unknown = [n for n in names if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == n)]
+        _say_nothing(panel, [names.index(name) for name in unknown])
     shared_legend(figure, panels)
     return figure
+
+
+def _say_nothing(panel, rows: list[int]) -> None:
+    """Write into these rows that a form has no prediction there."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
+    for row in rows:
+        panel.text(0.02, row, "says nothing about another size", transform=panel.get_yaxis_transform(), **look)
 
 
 def _effective(curve: LossCurve, size: int, experts: list[int]) -> np.ndarray:

@@ -47,15 +47,8 @@ def routers_figure(results: dict, runs: list[Run]):
             here = [points[router][size, e] for e in at]
             losses += here
             counts |= set(at)
-            panel.plot(
-                at,
-                here,
-                "o-",
-                color=colour_of(results, router),
-                markersize=4.5,
-                linewidth=1.4,
-                label=router_name(router),
-            )
+            colour, label = colour_of(results, router), router_name(router)
+            panel.plot(at, here, "o-", color=colour, markersize=4.5, linewidth=1.4, label=label)
         dense = next((shown[size, 1] for shown in points.values() if (size, 1) in shown), None)
         if dense is not None:
             panel.axhline(dense, color=INK, linewidth=1.1, linestyle=DASHED, label="dense")
@@ -111,21 +104,11 @@ def utilisation_figure(results: dict, runs: list[Run]):
         colour = colour_of(results, entry["router"])
         for kind, (marker, filled) in marks.items():
             here = [point for point in entry["points"] if point["kind"] == kind]
-            face = INK if kind.startswith("dense") else colour if filled else "white"
-            panel.plot(
-                [p["effective"] for p in here],
-                [p["loss"] for p in here],
-                marker,
-                linestyle="none",
-                markersize=5.5 if filled else 6.5,
-                markerfacecolor=face,
-                zorder=3 if filled else 4,
-                markeredgecolor="white" if filled else INK,
-                markeredgewidth=0.7 if filled else 1.1,
-                label=None,
-            )
-            everything += [p["loss"] for p in here]
-            reach += [p["effective"] for p in here]
+            at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
+            look = _look(kind, filled, colour) | {"zorder": 3 if filled else 4}
+            panel.plot(at, losses, marker, markersize=5.5 if filled else 6.5, label=None, **look)
+            everything += losses
+            reach += at
         line = sorted((p["effective"], p["predicted"]) for p in entry["points"])
         panel.plot([x for x, _ in line], [y for _, y in line], color=INK, linewidth=1.1, zorder=2)
         panel.set_xscale("log")
@@ -134,21 +117,20 @@ def utilisation_figure(results: dict, runs: list[Run]):
         panel.set_xlim(min(reach) / 1.35, max(reach) * 1.35)
         plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
     for kind, (marker, filled) in marks.items():  # for the legend alone: the main grid has another colour per panel
-        face = INK if kind.startswith("dense") else "#b0b0b0" if filled else "white"
-        panels[0].plot(
-            [],
-            [],
-            marker,
-            linestyle="none",
-            markersize=6,
-            markerfacecolor=face,
-            label=kind,
-            markeredgecolor="white" if filled else INK,
-            markeredgewidth=0.7 if filled else 1.1,
-        )
+        panels[0].plot([], [], marker, markersize=6, label=kind, **_look(kind, filled, "#b0b0b0"))
     loss_axis(panels, everything, results)
     shared_legend(figure, panels, columns=5)
     return figure
+
+
+def _look(kind: str, filled: bool, colour) -> dict:
+    """Return how the mark of a kind of runs is drawn: dense ones in ink, hollow ones with an edge in ink."""
+    return {
+        "linestyle": "none",
+        "markerfacecolor": INK if kind.startswith("dense") else colour if filled else "white",
+        "markeredgecolor": "white" if filled else INK,
+        "markeredgewidth": 0.7 if filled else 1.1,
+    }
 
 
 def transfer_figure(results: dict, runs: list[Run]):
@@ -180,43 +162,17 @@ def transfer_figure(results: dict, runs: list[Run]):
 
 def k_figure(results: dict, runs: list[Run]):
     """Return loss against forward FLOPs for k = 1, 2, 4 and for wider dense models, a panel per router and size."""
-    ablation = results["experts_per_token"]
-    cells = [cell for cell in ablation["cells"] if all(point["flops"] for point in cell["points"])]
+    cells = [cell for cell in results["experts_per_token"]["cells"] if all(point["flops"] for point in cell["points"])]
     if not cells:
         return None
     shown = list(dict.fromkeys((cell["router"], cell["N"]) for cell in cells))
     figure, panels = panel_grid(len(shown), 4.2, most=2)
     for panel, (router, size) in zip(panels, shown, strict=True):
-        here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
-        lines = [
-            (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)), "k")
-            for i, cell in enumerate(here)
-        ]
-        lines += [
-            ("dense, wider", entry["points"], INK, "flop_increase")
-            for entry in ablation["dense"]
-            if entry["N"] == size and all(point["flops"] for point in entry["points"])
-        ]
-        for name, points, colour, key in lines:
-            at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
-            dots(panel, at, losses, colour, line=1.4)
-            for x, y, point in zip(at, losses, points, strict=True):
-                text = f"k = {point[key]}" if key == "k" else f"×{point[key]:g}"
-                panel.annotate(
-                    text, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8.5, color="#555555"
-                )
-            panel.annotate(
-                name,
-                (at[-1], losses[-1]),
-                xytext=(21, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9.5,
-                fontweight="bold",
-                color=colour,
-            )
-        flops = [point["flops"] for _, points, _, _ in lines for point in points]
-        losses = [point["loss"] for _, points, _, _ in lines for point in points]
+        lines = _k_lines(results, cells, router, size)
+        for name, points, colour in lines:
+            _draw_k_line(panel, name, points, colour)
+        flops = [point["flops"] for _, points, _ in lines for point in points]
+        losses = [point["loss"] for _, points, _ in lines for point in points]
         span = max(flops) / min(flops)
         panel.set_xscale("log")
         ends = (min(flops) / span**0.1, max(flops) * span**0.5)
@@ -229,6 +185,32 @@ def k_figure(results: dict, runs: list[Run]):
         plain_ticks(panel, *ends)
     loss_rows(panels, results)
     return figure
+
+
+def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[tuple]:
+    """Return (name, points, colour) of each line of a panel: one for each E, and that of wider dense models."""
+    here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
+    lines = [
+        (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)))
+        for i, cell in enumerate(here)
+    ]
+    return lines + [
+        ("dense, wider", entry["points"], INK)
+        for entry in results["experts_per_token"]["dense"]
+        if entry["N"] == size and all(point["flops"] for point in entry["points"])
+    ]
+
+
+def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
+    """Draw a line with its k, or how much wider a dense model is, at each point, and its name at the end."""
+    at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
+    dots(panel, at, losses, colour, line=1.4)
+    beside = {"textcoords": "offset points"}
+    for x, y, point in zip(at, losses, points, strict=True):
+        text = f"k = {point['k']}" if "k" in point else f"×{point['flop_increase']:g}"
+        panel.annotate(text, (x, y), xytext=(0, 7), ha="center", fontsize=8.5, color="#555555", **beside)
+    end = (at[-1], losses[-1])
+    panel.annotate(name, end, xytext=(21, 0), va="center", fontsize=9.5, fontweight="bold", color=colour, **beside)
 
 
 def frequency_figure(results: dict, runs: list[Run]):
