@@ -77,6 +77,22 @@ OPTIONS_OF = {
 }
 """Which routers an option is for. Elsewhere it has to keep its default."""
 
+_COUNTS = ("vocab_size", "d_model", "blocks", "heads", "experts", "k", "granularity", "flop_increase")
+"""Fields that are whole numbers of at least 1."""
+
+_NAMES = {
+    "router": ROUTERS,
+    "hash": HASHES,
+    "grouping": GROUPINGS,
+    "drop_order": DROP_ORDERS,
+    "objective": OBJECTIVES,
+    "activation": ACTIVATIONS,
+    "positions": POSITIONS,
+    "layout": LAYOUTS,
+    "emit": EMITS,
+}
+"""Fields that are one of several names."""
+
 FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "group_size")
 """Options whose default, None, stands for a value that other fields decide."""
 
@@ -188,54 +204,40 @@ class ModelConfig:
     learned_temperature: bool = False
 
     def __post_init__(self):
-        for name in (
-            "vocab_size",
-            "d_model",
-            "blocks",
-            "heads",
-            "experts",
-            "k",
-            "granularity",
-            "flop_increase",
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
-        for name, allowed in (
-            ("router", ROUTERS),
-            ("hash", HASHES),
-            ("grouping", GROUPINGS),
-            ("drop_order", DROP_ORDERS),
-            ("objective", OBJECTIVES),
-            ("activation", ACTIVATIONS),
-            ("positions", POSITIONS),
-            ("layout", LAYOUTS),
-            ("emit", EMITS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        self._check_counts_and_names()
         self._check_options()
         self._fill_in()
         self._check_numbers()
         if self.router == "dense":
-            if self.experts != 1 or self.k != 1 or self.granularity != 1:
-                raise InputError(
-                    f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; "
-                    "a dense model has 1 of each"
-                )
-            if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
-                raise InputError(
-                    f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
-                    "ones only with flop_increase above 1"
-                )
-            if self.flop_increase == 1 and self.layout != "spread":
-                raise InputError(
-                    f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1"
-                )
+            self._check_dense()
         else:
             self._check_routing()
         if self.router != "dense" or self.flop_increase > 1:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
+
+    def _check_counts_and_names(self):
+        """Raise InputError where a count is no whole number above 0, or a name is none of those allowed."""
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value}; it has to be a whole number of at least 1")
+        for name, allowed in _NAMES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+
+    def _check_dense(self):
+        """Check what a dense model has to satisfy."""
+        if self.experts != 1 or self.k != 1 or self.granularity != 1:
+            raise InputError(
+                f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; a dense model has 1 of each"
+            )
+        if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
+            raise InputError(
+                f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
+                "ones only with flop_increase above 1"
+            )
+        if self.flop_increase == 1 and self.layout != "spread":
+            raise InputError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
 
     def _whole_frequency(self):
         """Return the fraction that R stands for: R L, the number of routed blocks, and 1/R of spread ones are whole."""

@@ -82,23 +82,25 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
     for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
         shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
     console.print(shown)
-    pairs = Table("first", "second", "tasks", "wins, first to second", "mean error", "median error", "p")
-    for pair in study.pairs:
-        pairs.add_row(
-            pair.first,
-            pair.second,
-            str(pair.tasks),
-            f"{pair.first_wins} to {pair.second_wins}",
-            f"{pair.first_error:.4f} to {pair.second_error:.4f}",
-            f"{pair.first_median:.4f} to {pair.second_median:.4f}",
-            f"{pair.p:.2g}",
-        )
-    console.print(pairs)
+    console.print(_pairs_table(study))
     for law in ("direct", "ratio"):
         if missing := study.left_out.get(law):
             console.print(f"{law}: {len(missing)} tasks left out, since no training set has enough rows: ", end="")
             console.print(", ".join(missing), markup=False)
     console.print(SIGN)
+
+
+def _pairs_table(study: Study):
+    """Return the rich Table of two laws at a time."""
+    from rich.table import Table
+
+    pairs = Table("first", "second", "tasks", "wins, first to second", "mean error", "median error", "p")
+    for pair in study.pairs:
+        wins = f"{pair.first_wins} to {pair.second_wins}"
+        mean = f"{pair.first_error:.4f} to {pair.second_error:.4f}"
+        median = f"{pair.first_median:.4f} to {pair.second_median:.4f}"
+        pairs.add_row(pair.first, pair.second, str(pair.tasks), wins, mean, median, f"{pair.p:.2g}")
+    return pairs
 
 
 def _number(value: float | None) -> str:

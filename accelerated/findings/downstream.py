@@ -97,11 +97,7 @@ def compare_laws(
     Raises:
         InputError: no such loss, or no run on one side of the cut.
     """
-    if not table.losses:
-        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
-    loss = next(iter(table.losses)) if loss is None else loss
-    if loss not in table.losses:
-        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
+    loss = _loss_of(table, loss)
     chosen = np.isfinite(table.losses[loss])
     if ratio is not None:
         chosen &= np.abs(table.tokens / table.parameters / ratio - 1) < 0.1
@@ -110,21 +106,7 @@ def compare_laws(
         raise InputError(
             f"{below.sum()} runs at or below {cut:g} FLOPs and {above.sum()} above; needed: some on both sides of --cut"
         )
-    laws, found, reasons = _laws(least_gain), {}, {}
-    for task in table.accuracies:
-        rate = guess_rate(task, table.guess_rates | (rates or {}))
-        for group in dict.fromkeys(table.training_set[chosen].tolist()):
-            sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
-            if not (len(sides[0].flops) and len(sides[1].flops)):
-                continue
-            for law, predict in laws.items():
-                try:
-                    misses = np.abs(np.clip(predict(*sides, rate), 0.0, 1.0) - sides[1].accuracy)
-                except (ValueError, ArithmeticError) as error:
-                    reasons.setdefault(law, {})[task] = str(error)
-                    misses = np.full(len(sides[1].flops), np.nan)
-                found.setdefault(law, {}).setdefault(task, []).append(misses)
-    misses = {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in found.items()}
+    misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
     errors = {
         law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
         for law, by in misses.items()
@@ -137,6 +119,43 @@ def compare_laws(
         cut, loss, int(below.sum()), int(above.sum()), len(table.accuracies), errors, left_out,
         [pair for pair in pairs if pair.tasks],
     )  # fmt: skip
+
+
+def _loss_of(table: Accuracies, loss: str | None) -> str:
+    """Return the text whose loss is taken: the one asked for, or the first; raises InputError as `compare_laws`."""
+    if not table.losses:
+        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
+    loss = next(iter(table.losses)) if loss is None else loss
+    if loss not in table.losses:
+        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
+    return loss
+
+
+def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float], least_gain: float):
+    """Return {law: {task: absolute errors of the runs above}}, NaN without a fit, and {law: {task: why there is none}}.
+
+    Each training set of a task has a fit of its own.
+
+    Args:
+        table, loss, least_gain: see `compare_laws`.
+        below, above: [n] bool, the runs that are fitted and those that are scored.
+        rates: {task: guess rate}.
+    """
+    laws, found, reasons = _laws(least_gain), {}, {}
+    for task in table.accuracies:
+        rate = guess_rate(task, rates)
+        for group in dict.fromkeys(table.training_set[below | above].tolist()):
+            sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
+            if not (len(sides[0].flops) and len(sides[1].flops)):
+                continue
+            for law, predict in laws.items():
+                try:
+                    misses = np.abs(np.clip(predict(*sides, rate), 0.0, 1.0) - sides[1].accuracy)
+                except (ValueError, ArithmeticError) as error:
+                    reasons.setdefault(law, {})[task] = str(error)
+                    misses = np.full(len(sides[1].flops), np.nan)
+                found.setdefault(law, {}).setdefault(task, []).append(misses)
+    return {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in found.items()}, reasons
 
 
 def as_dict(study: Study) -> dict:

@@ -113,32 +113,8 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
     return {
         "routers": {router: len(ids) for router, ids in used.items()},
         "not_in_laws": _why_not(table, plain),
-        "suspect": [
-            {
-                "hyper_id": run.hyper_id,
-                "router": run.router,
-                "N": run.size,
-                "E": run.experts,
-                "R": run.frequency,
-                "loss": run.loss,
-                "reason": run.suspect,
-            }
-            for run in runs
-            if run.suspect
-        ],
-        "twice": [
-            {
-                "hyper_ids": [run.hyper_id for run in group],
-                "losses": [run.loss for run in group],
-                "router": group[0].router,
-                "N": group[0].size,
-                "E": group[0].experts,
-                "k": group[0].k,
-                "R": group[0].frequency,
-                "seed": group[0].seed,
-            }
-            for group in groups
-        ],
+        "suspect": [_suspect(run) for run in runs if run.suspect],
+        "twice": [_repeated(group) for group in groups],
         "kept": [
             run.hyper_id for group in groups if any(one.suspect for one in group) for run in group if not run.suspect
         ],
@@ -149,6 +125,20 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
         ],
         "cells_missing": _cells_missing(runs),
     }
+
+
+def _suspect(run: Run) -> dict:
+    """Return a run that is not trusted, with the reason."""
+    cell = {"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts, "R": run.frequency}
+    return cell | {"loss": run.loss, "reason": run.suspect}
+
+
+def _repeated(group: list[Run]) -> dict:
+    """Return runs of one configuration and seed, with their losses."""
+    one = group[0]
+    ids, losses = [run.hyper_id for run in group], [run.loss for run in group]
+    cell = {"router": one.router, "N": one.size, "E": one.experts, "k": one.k, "R": one.frequency, "seed": one.seed}
+    return {"hyper_ids": ids, "losses": losses} | cell
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:

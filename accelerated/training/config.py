@@ -148,6 +148,15 @@ class TrainConfig:
             raise InputError(
                 "hash_embeddings are needed by router 'hash' with hash 'clustered' or 'dispersed', and by nothing else"
             )
+        self._check_counts()
+        self._check_rates()
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
+        self.evaluation_sets()
+
+    def _check_counts(self) -> None:
+        """Raise `InputError` where a field that counts something is no whole number, or too small."""
         for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
@@ -157,6 +166,9 @@ class TrainConfig:
         _check_whole("skip_bad_batches", self.skip_bad_batches, 0)
         if self.keep_every is not None:
             _check_whole("keep_every", self.keep_every, 1)
+
+    def _check_rates(self) -> None:
+        """Raise `InputError` where a rate, a limit or a share is out of its range."""
         if not 1 < self.loss_limit:
             raise InputError(f"loss_limit is {self.loss_limit}; it has to be above 1")
         for name in ("learning_rate", "router_rate", "gradient_clip"):
@@ -167,10 +179,6 @@ class TrainConfig:
             raise InputError(f"weight_decay is {self.weight_decay}; it has to be at least 0 and finite")
         if not 0 <= self.warmup <= 1:
             raise InputError(f"warmup is {self.warmup}; it has to be between 0 and 1")
-        if self.dtype not in DTYPES:
-            raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
-        check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
-        self.evaluation_sets()
 
     def _check_groups(self) -> None:
         """Raise `InputError` where the groups of the router do not make up a batch, in training or in evaluation."""
