@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..configuration import ModelConfig
 from ..errors import InputError
 from ..transformer import apply, parameter_shapes
 from .run_folder import read_config, read_hash_table
@@ -42,10 +43,7 @@ def generate(
         raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
     config = read_config(Path(folder))
     model = config.model
-    if model.objective != "causal":
-        raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
-    if model.router == "expert_choice":
-        raise InputError(f"{folder}: experts choose among {model.group_size} different texts here, and there is one")
+    _check_can_continue(folder, model)
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32),
         parameter_shapes(model),
@@ -88,3 +86,11 @@ def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:
     scaled = (logits - logits.max()) / temperature
     cumulative = np.cumsum(np.exp(scaled))
     return int(min(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(logits) - 1))
+
+
+def _check_can_continue(folder: str | Path, model: ModelConfig) -> None:
+    """Raise InputError where the model cannot write one text at a time."""
+    if model.objective != "causal":
+        raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
+    if model.router == "expert_choice":
+        raise InputError(f"{folder}: experts choose among {model.group_size} different texts here, and there is one")

@@ -51,14 +51,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
     Raises:
         InputError: no such preset or file, or one of its runs is impossible; the message says which.
     """
-    path = Path(preset_or_file)
-    if path.suffix != ".toml":
-        known = presets()
-        if preset_or_file not in known:
-            raise InputError(
-                f"sweep {preset_or_file!r}: no such preset; there are {', '.join(sorted(known))}, or give a .toml file"
-            )
-        path = known[preset_or_file]
+    path = _file_of(preset_or_file)
     content = read_toml(path)
     unknown = set(content) - {"name", "base", "sizes", "runs"}
     if unknown:
@@ -83,6 +76,19 @@ def read_grid(preset_or_file: str, overrides: dict | None = None) -> Grid:
     if not runs:
         raise InputError(f"{path}: no [[runs]]")
     return Grid(str(content.get("name", path.stem)), tuple(runs))
+
+
+def _file_of(preset_or_file: str) -> Path:
+    """Return the TOML file of a preset, or the path as it stands; raises InputError as `read_grid`."""
+    path = Path(preset_or_file)
+    if path.suffix == ".toml":
+        return path
+    known = presets()
+    if preset_or_file not in known:
+        raise InputError(
+            f"sweep {preset_or_file!r}: no such preset; there are {', '.join(sorted(known))}, or give a .toml file"
+        )
+    return known[preset_or_file]
 
 
 def _expand(content: dict, overrides: dict, where: str) -> Iterator[dict]:
