@@ -45,6 +45,7 @@ def test_the_first_of_the_best(plain, shape, k):
         found = assignment.assign(scores, k)
         assert [tuple(sorted(row)) for row in found.expert.tolist()] == first_optimum(scores, k), seed
         assert found.gap == 0 == bound_of(scores, found.prices, k) - found.objective
+        assert found.prices.min() == 0
 
 
 def test_the_least_difference_that_counts(plain):
