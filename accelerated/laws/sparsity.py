@@ -30,7 +30,6 @@ FLOPS_PER_PARAMETER = 6.0
 
 _SMALLEST, _LARGEST = 1e5, 1e16
 _FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))
-_LEVELS, _CENTRED = [0, 2, 4, 6, 9], ([0, 2, 4, 6, 6], [1, 3, 5, 7, 8], [0, 1, 2, 2, 0])
 
 
 class SparsityCoefficients(NamedTuple):
