@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,29 +87,6 @@ def test_a_wrong_text_is_one_line_and_leaves_nothing(capsys, tmp_path, small_fie
     code, stdout, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))
     assert code == 2 and stdout == "" and message in stderr.strip().splitlines()[-1]
     assert not (tmp_path / "run").exists()
-
-
-def test_train_prints_where_the_run_is_and_generate_continues(capsys, tmp_path, small_fields):
-    code, stdout, _ = run(capsys, "train", "--out", tmp_path / "run", *flags({**small_fields, "steps": 8}))
-    assert code == 0
-    assert re.search(r"run: dense-d8-L2-s1, step 8: validation loss \d\.\d{4} nats per token\n$", stdout)
-    code, stdout, _ = run(capsys, "generate", tmp_path / "run", "--prompt", "ba ke", "--tokens", 4)
-    assert code == 0 and stdout.startswith("ba ke")
-    code, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags({**small_fields, "steps": 12}))
-    assert code == 2 and "holds a run with steps 8, not 12" in stderr
-
-
-@pytest.mark.slow
-def test_train_says_how_far_it_is_and_where_it_goes_on(capsys, tmp_path, small_fields):
-    """Somebody kills a run of eight steps after its first checkpoint and starts it again."""
-    fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}
-    _, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))
-    lines = re.findall(r"step (\d) of 8  validation loss \d\.\d{4}  [\d.]+k tokens/s  \d+:\d\d so far", stderr)
-    assert lines == ["4", "8"]
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "8")
-    _, _, stderr = run(capsys, "train", "--out", tmp_path / "run", *flags(fields))
-    assert "goes on at step 4 of 8" in stderr and "step 8 of 8  validation loss" in stderr
-    assert "step 4 of 8  validation" not in stderr
 
 
 def test_a_routed_model_with_one_expert_is_refused(capsys, tmp_path):
