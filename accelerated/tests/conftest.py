@@ -109,7 +109,7 @@ def small_fields(text_file):
 # Approved outputs.
 
 APPROVE = "ROUTELAWS_APPROVE"
-NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)", re.ASCII)
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?[KMBT]?(?!\w)", re.ASCII)
 FRAME = re.compile(r"[\u2500-\u257f]|-{3,}")
 
 
@@ -165,12 +165,15 @@ def words(line: str) -> str:
 
 def close(wanted: str, said: str, share: float) -> bool:
     """Return whether two numbers are equal to the tolerance, as they are written."""
-    wanted, said = wanted.replace(",", ""), said.replace(",", "")
-    if wanted == said or (wanted.lstrip("+-").isdigit() and said.lstrip("+-").isdigit()):
-        return wanted == said
-    values = decimal.Decimal(wanted), decimal.Decimal(said)
+    texts = [text.replace(",", "") for text in (wanted, said)]
+    if texts[0] == texts[1] or all(text.lstrip("+-").isdigit() for text in texts):
+        return texts[0] == texts[1]
+    if texts[0].lstrip("+-.0123456789e") != texts[1].lstrip("+-.0123456789e"):  # K, M, B, T
+        return False
+    values = [decimal.Decimal(text.rstrip("KMBT")) for text in texts]
     unit = decimal.Decimal(1).scaleb(max(value.as_tuple().exponent for value in values))
-    return abs(values[0] - values[1]) <= max(unit, decimal.Decimal(share) * abs(values[0]))
+    decades = max(1, abs(values[0].adjusted()) // 10)  # what is far from 1 was extrapolated as a logarithm
+    return abs(values[0] - values[1]) <= max(unit, decades * decimal.Decimal(share) * abs(values[0]))
 
 
 def rounded(value):

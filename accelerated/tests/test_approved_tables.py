@@ -183,3 +183,21 @@ def test_other_commands(approved, said, name):
         with open("new.csv", encoding="utf-8") as file:
             text += f"[new.csv]\n{file.read()}"
     approved(name, text, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "same"),
+    [
+        ("3 rows of 1,024", "3 rows  of 1,024", True),
+        ("3 rows", "4 rows", False),
+        ("3 rows", "3 runs", False),
+        ("loss 2.4770 │ 99B", "│ loss 2.4771 ┃ 98B", True),
+        ("loss 2.4770", "loss 2.4772", False),
+        ("1.2T", "1.2B", False),
+        ("-1e-05", "1e-05", False),
+        ("14.5 s", "14.5", False),
+        ("a\nb", "a", False),
+    ],
+)
+def test_what_counts_as_a_difference(approved, wanted, said, same):
+    assert (approved.differing(wanted, said, 1e-6) == []) == same
