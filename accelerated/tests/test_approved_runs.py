@@ -56,8 +56,6 @@ def story(small_fields, tmp_path_factory):
         for name in ("goes on", "is finished"):
             said[name] = run("train", "--out", "run", *flags)
         said["another"] = run("train", "--out", "run", *flags, "--steps", "16")
-        said["evaluate"] = run("evaluate", "run")
-        said["generate"] = run("generate", "run", "--prompt", "ba ke", "--tokens", "4")
     return folder / "run", said
 
 
@@ -72,12 +70,6 @@ def test_what_a_run_leaves(story, approved):
     files = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
     approved("train-table.txt", table, SHARE)
     approved("train-log.json", {"files": files, "log": log}, SHARE)
-
-
-def test_what_is_said_of_a_run(story, approved):
-    said = story[1]
-    approved("evaluate.txt", said["evaluate"], SHARE)
-    assert re.search(r"\nba ke.*\n\[standard error\]\n.*\[exit code 0\]\n$", said["generate"], re.DOTALL)
 
 
 def test_what_is_said_of_several_runs(monkeypatch, approved):

@@ -247,7 +247,7 @@ def test_bfloat16_trains(small_fields, tmp_path):
 
 
 def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
-    config = from_mapping(dict(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=4, capacity_factor=0.5))
+    config = from_mapping(dict(vocab_size=300, d_model=8, heads=1, router="top_k", experts=4, capacity_factor=0.5))
     params = step.initial_state(config).params
     batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
     found = step.make_evaluate(config)(params, batches)
