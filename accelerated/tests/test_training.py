@@ -187,6 +187,7 @@ def test_a_position_or_an_array_that_does_not_match_the_digest_is_damage(small_f
     assert [line.count("does not match its digest") for line in said] == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
     assert small_fields["seed"] == 1
     same, other = (make_run(small_fields, tmp_path / str(seed), seed=seed).train() for seed in (1, 6))
