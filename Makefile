@@ -13,7 +13,10 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
   conformance/suite/test_laws_held_out.py conformance/suite/test_laws_resampling.py \
   conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py accelerated/tests/test_sweep.py
 
-.PHONY: help demo test test-values test-all campaign tutorials tutorials-check site bench lint clean
+# The tests that compare what is said with a file of accelerated/tests/approved.
+APPROVED := approved or drawn or printed or prints
+
+.PHONY: help demo test test-values test-all approve campaign tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -30,6 +33,9 @@ test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of 
 
 test-all: lint  ## many examples, and the slow tests
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
+
+approve: $(VENV)/.installed  ## write the approved outputs that differ; then read every line of git diff
+	ROUTELAWS_APPROVE=1 $(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) accelerated/tests -k "$(APPROVED)"
 
 campaign: $(VENV)/.installed  ## 200 runs with a fault each end with the table of an undisturbed one; CAMPAIGN="--runs 20 --seed 1"; an hour
 	$(BIN)/python accelerated/tests/campaign.py --json campaign.json $(CAMPAIGN)

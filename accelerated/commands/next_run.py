@@ -10,6 +10,7 @@ from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
 from ..tables.several import named, read_tables
 from ..tables.table import select_rows
+from .fit import warnings_of
 from .laws import law_of
 from .shown import plain
 
@@ -101,8 +102,8 @@ def as_dict(report: NextReport) -> dict:
 
     Returns:
         {"law", "table", "router", "rows", "asked": {"name", "at"}, "level", "now": {"low", "high", "width"}, "runs":
-        [{"at": {column: number}, "flops", "low", "high", "width", "of_now", "trained"}], "too_dear", "note"}. Runs
-        stand with the narrowest first. An open end, and the width of an open interval, is None.
+        [{"at": {column: number}, "flops", "low", "high", "width", "of_now", "trained"}], "too_dear", "note",
+        "warnings"}. Runs stand with the narrowest first. An open end, and the width of an open interval, is None.
     """
     found = report.found
     law = found.fit.law
@@ -128,6 +129,7 @@ def as_dict(report: NextReport) -> dict:
         ],
         "too_dear": found.too_dear,
         "note": BEST_GUESS,
+        "warnings": warnings_of(found.fit),
     }
 
 
@@ -169,6 +171,8 @@ def print_next(report: NextReport, top: int = 10, console=None) -> None:
     if not any(math.isfinite(each.run.width) for each in found.proposals):
         console.print("no single run gives the interval two ends", markup=False)
     console.print(BEST_GUESS, markup=False)
+    for warning in warnings_of(found.fit):
+        console.print(f"warning: {warning}", markup=False)
 
 
 def _interval(ends) -> str:

@@ -6,6 +6,7 @@ The rules are our choice; a report says them beside every verdict. Verdicts: "su
 
 from . import paper
 from .ablations import LEAST_FREQUENCY
+from .estimates import other_way
 
 LARGEST = 1.35e9
 """Parameters; "about 1.3B" with a little room."""
@@ -107,8 +108,9 @@ def _router(results: dict) -> dict:
     for pair in pairs:
         first = pair["first"] == DEFAULT_ROUTER
         other, sign = (pair["second"], 1) if first else (pair["first"], -1)
-        ends = [pair["overall"][end] for end in ("low", "high")]
-        low, high = (None, None) if ends[0] is None else sorted(sign * end for end in ends)
+        ends = [pair["overall"][end] for end in ("mean", "low", "high")]
+        mean, *ends = ends if first else [end if end is None else other_way(end) for end in ends]
+        low, high = (None, None) if ends[0] is None else sorted(ends)
         way = "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
         cells = [sign * cell["percent"] for cell in pair["cells"]]
         sizes = [
@@ -119,7 +121,7 @@ def _router(results: dict) -> dict:
         evidence.append(
             {
                 "other": other,
-                "mean": sign * pair["overall"]["mean"],
+                "mean": mean,
                 "low": low,
                 "high": high,
                 "way": way,

@@ -59,6 +59,11 @@ def percent(log_change: float | None) -> float | None:
     return None if log_change is None else 100 * (10.0**log_change - 1)
 
 
+def other_way(change: float) -> float:
+    """Return a difference in percent of the other of two losses: where one is 25 above, the other is 20 below."""
+    return 100 * (1 / (1 + change / 100) - 1)
+
+
 def as_percent(interval: dict | None) -> dict | None:
     """Return an interval of a change of log10 L in percent of L."""
     if interval is None:

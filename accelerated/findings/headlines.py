@@ -5,6 +5,7 @@ The rules are our choice and stand beside each number below. Words are those of 
 
 import math
 
+from .estimates import other_way
 from .forms import FINAL
 from .utilisation import MAIN, PLAIN
 
@@ -110,18 +111,18 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
 
 
 def _pairs(pairs: list[dict]) -> dict | None:
-    """Return each pair with the lower loss first, so that means are above 0: by how much it is lower."""
+    """Return each pair with the lower loss first: by how many percent of the other one it is lower, so above 0."""
     found = []
     for pair in pairs:
         overall = pair["overall"]
         if overall is None:
             continue
         turned = overall["mean"] > 0
-        sign = 1 if turned else -1
-        ends = [overall["low"], overall["high"]]
-        low, high = (None, None) if None in ends else sorted(sign * end for end in ends)
+        ends = [overall[name] for name in ("mean", "low", "high")]
+        mean, *ends = [end if end is None or not turned else other_way(end) for end in ends]
+        low, high = (None, None) if None in ends else sorted(-end for end in ends)
         better, worse = (pair["second"], pair["first"]) if turned else (pair["first"], pair["second"])
-        entry = {"better": better, "worse": worse, "mean": abs(overall["mean"]), "low": low, "high": high}
+        entry = {"better": better, "worse": worse, "mean": -mean, "low": low, "high": high}
         found.append(entry | {"settled": low is not None and low > 0})
     return {"settled": sum(entry["settled"] for entry in found), "all": found} if found else None
 

@@ -28,15 +28,15 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
         "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
         Differences are first less second, so below 0 where the first has the lower loss. `size_ratio` is the dense size
-        of equal loss of the first over that of the second. `reach` is half of the 95 % interval of one difference if
-        every run scatters over seeds as measured. `turned` is where the sign is not that of the mean. `overall`,
-        `sizes` and `experts` are means of the percentages with Student intervals: over sizes (each counted once), over
-        the E of a size, over the sizes of an E.
+        of equal loss of the first over that of the second. `reach` is half of the 95 % interval of one difference, of
+        means over the seeds of a cell, if every run scatters over seeds as measured. `turned` is where the sign is
+        not that of the mean. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
+        sizes (each counted once), over the E of a size, over the sizes of an E.
     """
-    means = _means(runs)
+    means, seeds = _means(runs), {key: len(losses) for key, losses in _losses(runs).items()}
     routers = sorted({router for router, _, _ in means} - {DENSE})
     return [
-        _pair(means, first, second, alpha, scatter)
+        _pair(means, seeds, first, second, alpha, scatter)
         for i, first in enumerate(routers)
         for second in routers[i + 1 :]
         if any((first, n, e) in means and (second, n, e) in means for _, n, e in means)
@@ -85,20 +85,26 @@ def equal_dense_size(loss: float, alpha: float, N_c: float) -> float:
 
 def _means(runs: list[Run]) -> dict:
     """Return {(router, N, E): mean loss over seeds} of the usual runs."""
+    return {key: float(np.mean(losses)) for key, losses in _losses(runs).items()}
+
+
+def _losses(runs: list[Run]) -> dict:
+    """Return {(router, N, E): losses, one of each seed} of the usual runs."""
     groups: dict = {}
     for run in usual(runs):
         groups.setdefault((run.router, run.size, run.experts), []).append(run.loss)
-    return {key: float(np.mean(losses)) for key, losses in groups.items()}
+    return groups
 
 
-def _pair(means: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
+def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
     """Return one comparison of two routers: each cell (N, E) that both have, each size, and all together."""
     cells, changes = [], []
-    reach = None
-    if scatter is not None:
-        reach = student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(2) * scatter["deviation"]
     for router, size, experts in sorted(means):
         if router == first and (second, size, experts) in means:
+            reach = None
+            if scatter is not None:
+                shares = 1 / seeds[first, size, experts] + 1 / seeds[second, size, experts]
+                reach = student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(shares) * scatter["deviation"]
             one, other = means[first, size, experts], means[second, size, experts]
             change = math.log10(one / other)
             changes.append((size, experts, change))

@@ -182,13 +182,13 @@ def table_ranking(
         resamples: how many are drawn; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:
-        ValueError: the rows do not determine the law, the table lacks a column that the budget asks for, or tokens are
-            asked for that the runs did not have and the law does not know of.
+        ValueError: no router has the rows that the law needs, the table lacks a column that the budget asks for, or
+            tokens are asked for that the runs did not have and the law does not know of.
     """
     if resamples is None:
         resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
     selections = select_rows(frame, rows, loss_column, axes=law.axes)
-    fits, missing = [fit_law(selection, law.name, loss_column, level=level) for selection in selections], {}
+    fits, missing = _fits(selections, law, loss_column, level)
     if law.axes != "dense" and "tokens" not in law.columns:  # a law with tokens has the dense runs as E = 1
         try:
             (dense,) = select_rows(frame, rows, loss_column, axes="dense")
@@ -211,6 +211,19 @@ def table_ranking(
     rows_of = {fit.selection.router: fit.fit.rows for fit in fits}
     drawn = resamples if len(lines) > 1 else 0
     return Ranking(law.name, "", "", rows_of, lines, missing | left_out, counted, drawn, fits, counts, candidates)
+
+
+def _fits(selections, law: Law, loss_column: str, level: float) -> tuple[list[LawFit], dict[str, str]]:
+    """Return the fits of the routers, and why some have none; ValueError where no router has one."""
+    fits, missing = [], {}
+    for selection in selections:
+        try:
+            fits.append(fit_law(selection, law.name, loss_column, level=level))
+        except ValueError as error:
+            missing[selection.router] = str(error)
+    if not fits:
+        raise ValueError(next(iter(missing.values())))
+    return fits, missing
 
 
 def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:

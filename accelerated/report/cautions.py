@@ -6,6 +6,7 @@ from ..findings.alike import Difference, Shorter
 from ..findings.estimates import percent
 from ..findings.headlines import CLEAR
 from ..findings.misfit import Misfit, Outlier, SizeMiss
+from .words import figure
 
 SHOWN = 6
 """Groups or runs that are listed; of more, the first."""
@@ -68,7 +69,7 @@ def difference_words(entry: Difference) -> str:
             f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
             " --loss-unit"
         )
-    groups = _first([value if entry.column == "tokens" else f"{value} ({count} rows)" for value, count in entry.groups])
+    groups = _first([value if entry.column == "tokens" else f"{value} ({_rows(n)})" for value, n in entry.groups])
     if entry.column == "tokens" and entry.where == "sizes":
         return (
             f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
@@ -80,7 +81,7 @@ def difference_words(entry: Difference) -> str:
 
 def misfit_lines(misfit: Misfit) -> list[str]:
     """Return how a law misses its own rows: by size, bent or not, against seeds, and at the largest size."""
-    sizes = ", ".join(f"{entry.size:,.0f}: {percent(entry.miss):+.1f} %" for entry in misfit.sizes)
+    sizes = ", ".join(f"{entry.size:,.0f}: {figure(percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
     lines = [f"measured loss against the law, mean at each N: {sizes}"]
     if misfit.bend is not None:
         test = misfit.bend.test
@@ -109,7 +110,13 @@ def misfit_lines(misfit: Misfit) -> list[str]:
 def how_far_off(entry: SizeMiss) -> str:
     """Return by how much a law predicts a size too low or too high."""
     off = percent(entry.miss)
+    if abs(off) < 0.05:
+        return "to within 0.05 %"
     return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def _first(words: list[str], between: str = "; ") -> str:

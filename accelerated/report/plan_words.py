@@ -34,7 +34,7 @@ def heading(ranking: Ranking, table: str, loss_column: str) -> str:
 
 def titles(ranking: Ranking, level: float) -> list[str]:
     """Return the heads of the columns of a ranking."""
-    shown = ["", "router", "E"] + ["G"] * _has_granularity(ranking)
+    shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
     shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
     if ranking.rows:
         shown += [f"{100 * level:g} %", "wins"]
@@ -44,6 +44,8 @@ def titles(ranking: Ranking, level: float) -> list[str]:
 def cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     """Return one option as text, a cell for each of `titles`."""
     shown = [str(place), line.router, f"{line.num_experts:g}"]
+    if _has_many(ranking):
+        shown.append(f"{line.k}")
     if _has_granularity(ranking):
         shown.append("" if line.granularity is None else f"{line.granularity:g}")
     choice = line.choice
@@ -142,6 +144,12 @@ def _of_resamples(ranking: Ranking) -> list[str]:
     if ranking.resamples < ranking.drawn:
         said += f"; {ranking.drawn - ranking.resamples} more did not determine every law"
     return [said]
+
+
+def _has_many(ranking: Ranking) -> bool:
+    """Return whether some options have to be told apart by k, being alike in router, E and G."""
+    kinds = {(line.router, line.num_experts, line.granularity, line.k) for line in ranking.lines}
+    return len(kinds) > len({kind[:3] for kind in kinds})
 
 
 def _has_granularity(ranking: Ranking) -> bool:

@@ -1,7 +1,12 @@
 """What the tests of the training side share: a small text, a small run, a token cache of their own."""
 
+import decimal
+import difflib
+import json
 import os
+import pathlib
 import random
+import re
 import shutil
 import tempfile
 
@@ -99,3 +104,143 @@ def small_fields(text_file):
         "evaluation_tokens": 256,
         "seed": 1,
     }
+
+
+# Approved outputs.
+
+APPROVE = "ROUTELAWS_APPROVE"
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?[KMBT]?(?!\w)", re.ASCII)
+FRAME = re.compile(r"[\u2500-\u257f]|-{3,}")
+
+
+class Approved:
+    """What commands say, held to files that a person has read: `approved(name, said)` fails where they differ.
+
+    Words are compared exactly and whole numbers too; any other number to `share` of itself or to one unit of its last
+    written digit, whichever is more. Blanks and the lines of tables count for nothing. The files lie in `approved/`,
+    and `make approve` writes those that differ: the diff of git is then read line by line.
+
+    Libraries for this (syrupy, approvaltests, inline-snapshot, pytest-regressions) compare a text exactly or a table of
+    numbers to a tolerance, none of them numbers within words. With that comparison our own, what is left is to write a
+    file.
+    """
+
+    def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:
+        """Compare what figures show, given by their names, with the file of this name."""
+        self(name, drawn_text(figures), share)
+
+    def __call__(self, name: str, said, share: float = 1e-6) -> None:
+        """Compare a text, or what JSON holds, with the file of this name."""
+        path = pathlib.Path(__file__).parent / "approved" / name
+        said = said if isinstance(said, str) else json_text(rounded(said)) + "\n"
+        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
+        different = self.differing(wanted, said, share)
+        if different and APPROVE in os.environ:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(said, encoding="utf-8")
+        elif different:
+            shown = "\n".join(different[:60])
+            pytest.fail(f"{path.name}: approved (-), but said now (+); make approve writes it\n{shown}", pytrace=False)
+
+    def differing(self, wanted: str, said: str, share: float) -> list[str]:
+        """Return the lines that differ by more than the tolerance, as a diff."""
+        if wanted == said:
+            return []
+        before, after = wanted.splitlines(), said.splitlines()
+        matcher, lines = difflib.SequenceMatcher(None, [*map(words, before)], [*map(words, after)], False), []
+        for kind, a, b, c, d in matcher.get_opcodes():
+            if kind != "equal":
+                lines += [f"- {line}" for line in before[a:b]] + [f"+ {line}" for line in after[c:d]]
+                continue
+            for old, new in zip(before[a:b], after[c:d], strict=True):
+                if not all(close(*pair, share) for pair in zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)):
+                    lines += [f"- {old}", f"+ {new}"]
+        return lines
+
+
+def words(line: str) -> str:
+    """Return a line without its numbers, its blanks and the lines of tables."""
+    return " ".join(FRAME.sub(" ", NUMBER.sub("0", line)).split())
+
+
+def close(wanted: str, said: str, share: float) -> bool:
+    """Return whether two numbers are equal to the tolerance, as they are written."""
+    texts = [text.replace(",", "") for text in (wanted, said)]
+    if texts[0] == texts[1] or all(text.lstrip("+-").isdigit() for text in texts):
+        return texts[0] == texts[1]
+    if texts[0].lstrip("+-.0123456789e") != texts[1].lstrip("+-.0123456789e"):  # K, M, B, T
+        return False
+    values = [decimal.Decimal(text.rstrip("KMBT")) for text in texts]
+    unit = decimal.Decimal(1).scaleb(max(value.as_tuple().exponent for value in values))
+    decades = max(1, abs(values[0].adjusted()) // 10)  # what is far from 1 was extrapolated as a logarithm
+    return abs(values[0] - values[1]) <= max(unit, decades * decimal.Decimal(share) * abs(values[0]))
+
+
+def rounded(value):
+    """Return what JSON holds with eight digits of each number that is not whole."""
+    if isinstance(value, dict):
+        return {str(key): rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+def json_text(value, indent: str = "") -> str:
+    """Return JSON in which what is short stands on one line."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(short) + len(indent) <= 118 or not isinstance(value, dict | list):
+        return short
+    inner = indent + " "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + json_text(item, inner) for item in value) + f"\n{indent}]"
+    items = (f"{inner}{json.dumps(str(key))}: {json_text(item, inner)}" for key, item in value.items())
+    return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+
+
+def drawn_text(figures: dict) -> str:
+    """Return what figures show, by name: words and points, of what has many every so many of them.
+
+    The points of level curves are left out: how many there are is up to matplotlib.
+    """
+    lines = []
+    for name, figure in figures.items():
+        for panel in figure.axes:
+            words = (panel.get_title(), panel.get_title("left"), panel.get_xlabel(), panel.get_ylabel())
+            ends = (*panel.get_xlim(), *panel.get_ylim())
+            lines.append(f"{name}: {words} {panel.get_xscale()} {panel.get_yscale()} {_points(ends)}")
+            legend = panel.get_legend()
+            for text in (*panel.texts, *(legend.get_texts() if legend else ())):
+                lines.append(f"  text {text.get_text()!r}")
+            for line in panel.lines:
+                how = f"{line.get_color()} {line.get_linestyle()} {line.get_marker()}"
+                lines.append(f"  line {_label(line)} {how} {_some([*zip(*line.get_data(), strict=True)])}")
+            for shape in panel.collections:
+                if type(shape).__name__ != "QuadContourSet":
+                    points = [*shape.get_offsets()] if len(shape.get_offsets()) > 1 else [
+                        point for path in shape.get_paths() for point in path.vertices
+                    ]  # fmt: skip
+                    lines.append(f"  shape {_label(shape)} {_some(points)}")
+            for patch in panel.patches:
+                points = patch.get_path().transformed(patch.get_patch_transform()).vertices
+                lines.append(f"  patch {_label(patch)} {_some(points)}")
+        lines += [f"  below {text.get_text()!r}" for text in figure.texts]
+    return "\n".join(lines) + "\n"
+
+
+def _label(drawn) -> str:
+    label = str(drawn.get_label())
+    return "" if label.startswith("_") else repr(label)
+
+
+def _some(points) -> str:
+    return " ".join(map(_points, points[:: max(1, len(points) // 8)]))
+
+
+def _points(values) -> str:
+    return "(" + ", ".join(f"{float(value):.5g}" for value in values) + ")"
+
+
+@pytest.fixture(scope="session")
+def approved():
+    """Compare what is said with what was approved; see `Approved`."""
+    return Approved()

@@ -177,6 +177,14 @@ def whole(tmp_path_factory):
     return folder
 
 
+def test_the_report_is_the_approved_one(whole, approved):
+    text = (whole / "report.md").read_text(encoding="utf-8")
+    approved("sweep.md", re.sub(r"took [\d.]+ s|figures [\d.]+ s|Commit: \w+", "MASKED", text), 1e-3)
+    found = json.loads(re.sub(r'"commit": "\w+"', '"commit": "MASKED"', json.dumps(numbers(whole))))
+    assert set(found.pop("seconds")) == {"training", "fitting", "figures"}
+    approved("sweep.json", found, 1e-3)
+
+
 def last_losses(folder, router) -> dict:
     """Return {(N, E): losses} of one router_type at the last step, read without any code of the report."""
     found: dict = {}

@@ -144,6 +144,10 @@ def dark(line) -> float:
     return -sum(matplotlib.colors.to_rgb(line.get_color()))
 
 
+def test_all_that_is_drawn(pictures, approved):
+    approved.figures("sweep-figures.txt", pictures)
+
+
 def test_the_loss_figure_has_a_dash_for_each_seed(pictures):
     """What else it draws is that of `reproduce`, and tested there."""
     for panel, router in zip(pictures["loss"].axes, LAWS, strict=True):

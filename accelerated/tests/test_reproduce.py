@@ -140,6 +140,11 @@ def results_of(folder) -> dict:
     return json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=refuse)
 
 
+def test_the_report_is_the_approved_one(whole, approved):
+    approved("reproduce.md", (whole / "report.md").read_text(encoding="utf-8"), 1e-3)
+    approved("reproduce.json", results_of(whole), 1e-3)
+
+
 def test_the_report_is_whole(whole):
     text, page_ = (whole / "report.md").read_text(encoding="utf-8"), (whole / "report.html").read_text(encoding="utf-8")
     heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
@@ -392,6 +397,8 @@ def test_pairs_by_hand():
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
     assert pair["cells"][0]["percent_reach"] == pytest.approx(100 * math.log(10) * reach)
     assert pair["cells"][0]["nats_reach"] == pytest.approx(math.log(10) * reach)
+    seeds = pairs.compare_routers([*runs, run("A", 1000, 4, 2.0, seed=1)], 0.1, {"deviation": 0.01, "degrees": 2})[0]
+    assert seeds["cells"][1]["percent_reach"] == pytest.approx(100 * math.log(10) * reach * math.sqrt(1.5 / 2))
     uneven = pairs.compare_routers([*runs, run("B", 100, 8, 1.0)], 0.1, None)[0]
     assert uneven["turned"] == {"cells": 1, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
     assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
@@ -506,6 +513,8 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
         low, _, high = against[each["other"]]  # of the first loss less the second
         lower = low > 0 if each["other"] < "S-Base" else high < 0
         assert (each["lower_sizes"], each["sizes"]) == (int(lower), 1)
+        ends = [end if each["other"] > "S-Base" else 100 / (100 + end) * 100 - 100 for end in against[each["other"]]]
+        assert sorted([each["low"], each["mean"], each["high"]]) == pytest.approx(sorted(ends))
 
 
 @pytest.mark.parametrize(

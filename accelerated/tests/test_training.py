@@ -187,6 +187,7 @@ def test_a_position_or_an_array_that_does_not_match_the_digest_is_damage(small_f
     assert [line.count("does not match its digest") for line in said] == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_seed_and_nothing_else_decides(small_fields, whole, tmp_path):
     assert small_fields["seed"] == 1
     same, other = (make_run(small_fields, tmp_path / str(seed), seed=seed).train() for seed in (1, 6))
@@ -247,7 +248,7 @@ def test_bfloat16_trains(small_fields, tmp_path):
 
 
 def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
-    config = from_mapping(dict(vocab_size=300, d_model=8, heads=1, router="sinkhorn", experts=4, capacity_factor=0.5))
+    config = from_mapping(dict(vocab_size=300, d_model=8, heads=1, router="top_k", experts=4, capacity_factor=0.5))
     params = step.initial_state(config).params
     batches = np.random.default_rng(0).integers(0, 300, (3, 4, 17)).astype(np.int32)
     found = step.make_evaluate(config)(params, batches)

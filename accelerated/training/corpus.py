@@ -77,8 +77,9 @@ class Corpus:
 
     def summary(self) -> str:
         """Return one line for a log."""
+        files = "1 file" if self.files_read == 1 else f"{self.files_read:,} files"
         return (
-            f"{self.description}: {self.bytes:,} bytes in {self.files_read:,} files "
+            f"{self.description}: {self.bytes:,} bytes in {files} "
             f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
             f"{len(self.training):,} pieces to train on and {len(self.validation):,} to validate"
         )

@@ -129,7 +129,8 @@ class Run:
         step = 0
         if restored is not None:
             step, state = restored.step, TrainState(**restored.state)
-            self._tell(f"{self.folder}: goes on at step {step:,} of {self.config.steps:,}")
+            how = "goes on at" if step < self.config.steps else "has its last checkpoint, of"
+            self._tell(f"{self.folder}: {how} step {step:,} of {self.config.steps:,}")
             self.batches.set_state(restored.extra["position"])
             self.seconds = restored.extra["wall_seconds"]
             self.dropped = tuple(restored.extra["dropped"])

@@ -1,0 +1,105 @@
+"""All that a run says and leaves, stopped and gone on with, by a clock of its own; held to what was approved."""
+
+import contextlib
+import io
+import itertools
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.commands import progress
+from routelaws.accelerated.training import loop
+from routelaws.accelerated.training.config import from_mapping
+
+FIELDS = {
+    "router": "top_k", "experts": 4, "k": 2, "capacity_factor": 1.25, "steps": 12, "steps_per_call": 2,
+    "evaluations": 3, "checkpoint_every": 6,
+}  # fmt: skip
+SHARE = 2e-3
+"""How far losses of one seed may be apart on another machine and under another compiler."""
+
+
+def clock(seconds: float):
+    """Return a clock on which so much time goes by from one look to the next."""
+    return map(lambda looks: looks * seconds, itertools.count(1000)).__next__
+
+
+@pytest.fixture(scope="module")
+def story(small_fields, tmp_path_factory):
+    """The folder of a run that was told to stop before its fifth call and then went on, and what was said of it."""
+    folder = tmp_path_factory.mktemp("approved")
+    text = small_fields["corpus"][0]
+    flags = []
+    for name, value in (small_fields | FIELDS).items():
+        flags += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [str(value)])]
+
+    def run(*words: str) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(list(words))
+        said = f"$ routelaws {' '.join(words)}\n{out.getvalue()}[standard error]\n{err.getvalue()}[exit code {code}]\n"
+        return said.replace(text, "lines.txt")
+
+    said = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
+        patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(4.0)))
+        with pytest.MonkeyPatch.context() as stopped:
+            calls = itertools.chain([False] * 4, itertools.repeat(True))
+            stopped.setattr(loop.stopping, "asked", lambda: next(calls))
+            said["stopped"] = run("train", "--out", "run", *flags)
+        for name in ("goes on", "is finished"):
+            said[name] = run("train", "--out", "run", *flags)
+        said["another"] = run("train", "--out", "run", *flags, "--steps", "16")
+    return folder / "run", said
+
+
+def test_what_a_run_says(story, approved):
+    approved("train.txt", "\n".join(story[1][name] for name in ("stopped", "goes on", "is finished", "another")), SHARE)
+
+
+def test_what_a_run_leaves(story, approved):
+    folder, _ = story
+    table = re.sub(r"cpu,[^,\n]*$", "cpu,COMMIT", (folder / "results.csv").read_text(), flags=re.MULTILINE)
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    files = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
+    approved("train-table.txt", table, SHARE)
+    approved("train-log.json", {"files": files, "log": log}, SHARE)
+
+
+def test_what_is_said_of_several_runs(monkeypatch, approved):
+    """One is finished before, one goes on at half of its steps, one fails; then a single one with no news for long."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    fields = {"heads": 1, "blocks": 2, "vocab_size": 300, "steps": 100, "steps_per_call": 10}
+    runs = [from_mapping(fields | {"d_model": width, "router": "hash", "experts": 4}) for width in (8, 16, 32, 64)]
+    console = Console(file=io.StringIO(), width=80)
+
+    def tell(watch, kind, seconds=0.0, **event):
+        now[0] += seconds
+        watch(kind, **event)
+
+    with progress.Progress(runs, console=console) as watch:
+        tell(watch, "say", line="4 runs")
+        tell(watch, "finished", run=0)
+        for run in (1, 2, 3):
+            tell(watch, "start", 1, run=run)
+        tell(watch, "step", 20, run=1, step=60, loss=5.0, tokens_per_second=900.0)
+        tell(watch, "step", 20, run=2, step=10, loss=5.5, tokens_per_second=12345.0)
+        tell(watch, "evaluation", 1, run=1, step=100, loss=4.25)
+        tell(watch, "finished", 30, run=1)
+        tell(watch, "failed", 2, run=3, line="runs/3: the loss is NaN at step 11")
+        tell(watch, "step", 60, run=2, step=100, loss=5.0, tokens_per_second=12345.0)
+        tell(watch, "evaluation", 3600, run=2, step=100, loss=4.125)
+        tell(watch, "finished", 1, run=2)
+    with progress.Progress(runs[3:], console=console) as watch:
+        tell(watch, "start", 5)
+        tell(watch, "step", 20, step=30, loss=5.0, tokens_per_second=9949.0)
+        tell(watch, "step", 20, step=40, loss=4.5, tokens_per_second=9951.0)
+        tell(watch, "evaluation", 5, step=40, loss=4.75)
+    approved("progress.txt", console.file.getvalue())
