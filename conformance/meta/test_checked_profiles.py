@@ -45,7 +45,8 @@ def least(residuals, start, target=None, value=0.0):
 def check_ends(residuals, best, target, ends, value, limit, where):
     """Raise unless the fit says the value, and the least sum at either end is at its limit."""
     theta, squares = best
-    assert target(theta) == pytest.approx(value, abs=BOUNDS["vectors.search_again"].limit * (abs(value) + 0.01)), where
+    scale = max(abs(value), *(abs(end - value) for end in ends))
+    assert abs(target(theta) - value) <= BOUNDS["vectors.search_again"].limit * scale, where
     for end in ends:
         _, reached = least(residuals, theta, target, end)
         excess = (reached / squares - 1) / (limit - 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.meta.checked import DOCUMENTS, agree, stored
 from routelaws.conformance.meta.test_checked_formulas import (
     Published,
@@ -180,7 +181,7 @@ def surprise_fit(form):
         spread = move @ covariance(J, residual, np.ones(len(theta)), huber) @ move.T
         if huber is not None:
             spread = np.full(spread.shape, np.nan)
-        if form == "ceiling" and values[2] < 1e-9:  # the line alone
+        if form == "ceiling" and values[2] < BOUNDS["vectors.no_ceiling"].limit:  # the line alone
             line = direct(g)
             spread = np.full((3, 3), np.nan)
             spread[:2, :2] = line["covariance"]
