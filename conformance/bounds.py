@@ -350,6 +350,20 @@ BOUNDS["training.log"] = Bound(1e-6, "relative; means of up to eight numbers in 
 # Dialects.
 BOUNDS["dialects.same"] = Bound(1e-2, "relative; above the rounding of bfloat16; dialects are 0.05 apart somewhere")
 BOUNDS["replay.values"] = Bound(1, "root of u times the largest entry: half the digits, where no bound of a test fits")
+BOUNDS["vectors.closed"] = Bound(1e-13, "relative; powers of ten, exponents below 30 over slopes of 0.05: 500 u")
+BOUNDS["vectors.line"] = Bound(1e-8, "relative; solved equations, a quantile good to 1e-10; measured 7e-10")
+BOUNDS["vectors.objective"] = Bound(1e-11, "relative; flat at the end, residuals of 1e-3")
+BOUNDS["vectors.searched"] = Bound(1e-6, "relative; two searches of one minimum, the root of 1e-12")
+BOUNDS["vectors.covariance"] = Bound(5e-6, "share of two standard errors; as vectors.searched")
+BOUNDS["vectors.end"] = Bound(2e-6, "relative; ends of intervals, two searches in flat valleys")
+BOUNDS["vectors.optimum"] = Bound(1e-5, "relative; where a flat loss is least, the root of 1e-12")
+BOUNDS["vectors.again"] = Bound(1e-12, "relative; a formula written again, exponents to 30 over slopes of 0.05")
+BOUNDS["vectors.line_again"] = Bound(1e-6, "relative; inverses of normal equations, differences")
+BOUNDS["vectors.search_again"] = Bound(1e-4, "relative; SciPy's search of valleys flat to 1e-10")
+BOUNDS["vectors.excess"] = Bound(1e-3, "of what a sum may rise; twice the share of half an interval")
+BOUNDS["vectors.optimum_again"] = Bound(2e-6, "relative; where a flat loss is least, the root of 1e-13")
+BOUNDS["vectors.broken"] = Bound(0.05, "relative; a valley of six unknowns, where SciPy ends above; measured 0.028")
+BOUNDS["vectors.no_ceiling"] = Bound(1e-9, "of -ln Q'; a ceiling that no row of a table could show; measured 1.6e-12")
 BOUNDS["vectors.ratio"] = Bound(1, "u of the value: one division of whole numbers")
 
 SLACK_SHARE = 1 / 50

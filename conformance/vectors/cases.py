@@ -1,17 +1,18 @@
 """The cases of the vectors: inputs, and what the reference answers, as checks of `files.RULES`.
 
-Here are those for tables, experts, losses, sizes and laws; `router_cases` has those for the routers.
+Here are those for tables, experts, losses, sizes and the bounded law; `router_cases` has those for the routers,
+`law_cases`, `fit_cases`, `interval_cases` and `budget_cases` those for laws.
 """
 
 import inspect
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from routelaws import reference
-from routelaws.conformance.vectors import router_cases
+from routelaws.conformance.vectors import budget_cases, fit_cases, interval_cases, law_cases, router_cases
 from routelaws.conformance.vectors.checks import (
     CROWDED,
     DOUBLE,
@@ -30,28 +31,32 @@ from routelaws.conformance.vectors.checks import (
     spread,
     title,
 )
-from routelaws.conformance.vectors.files import FORMAT, PRECISIONS, encode
+from routelaws.conformance.vectors.files import FORMAT, NESTED, PRECISIONS, encode, parameter_names
 from routelaws.reference.laws.routed import RoutedCoefficients
 
 
-def documents() -> Iterator[dict]:
-    """Yield the contents of the files, in the order of their names."""
-    for answer in sorted(make() for make in ANSWERS):
+def documents(leave: Collection[str] = ()) -> Iterator[dict]:
+    """Yield the contents of the files, in the order of their names, but for those of some functions."""
+    later = {one.function: one.make for makers in LAW_ANSWERS for one in makers() if one.function not in leave}
+    found = [answer for answer in (make() for make in ANSWERS) if answer.function not in leave]
+    for answer in sorted(found + [make() for make in later.values()], key=lambda answer: answer.function):
         function = operator.attrgetter(answer.function)(reference)
         kinds = inspect.signature(function).parameters.values()
         result = function.__annotations__.get("return")
+        nested = bool(answer.checked)
         yield {
-            "format": FORMAT,
+            "format": NESTED if nested else FORMAT,
             "function": answer.function,
             "passes": answer.passes,
-            "parameters": [p.name for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD],
+            **({"checked": answer.checked} if nested else {}),
+            "parameters": parameter_names(function),
             "options": [p.name for p in kinds if p.kind is p.KEYWORD_ONLY],
             "fields": list(getattr(result, "_fields", ())),
             "precisions": list(answer.precisions),
             "cases": [
                 {
                     "name": case.name,
-                    "inputs": {name: encode(value) for name, value in case.inputs.items()},
+                    "inputs": {name: encode(value, nested) for name, value in case.inputs.items()},
                     "checks": [{key: _entry(value) for key, value in check.items()} for check in case.checks],
                 }
                 for case in answer.cases
@@ -379,3 +384,5 @@ ANSWERS = (
     *router_cases.ANSWERS,
 )  # fmt: skip
 """One for each file."""
+LAW_ANSWERS = (*law_cases.ANSWERS, *fit_cases.ANSWERS, *interval_cases.ANSWERS, *budget_cases.ANSWERS)
+"""Each makes several files."""

@@ -7,13 +7,14 @@ change the files.
 
 import math
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from routelaws import reference
 from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.vectors.files import PRECISIONS
+from routelaws.conformance.vectors.files import PRECISIONS, apply, own, parameter_names
 
 BOTH, DOUBLE = tuple(PRECISIONS), ("float64",)
 
@@ -33,6 +34,7 @@ class Answer(NamedTuple):
     passes: str  # the condition in one sentence
     cases: list[Case]
     precisions: tuple[str, ...] = BOTH
+    checked: str = ""  # by what other computation the answers were found too; such a file is of format 2
 
 
 # Checks.
@@ -46,6 +48,65 @@ def equal(output: str, value) -> dict:
 def close(output: str, value, bound: str, scale) -> dict:
     """Every entry is within u times the bound."""
     return {"output": output, "rule": "close", "value": value, "bound": coarse(BOUNDS[bound].limit, scale, value)}
+
+
+def everything(found, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
+    """Return the checks of all that a function returned, records and lists within it too.
+
+    Args:
+        found: the answer.
+        bound: name of the bound of its floats, relative to each; or by field, and the others by "".
+        leave: fields that are not compared.
+        path: where it stands.
+    """
+    if hasattr(found, "_fields"):
+        kept = [field for field in found._fields if field not in leave]
+        return [
+            check for field in kept for check in everything(getattr(found, field), bound, leave, _step(path, field))
+        ]
+    if isinstance(found, list) and hasattr(found[0], "_fields"):
+        columns = type(found[0])(*([getattr(one, field) for one in found] for field in found[0]._fields))
+        return everything(columns, bound, leave, path if "*" in path else _step(path, "*"))
+    if isinstance(found, tuple):
+        return [check for i, part in enumerate(found) for check in everything(part, bound, leave, _step(path, str(i)))]
+    name = path.rpartition(".")[2]
+    known = not (isinstance(found, list) and any(part is None for part in found))
+    value = np.asarray(found) if known and isinstance(found, (list, np.ndarray)) else found
+    if np.asarray(value).dtype.kind != "f":
+        return [equal(path, value)]
+    limit = bound if isinstance(bound, str) else bound.get(name, bound[""])
+    return [close(path, value, limit, _size(name, np.asarray(value)) / PRECISIONS["float64"])]
+
+
+def _step(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _size(name: str, value: np.ndarray) -> np.ndarray:
+    """Return what a float is compared by: itself, the errors of a covariance, the largest of some errors."""
+    if name == "covariance":
+        error = np.sqrt(np.diagonal(value, axis1=-2, axis2=-1))
+        return error[..., :, None] * error[..., None, :]
+    return np.abs(value) if name != "errors" else np.full(value.shape, np.nanmax(np.abs(value)))
+
+
+class Later(NamedTuple):
+    """A file whose answers are computed when it is written."""
+
+    function: str
+    make: Callable[[], Answer]
+
+
+def answers(
+    function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
+) -> Later:
+    """Return the file of a function of the laws: each case of a menu, all of its results compared."""
+
+    def make() -> Answer:
+        cases = [Case(name, given, everything(call(function, given), bound, leave)) for name, given in menu.items()]
+        return Answer(function, passes, cases, DOUBLE, checked)
+
+    return Later(function, make)
 
 
 def top_k(output: str, of: np.ndarray | str) -> dict:
@@ -111,7 +172,9 @@ def gap(values: np.ndarray, k: int) -> float:
 
 
 def call(path: str, inputs: dict):
-    return operator.attrgetter(path)(reference)(**inputs)
+    """Return what the reference answers. Arguments that a function gathers (`*columns`) are a list of their name."""
+    function = operator.attrgetter(path)(reference)
+    return apply(function, parameter_names(function), {key: own(value, reference) for key, value in inputs.items()})
 
 
 def routing_checks(found, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:

@@ -1,0 +1,39 @@
+"""What the tests share that compute stored answers again: they read the files, and nothing of this library else."""
+
+import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.vectors.files import decode, read_vectors
+
+DOCUMENTS = {name: found for name, found in read_vectors().items() if found["format"] > 1}
+
+
+def stored(case: dict) -> dict:
+    """Return the stored answers of a case by their outputs."""
+    return {check["output"]: decode(check["value"]) for check in case["checks"]}
+
+
+def agree(found: dict, case: dict, bound: str, where: str) -> None:
+    """Raise unless the answers that were computed again are the stored ones; those of a case that are not are named."""
+    answers = stored(case)
+    for output, value in found.items():
+        wanted = answers[output]
+        if wanted is None or isinstance(wanted, (str, list, bool)) or np.asarray(wanted).dtype.kind in "Ub":
+            assert np.array_equal(np.asarray(value), np.asarray(wanted)), (where, case["name"], output, value, wanted)
+            continue
+        value, wanted = np.asarray(value, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+        assert value.shape == wanted.shape, (where, case["name"], output, value.shape, wanted.shape)
+        scale = np.abs(wanted)
+        if output.endswith("covariance"):
+            error = np.sqrt(np.abs(np.diagonal(wanted, axis1=-2, axis2=-1)))
+            scale = error[..., :, None] * error[..., None, :]
+        elif output.endswith("errors"):
+            scale = np.full(wanted.shape, np.abs(wanted).max())
+        with np.errstate(invalid="ignore"):
+            same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
+            near = same | (np.abs(value - wanted) <= BOUNDS[bound].limit * scale)
+        assert near.all(), (where, case["name"], output, value, wanted)
+
+
+def table(case: dict, *names: str) -> list[np.ndarray]:
+    return [np.asarray(case["inputs"][name], dtype=np.float64) for name in names]
