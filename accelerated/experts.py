@@ -31,9 +31,10 @@ from .notation import _as_bool, canonical_zero, one_hot
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
 
-_LEAST_PRODUCT = 1 << 22
+_LEAST_PRODUCT = 1 << 20
 """Multiplications in the product of an expert of mean load and one of its matrices from which the experts run in pieces
-on CPU; below it the steps of the loops cost more than empty slots. Measured on two cores with AVX-512."""
+on CPU; below it the steps of the loops cost more than empty slots. Measured on two cores with AVX-512, d = 64: with 64
+rows for each of 32 experts the pieces take 0.7 of the time of the slots, with 32 rows for each of 64 they take 1.15."""
 
 
 class Placement(NamedTuple):

@@ -8,8 +8,11 @@ expert with more rows than the largest size has whole pieces of that size beside
 
     rows of expert e   | whole piece | whole piece | last piece, padded to its size |
 
-In the backward pass the last piece of an expert comes first and writes the gradient of the matrices of the expert; its
-whole pieces, if there are any, add to what is there. The gradient of an idle expert stays 0.
+In the backward pass the last piece of an expert comes first and gives the gradient of the matrices of the expert; its
+whole pieces, if there are any, add to what is there. The gradient of an idle expert is 0. Where an expert has few rows,
+its gradient is larger than the vectors that it is a product of. Then the loops write these vectors into slots, the same
+number for each expert, and one batched product writes every gradient once, where a loop would write it three times:
+zeros, the product, and a copy of the product.
 
 The backward pass is written by hand, for three reasons. A gather by an order of rows has a gather as its gradient, not
 a scatter-add. Autodiff cannot reverse a `while_loop`. And of a piece only the vectors before the nonlinearity are
@@ -140,7 +143,7 @@ def _forward(activate, into, down, x, gate, rows):
         return tuple(map(functools.partial(_write, first), before, hidden)), _write(first, outputs, output)
 
     state = tuple(_zeros((num_rows, matrix.shape[2]), x) for matrix in into), _zeros((num_rows, x.shape[1]), x)
-    before, outputs = _run_pieces(rows, len(gate) * k, run, run, state)
+    before, outputs = _run_whole(rows, gate.size, run, _run_last(rows, gate.size, run, state))
     gate = lax.optimization_barrier(gate)  # or it is computed again for every element that it multiplies
     result = (_take(outputs, rows.row) * gate[:, :, None]).sum(axis=1)
     return result, (into, down, x, gate, rows, before, outputs)
@@ -149,32 +152,43 @@ def _forward(activate, into, down, x, gate, rows):
 def _backward(activate, saved, gradient):
     """Return the gradients of all arguments from that of the output [T, d], piece by piece as forward."""
     into, down, x, gate, rows, before, outputs = saved
-    k = rows.row.shape[1]
-    into_gate = (_take(outputs, rows.row) * gradient[:, None, :]).sum(axis=2)
+    (num_experts, hidden_width, width), k = down.shape, rows.row.shape[1]
+    slots = piece_sizes(gate.size, num_experts)[-1]
+    few_rows = slots * (width + hidden_width) < width * hidden_width
+    # XLA's own sum over the last axis takes seven times as long on CPU as a product with ones.
+    into_gate = (_take(outputs, rows.row) * gradient[:, None, :]) @ jnp.ones(width, x.dtype)
     gate_of_row = lax.optimization_barrier(_take(gate.reshape(-1), rows.pair))
 
-    def gradients(e, first, size):
+    def vectors(e, first, size):
         token = _slice(rows.pair, first, size) // k
         here, behind = _take(x, token), _take(gradient, token) * _slice(gate_of_row, first, size)[:, None]
         hidden, pull = jax.vjp(activate, *(_slice(values, first, size) for values in before))
         pulled = pull(behind @ _of(down, e).T)
         below = sum(values @ _of(matrix, e).T for values, matrix in zip(pulled, into, strict=True))
-        return below, (*(here.T @ values for values in pulled), hidden.T @ behind)
+        return below, (here, behind, hidden, *pulled)
 
     def last(e, first, size, state):
-        below, of_matrices = gradients(e, first, size)
+        below, parts = vectors(e, first, size)
+        parts = parts if few_rows else _of_matrices(transposed_product, *parts)
         return _write(first, state[0], below), tuple(
-            _write(e, whole, part[None]) for whole, part in zip(state[1], of_matrices, strict=True)
+            _write(e, whole, part[None]) for whole, part in zip(state[1], parts, strict=True)
         )
 
     def other(e, first, size, state):
-        below, of_matrices = gradients(e, first, size)
+        below, parts = vectors(e, first, size)
+        parts = _of_matrices(transposed_product, *parts)
         return _write(first, state[0], below), tuple(
-            _write(e, whole, (_of(whole, e) + part)[None]) for whole, part in zip(state[1], of_matrices, strict=True)
+            _write(e, whole, (_of(whole, e) + part)[None]) for whole, part in zip(state[1], parts, strict=True)
         )
 
-    state = _zeros(outputs.shape, x), tuple(_zeros(matrix.shape, x) for matrix in (*into, down))
-    below, of_matrices = _run_pieces(rows, gate.size, last, other, state)
+    shapes = [matrix.shape for matrix in (*into, down)]
+    if few_rows:
+        widths = width, width, hidden_width, *(matrix.shape[2] for matrix in into)
+        shapes = [(num_experts, slots, width) for width in widths]
+    below, parts = _run_last(rows, gate.size, last, (_zeros(outputs.shape, x), tuple(_zeros(s, x) for s in shapes)))
+    if few_rows:
+        parts = _of_matrices(lambda values, gradient: values.mT @ gradient, *parts)
+    below, of_matrices = _run_whole(rows, gate.size, other, (below, parts))
     below = _take(below, rows.row).sum(axis=1)
     return of_matrices[:-1], of_matrices[-1], below, lax.optimization_barrier(into_gate), None
 
@@ -182,19 +196,44 @@ def _backward(activate, saved, gradient):
 grouped_ffn.defvjp(_forward, _backward)
 
 
-def _run_pieces(rows, num_assignments, last, other, state):
-    """Run `last` on the last piece of each expert that has one, then `other` on the whole pieces."""
+def _of_matrices(product, here, behind, hidden, *pulled):
+    """Return the gradients of all matrices from the vectors on both sides of each."""
+    return *(product(here, values) for values in pulled), product(hidden, behind)
+
+
+def transposed_product(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Return xᵀ · gradient over the last two axes, for CPU: the narrower factor is copied transposed.
+
+    The barriers keep XLA from folding the copies into the product again.
+
+    Args:
+        x: [..., T, m].
+        gradient: [..., T, n].
+    """
+    keep = lax.optimization_barrier
+    if x.shape[-1] <= gradient.shape[-1]:
+        return keep(x.mT) @ gradient
+    return keep(keep(gradient.mT) @ x).mT
+
+
+def _run_last(rows, num_assignments, last, state):
+    """Run `last` on the last piece of each expert that has one."""
     sizes = piece_sizes(num_assignments, len(rows.first))
-    largest = sizes[-1]
     for number, size in enumerate(sizes):
 
         def run_last(carry, size=size):
             i, state = carry
             e = rows.by_size[i]
-            return i + 1, last(e, rows.first[e] + rows.whole[e] * largest, size, state)
+            return i + 1, last(e, rows.first[e] + rows.whole[e] * sizes[-1], size, state)
 
         end = rows.bound[number + 1]
         _, state = lax.while_loop(lambda carry, end=end: carry[0] < end, run_last, (rows.bound[number], state))
+    return state
+
+
+def _run_whole(rows, num_assignments, other, state):
+    """Run `other` on the whole pieces."""
+    largest = piece_sizes(num_assignments, len(rows.first))[-1]
 
     def run_other(carry):
         i, state = carry

@@ -10,6 +10,7 @@ import functools
 import jax
 
 from .experts import _activated
+from .grouped import transposed_product
 
 
 def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -22,15 +23,7 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
     Returns:
         [..., m, n].
     """
-    return jax.lax.platform_dependent(x, gradient, cpu=_by_transposed_copy, default=lambda x, g: x.mT @ g)
-
-
-def _by_transposed_copy(x, gradient):
-    """Copy the narrower factor transposed. The barriers keep XLA from folding the copies into the product again."""
-    keep = jax.lax.optimization_barrier
-    if x.shape[-1] <= gradient.shape[-1]:
-        return keep(x.mT) @ gradient
-    return keep(keep(gradient.mT) @ x).mT
+    return jax.lax.platform_dependent(x, gradient, cpu=transposed_product, default=lambda x, g: x.mT @ g)
 
 
 @jax.custom_vjp

@@ -12,18 +12,20 @@ from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
 
 T, E, D, F = 203, 4, 5, 7  # a mean load of 50.75: pieces of 32, 56, 64 and 72 rows
+WIDE = 256, 272  # d and f so large that an expert has larger matrices than vectors, with its 128 rows at k = 2 too
 EVEN, SKEW, ONE, FEW = (0.25,) * 4, (0.5, 0.3, 0.15, 0.05), (1, 0, 0, 0), (0, 0.75, 0.25, 0)
 
 
-def layer(loads, k=1, activation="gelu", seed=0):
+def layer(loads, k=1, activation="gelu", seed=0, widths=(D, F)):
+    d, f = widths
     random = np.random.default_rng(seed)
     first = random.choice(E, T, p=loads) if sum(share > 0 for share in loads) > 1 else np.full(T, np.argmax(loads))
     expert = (first[:, None] + np.arange(k)) % E
-    params = {"up": random.standard_normal((E, D, F)), "down": random.standard_normal((E, F, D))}
+    params = {"up": random.standard_normal((E, d, f)), "down": random.standard_normal((E, f, d))}
     if activation == "swiglu":
-        params["linear"] = random.standard_normal((E, D, F))
-    point = {"params": params, "x": random.standard_normal((T, D)), "gate": random.uniform(0.2, 1, (T, k))}
-    return jax.tree.map(jnp.asarray, point), jnp.asarray(expert, jnp.int32), random.standard_normal((T, D))
+        params["linear"] = random.standard_normal((E, d, f))
+    point = {"params": params, "x": random.standard_normal((T, d)), "gate": random.uniform(0.2, 1, (T, k))}
+    return jax.tree.map(jnp.asarray, point), jnp.asarray(expert, jnp.int32), random.standard_normal((T, d))
 
 
 def by_definition(point, expert, kept, activation):
@@ -50,19 +52,22 @@ CASES = {
     "one expert": (ONE, 1, "gelu", math.inf, None),
     # Of two experts for each of some 190 tokens: one idle, one full, and two with a whole piece of 128 rows and a rest.
     "idle experts, a capacity, two experts, padding": (FEW, 2, "relu", 1.6, 0.95),
+    "wide, idle experts, a capacity, two experts, padding": (FEW, 2, "relu", 1.6, 0.95),
+    "wide, skewed, swiglu": (SKEW, 1, "swiglu", math.inf, None),
     "only padding": (EVEN, 1, "gelu", 2.0, 0.0),
 }
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name.startswith("idle") else pytest.mark.slow) for name in CASES],
+    [pytest.param(name, marks=() if name.startswith("wide, idle") else pytest.mark.slow) for name in CASES],
 )
 def test_definition(monkeypatch, name):
     loads, k, activation, factor, real = CASES[name]
     used = in_pieces(monkeypatch)
     with jax.enable_x64(True):
-        point, expert, weights = layer(loads, k, activation)
+        widths = WIDE if name.startswith("wide") else (D, F)
+        point, expert, weights = layer(loads, k, activation, widths=widths)
         mask = None if real is None else jnp.asarray(np.random.default_rng(1).random(T) < real)
         num_real = T if mask is None else int(mask.sum())
         capacity = experts.expert_capacity(num_real, E, k, factor)
@@ -92,10 +97,13 @@ def test_definition(monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_groups_and_devices(monkeypatch):
+@pytest.mark.parametrize("widths", [(D, F), WIDE])
+def test_groups_and_devices(monkeypatch, widths):
     """Under vmap over groups, and inside shard_map with its check of what varies over the devices."""
     used = in_pieces(monkeypatch)
-    points, experts_of, weights = zip(*(layer(loads, seed=seed) for seed, loads in enumerate((EVEN, ONE))), strict=True)
+    points, experts_of, weights = zip(
+        *(layer(loads, seed=seed, widths=widths) for seed, loads in enumerate((EVEN, ONE))), strict=True
+    )
     params = points[0]["params"]
     x, gate = (jnp.stack([point[name] for point in points]) for name in ("x", "gate"))
     expert, weights = jnp.stack(experts_of), jnp.stack(weights).astype(x.dtype)
