@@ -8,6 +8,7 @@ an activation keeps five arrays as large as the hidden layer, where the hidden l
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from .experts import _activated
 from .grouped import transposed_product
@@ -23,7 +24,24 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
     Returns:
         [..., m, n].
     """
-    return jax.lax.platform_dependent(x, gradient, cpu=transposed_product, default=lambda x, g: x.mT @ g)
+    return jax.lax.platform_dependent(x, gradient, cpu=_by_transposed_copy, default=lambda x, g: x.mT @ g)
+
+
+def _by_transposed_copy(x, gradient):
+    """Return xᵀ · gradient; where x is what is copied, the copy is not made before the gradient is there."""
+    copied = x.shape[-1] <= gradient.shape[-1]
+    return transposed_product(_after(gradient, x) if copied else x, gradient)
+
+
+def _after(gradient, x):
+    """Return x, which XLA then does not read before the gradient is there.
+
+    XLA on CPU would make the copies as early as it can, and hold those of all blocks until the backward pass comes to
+    them. It drops barriers before it orders what is left, so the order takes a value: the first number of the gradient
+    equals itself. Where that is NaN x becomes 0, and what is multiplied with the gradient is NaN in any case.
+    """
+    first = gradient[(0,) * gradient.ndim]
+    return jnp.where(first == first, x, 0)
 
 
 @jax.custom_vjp

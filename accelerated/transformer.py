@@ -309,6 +309,7 @@ def apply(
     compute_dtype=None,
     base_method: str = "host",
     spread: Spread | None = None,
+    rematerialise: bool = False,
 ) -> Output:
     """Run the model.
 
@@ -328,6 +329,7 @@ def apply(
         base_method: how BASE finds its assignment in training, see `routers.base.balanced_assignment`.
         spread: how tokens, experts, heads and hidden units are spread over devices, inside `jax.shard_map`; parameters
             and tokens are then those of one device. None if all are here.
+        rematerialise: a backward pass has the input of each block alone, and computes the rest of the block again.
 
     Returns:
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
@@ -339,7 +341,7 @@ def apply(
     it is clamped.
     """
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    options |= {"base_method": base_method, "spread": spread}
+    options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
     return _run(params, tokens, config, compute_dtype, options)[0]
 
 
@@ -350,6 +352,7 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     mask, noise, held, spread = (options[name] for name in ("mask", "noise", "held", "spread"))
+    again = options["rematerialise"]
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
     if spread is not None and mask is not None:
@@ -363,28 +366,33 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **shared)
             return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
 
-        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, noise, held)
+        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, again, noise, held)
     else:
         if config.num_wide:
             run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
-            h = _run_groups(run, h, params, params["wide_ffn"], seen, config)[0]
+            h = _run_groups(run, h, params, params["wide_ffn"], seen, config, again)[0]
         else:
-            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config)
+            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config, again)
         rest = (None, jnp.empty(0), jnp.empty(0), None, None)
     x = layer_norm(params["final_norm"], h)
     return Output(_flat_product(x, embedding.T), *rest), x, embedding
 
 
-def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig) -> jax.Array:
+def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig, again: bool) -> jax.Array:
     """Return the residual stream after a stack of dense blocks, whose parameters have a leading axis in common; `seen`
-    are options of `attention`."""
+    are options of `attention`, and `again` is `rematerialise` of `apply`."""
 
     def block(h, layer):
         block, ffn = layer
         h, x = _attend(block, h, seen)
         return h + _dense_ffn(_cast(ffn, x.dtype), x, config.activation, seen["axis_name"]), None
 
-    return _scan(block, h, (blocks, ffns))[0]
+    return _scan(_kept_by_input(block, again), h, (blocks, ffns), unroll=not again)[0]
+
+
+def _kept_by_input(block, again: bool):
+    """Return a block that computes itself again in the backward pass, if that is asked for."""
+    return jax.checkpoint(block) if again else block
 
 
 def _dense_ffn(ffn: dict, x: jax.Array, activation: str, axis_name: str | None) -> jax.Array:
@@ -396,13 +404,13 @@ def _wide_block(ffn, x, noise, held, *, activation, axis_name):
     return (_dense_ffn(_cast(ffn, x.dtype), x, activation, axis_name),)
 
 
-def _scan(step, h: jax.Array, layers):
+def _scan(step, h: jax.Array, layers, unroll: bool = True):
     """Scan over the leading axis of `layers`, a short loop written out, see `_WRITTEN_OUT`."""
     length = len(jax.tree.leaves(layers)[0])
-    return jax.lax.scan(step, h, layers, unroll=length if length <= _WRITTEN_OUT else 1)
+    return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
 
-def _run_groups(run, h, params, ffns, seen, config, noise=None, held=None) -> tuple:
+def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None) -> tuple:
     """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
 
     In the layout "upper" all dense blocks come first, and then groups of one block.
@@ -414,13 +422,14 @@ def _run_groups(run, h, params, ffns, seen, config, noise=None, held=None) -> tu
         ffns: the part of it that `run` takes, stacked.
         seen: options of `attention`.
         config: the model.
+        again: see `_run_dense`.
         noise: stacked, or None.
         held: stacked, or None.
     """
     groups, blocks, dense = len(ffns["up"]), params["blocks"], params.get("dense_ffn")
     if config.layout == "upper" and dense is not None:
         lower = jax.tree.map(lambda leaf: leaf[:-groups], blocks)
-        h = _run_dense(h, lower, dense, seen, config)
+        h = _run_dense(h, lower, dense, seen, config, again)
         blocks, dense = jax.tree.map(lambda leaf: leaf[-groups:], blocks), None
 
     def by_group(tree):
@@ -429,13 +438,16 @@ def _run_groups(run, h, params, ffns, seen, config, noise=None, held=None) -> tu
     def group(h, layers):
         blocks, dense, ffn, noise, held = layers
         if dense is not None:
-            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config)
+            h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config, again)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
-        h, x = _attend(last, h, seen)
+        return _kept_by_input(special, again)(h, last, ffn, noise, held)
+
+    def special(h, block, ffn, noise, held):
+        h, x = _attend(block, h, seen)
         output, *rest = run(ffn, x, noise, held)
         return h + output, tuple(rest)
 
-    return _scan(group, h, (by_group(blocks), by_group(dense), ffns, noise, held))
+    return _scan(group, h, (by_group(blocks), by_group(dense), ffns, noise, held), unroll=not again)
 
 
 def _cast(tree, dtype):
@@ -495,6 +507,7 @@ def loss(
     compute_dtype=None,
     base_method: str = "host",
     spread: Spread | None = None,
+    rematerialise: bool = False,
 ) -> Loss:
     """Return the mean cross-entropy and, in training, whatever the router adds to it.
 
@@ -517,6 +530,7 @@ def loss(
         base_method: see `apply`.
         spread: see `apply`. The loss is then that of the tokens of one device; that of the batch is the mean over the
             devices.
+        rematerialise: see `apply`.
 
     Returns:
         `Loss`, in nats per token.
@@ -528,7 +542,7 @@ def loss(
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    options |= {"base_method": base_method, "spread": spread}
+    options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
     output, x, embedding = _run(params, inputs, config, compute_dtype, options)
     counts = jnp.ones(targets.shape, bool) if counted is None else counted
     total, log_probability = summed_log_probability(x, embedding, targets, counts)

@@ -559,7 +559,7 @@ print(f"on each of 512 devices {plan.parameters / 1e9:.2f} GB of weights, {plan.
 # (the tokens of section 3, the sums of sections 5 and 6), and the *activations* that a device holds: what is kept
 # of the way forward until the gradient is computed. To save memory a block can keep its input alone, and be computed a
 # second time when its gradient is due. It is then said to be *rematerialised*. (`routelaws train` keeps all
-# activations; a training loop of your own can rematerialise with `jax.checkpoint`.)
+# activations, and with `--rematerialise` the input of each block alone.)
 
 # %%
 given = "--size 1.3B --router sinkhorn --experts 512 --dtype bfloat16 --devices 512 --memory 32GB --top 3"

@@ -12,6 +12,7 @@ its parameters to its peak in three steps (on a GPU: the peak of the device's ow
 """
 
 import gc
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ from .train_step import STEPS, draw_tokens, run_config, sizes_of
 from .worker import Job
 
 WIDTHS = (64, 256)
+
+DEEP = {"blocks": 8}
+"""Of the figures that compare a step with one that computes its blocks again."""
 
 
 def counted_bytes(sizes: dict, parameters: int) -> float:
@@ -34,7 +38,7 @@ def step_memory(**sizes) -> Job:
     """Return a job whose facts are the bytes of a step: counted, reserved and resident."""
     import jax
 
-    from ..training.step import initial_state, make_train_steps
+    from ..training.step import initial_state, make_train_steps, wait_for
 
     config = run_config(**sizes)
     shapes = jax.eval_shape(lambda: initial_state(config))
@@ -43,10 +47,12 @@ def step_memory(**sizes) -> Job:
     facts = {"counted": counted_bytes(sizes, parameters)}
 
     def run():
+        begin = time.perf_counter()
         steps = jax.jit(make_train_steps(config), donate_argnums=0).lower(shapes, windows, 0).compile()
+        facts["compile_seconds"] = time.perf_counter() - begin
         facts["reserved"] = _reserved(steps.memory_analysis())
         state = jax.tree.map(np.asarray, initial_state(config))  # compiled and drawn before anything is counted
-        facts["resident"] = _resident(jax, state, steps, windows)
+        facts["resident"] = _resident(jax, state, steps, windows, wait_for)
 
     return Job(run, lambda: facts)
 
@@ -57,16 +63,18 @@ def _reserved(analysis) -> float:
     return float(analysis.argument_size_in_bytes + own + analysis.temp_size_in_bytes)
 
 
-def _resident(jax, state, steps, windows) -> float | None:
+def _resident(jax, state, steps, windows, wait_for) -> float | None:
     """Return the bytes by which a process grows for its state and three calls; None where the system does not say.
 
-    A call goes before, since the first one also reads the code that it runs from disk into memory.
+    A call goes before, since the first one also reads the code that it runs from disk into memory. Between calls it
+    waits as `routelaws train` does.
     """
 
     def take(calls):
         given = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
         for _ in range(calls):
-            given, _ = jax.block_until_ready(steps(given, windows, 0))
+            given, metrics = steps(given, windows, 0)
+            wait_for(metrics)
 
     take(1)
     gc.collect()
@@ -95,9 +103,9 @@ def _status(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-def over_count(bench, d_model: int) -> Outcome:
-    """Measure the memory of a step over the count, in a process of its own."""
-    sizes, threads = sizes_of(bench, d_model), bench.threads()
+def over_count(bench, d_model: int, **other) -> Outcome:
+    """Measure the memory of a step over the count, in a process of its own; `other` are fields of `run_config`."""
+    sizes, threads = sizes_of(bench, d_model) | other, bench.threads()
     worker = bench.worker("memory", threads)
     worker.build("memory", "memory:step_memory", sizes)
     facts = worker.facts("memory")
@@ -111,4 +119,11 @@ def _figure(d_model: int) -> Figure:
     return Figure(f"memory-d{d_model}", what, Goal(1.3), lambda bench: over_count(bench, d_model))
 
 
-FIGURES = tuple(_figure(d_model) for d_model in WIDTHS)
+def _deep_figure(rematerialise: bool) -> Figure:
+    name, how = ("-rematerialised", ", every block computed again") if rematerialise else ("", "")
+    what = f"memory of a dense training step over the count of all activations, d = 256, L = 8{how}"
+    other = DEEP | {"rematerialise": rematerialise}
+    return Figure(f"memory-d256-l8{name}", what, None, lambda bench: over_count(bench, 256, **other))
+
+
+FIGURES = (*map(_figure, WIDTHS), *map(_deep_figure, (False, True)))

@@ -28,14 +28,17 @@ def draw_tokens(seed: int, shape: tuple[int, ...], vocab_size: int) -> np.ndarra
     return np.random.default_rng(seed).choice(vocab_size, shape, p=shares / shares.sum()).astype(np.int32)
 
 
-def run_config(d_model, heads, blocks, vocab_size, length, batch, router="dense", experts=1, dtype="float32"):
+def run_config(
+    d_model, heads, blocks, vocab_size, length, batch, router="dense", experts=1, dtype="float32", rematerialise=False
+):
     """Return the `TrainConfig` of a run with these sizes and every other field at its default."""
     from ..configuration import ModelConfig
     from ..training.config import TrainConfig
 
     sizes = {"vocab_size": vocab_size, "d_model": d_model, "blocks": blocks, "heads": heads}
     model = ModelConfig(**sizes, router=router, experts=experts)
-    return TrainConfig(model, sequence_length=length, batch_size=batch, steps_per_call=STEPS, dtype=dtype)
+    how = {"steps_per_call": STEPS, "dtype": dtype, "rematerialise": rematerialise}
+    return TrainConfig(model, sequence_length=length, batch_size=batch, **how)
 
 
 def our_step(**sizes) -> Job:

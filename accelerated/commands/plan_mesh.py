@@ -210,18 +210,14 @@ def _verdict(report: dict) -> list[str]:
     """Return which mesh is best and by which rule; or what would fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
-        how = (
-            "with every block rematerialised by `jax.checkpoint`, a third more arithmetic"
-            if best["recomputed"]
-            else "as it is"
-        )
+        how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "as it is"
         return [
             f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} of each device, and {_size(best['traffic'])} "
             "sent by each in a step.",
             "The rule: what fits without rematerialisation comes first, then the fewest bytes sent in a step.",
         ]
     lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
-    lines.append(f"Devices of {_size(least['memory'])} would do, with --mesh {_mesh(least)} and rematerialisation.")
+    lines.append(f"Devices of {_size(least['memory'])} would do, with --mesh {_mesh(least)} and --rematerialise.")
     if larger is not None:
         again = " and rematerialisation" if larger["recomputed"] else ""
         lines.append(f"So would {larger['devices']:,} devices of this kind, with --mesh {_mesh(larger)}{again}.")

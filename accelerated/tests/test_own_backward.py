@@ -10,9 +10,11 @@ import pytest
 
 from routelaws.accelerated import cross_entropy, experts
 from routelaws.accelerated.attention import attend
+from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.cross_entropy import summed_log_probability
 from routelaws.accelerated.normalise import normalise
 from routelaws.accelerated.products import dense_ffn, product
+from routelaws.accelerated.transformer import init, loss
 
 LIMIT = 1e-12
 """Of the largest entry of each result, 1 at least: sums of up to 130 products in float64; measured 1e-14."""
@@ -216,3 +218,27 @@ def test_chunks_in_bfloat16_are_added_up_in_float32(monkeypatch):
     of = jax.grad(lambda embedding: summed_log_probability(x, embedding, target, target == 0)[0])
     wanted = np.outer([400, -200, -200], [1, 1])
     assert_same(of(jnp.zeros((3, 2), jnp.bfloat16)), wanted, LIMIT_BFLOAT16, "gradient of the embedding")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"router": "sinkhorn", "experts": 4},
+        {"router": "base", "experts": 4, "routing_frequency": 1.0},
+        {"flop_increase": 2},
+    ],
+)
+def test_rematerialised_blocks_give_the_same_gradient_from_less_memory(fields):
+    config = ModelConfig(vocab_size=32, d_model=16, blocks=4, heads=2, **fields)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), init(jax.random.key(0), config))
+    tokens = np.random.default_rng(0).integers(0, 32, (4, 65))
+    found, memory = [], []
+    for again in (False, True):
+        step = jax.value_and_grad(lambda params, again=again: loss(params, tokens, config, rematerialise=again).total)
+        compiled = jax.jit(step).lower(params).compile()
+        found.append(jax.tree.leaves(compiled(params)))
+        memory.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert_same(found[1], found[0], LIMIT, "gradient with blocks computed again")
+    assert memory[1] < 0.75 * memory[0]  # one of four blocks, the ends and the gradients are left

@@ -15,7 +15,7 @@ from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
 from .mesh import check_mesh
 
-CHANGEABLE = ("mesh", "keep_last", "keep_every", "skip_bad_batches")
+CHANGEABLE = ("mesh", "rematerialise", "keep_last", "keep_every", "skip_bad_batches")
 """Fields with another value of which a run may go on: no row that is there would be another."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
@@ -66,6 +66,8 @@ class TrainConfig:
     """Of the initial weights and the order of the training text."""
     dtype: str = "float32"
     """Of the matrix products: float32 or bfloat16."""
+    rematerialise: bool = False
+    """Keep the input of each block alone and compute the block again in the backward pass: less memory, more time."""
     evaluations: int = 5
     """How often to evaluate, evenly spaced; the last time is at the end."""
     evaluation_tokens: int = 131_072

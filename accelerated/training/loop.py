@@ -34,7 +34,16 @@ from .hashing import hash_table_of
 from .result_rows import read_rows, result_row, write_rows
 from .resuming import lines_until, rows_until
 from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log, write_log
-from .step import StepMetrics, TrainState, highest_loss, initial_state, make_evaluate, make_train_steps, open_layout
+from .step import (
+    StepMetrics,
+    TrainState,
+    highest_loss,
+    initial_state,
+    make_evaluate,
+    make_train_steps,
+    open_layout,
+    wait_for,
+)
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
@@ -166,6 +175,7 @@ class Run:
                 call_started = time.perf_counter()
                 batches = self._batches(n)
                 state, metrics = train_steps(state, batches, step, config.skip_bad_batches - self.skipped)
+                wait_for(metrics)
                 self._look_for_bad(step, batches, metrics, state.params, checkpoints)
                 step += n
                 self._record_steps(step, n, metrics, call_started)
@@ -252,7 +262,7 @@ class Run:
         return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate} and another --out, {more}"
 
     def _record_steps(self, step: int, n: int, metrics: StepMetrics, call_started: float) -> None:
-        taken = ~np.asarray(metrics.bad)  # waits for the call to end
+        taken = ~np.asarray(metrics.bad)
         losses, added, norms, dropped = (np.asarray(leaf, np.float64)[taken] for leaf in metrics[:4])
         seconds = time.perf_counter() - call_started
         if not len(losses):

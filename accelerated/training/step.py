@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from typing import NamedTuple
 
 import jax
@@ -22,6 +23,9 @@ FINAL_RATE = 0.1
 BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
 
+
+FREED = 5e-4
+"""Seconds after a call in which a thread of XLA gets round to freeing its buffers: a hundredth of a call, or less."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
@@ -201,7 +205,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
     def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {} if spread is None else {"spread": spread}
+        options |= {"rematerialise": config.rematerialise} | ({} if spread is None else {"spread": spread})
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
@@ -250,6 +254,17 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         return carry[0], metrics
 
     return train_steps
+
+
+def wait_for(metrics: StepMetrics) -> None:
+    """Wait for the end of a call, and for its temporary buffers to be freed.
+
+    XLA on CPU says that the results are there, and then frees the buffers. A call that begins in between takes a second
+    set of them, which the process keeps from then on. There is no event to wait for, so this sleeps for `FREED`.
+    """
+    jax.block_until_ready(metrics)
+    if jax.default_backend() == "cpu":
+        time.sleep(FREED)
 
 
 def _put(tree, shardings):
