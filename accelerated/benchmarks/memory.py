@@ -73,8 +73,9 @@ def _resident(jax, state, steps, windows, wait_for) -> float | None:
     def take(calls):
         given = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
         for _ in range(calls):
+            begun = time.perf_counter()
             given, metrics = steps(given, windows, 0)
-            wait_for(metrics)
+            wait_for(metrics, begun)
 
     take(1)
     gc.collect()

@@ -109,6 +109,8 @@ def test_a_name_stands_for_all_that_begin_so():
     assert [figure.name for figure in chosen(["memory", "compile-depth"])] == [
         "memory-d64",
         "memory-d256",
+        "memory-d256-l8",
+        "memory-d256-l8-rematerialised",
         "compile-depth",
     ]
     assert len(chosen(["dense-step"])) == 6 and len(chosen([])) == len(FIGURES)

@@ -175,7 +175,7 @@ class Run:
                 call_started = time.perf_counter()
                 batches = self._batches(n)
                 state, metrics = train_steps(state, batches, step, config.skip_bad_batches - self.skipped)
-                wait_for(metrics)
+                wait_for(metrics, call_started)
                 self._look_for_bad(step, batches, metrics, state.params, checkpoints)
                 step += n
                 self._record_steps(step, n, metrics, call_started)

@@ -24,8 +24,9 @@ BETAS = (0.9, 0.95)
 """Decay rates of AdamW's two moments."""
 
 
-FREED = 5e-4
-"""Seconds after a call in which a thread of XLA gets round to freeing its buffers: a hundredth of a call, or less."""
+FREED, LONGEST_WAIT = 1 / 300, 0.05
+"""After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.
+A share, since on a machine with other work both take longer."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
@@ -256,15 +257,16 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     return train_steps
 
 
-def wait_for(metrics: StepMetrics) -> None:
-    """Wait for the end of a call, and for its temporary buffers to be freed.
+def wait_for(metrics: StepMetrics, begun: float) -> None:
+    """Wait for the end of a call that began at `begun` (`time.perf_counter`), and for its buffers to be freed.
 
-    XLA on CPU says that the results are there, and then frees the buffers. A call that begins in between takes a second
-    set of them, which the process keeps from then on. There is no event to wait for, so this sleeps for `FREED`.
+    XLA on CPU says that the results are there, and then frees the temporary buffers. A call that begins in between
+    takes a second set of them, which the process keeps from then on. There is no event to wait for: this sleeps. Beside
+    much other work that may be too short, which costs memory and nothing else.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu":
-        time.sleep(FREED)
+        time.sleep(min(FREED * (time.perf_counter() - begun), LONGEST_WAIT))
 
 
 def _put(tree, shardings):
