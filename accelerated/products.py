@@ -38,7 +38,7 @@ def _after(gradient, x):
 
     XLA on CPU would make the copies as early as it can, and hold those of all blocks until the backward pass comes to
     them. It drops barriers before it orders what is left, so the order takes a value: the first number of the gradient
-    equals itself. Where that is NaN x becomes 0, and what is multiplied with the gradient is NaN in any case.
+    equals itself. Where that is NaN x becomes 0, and the first column of the product is NaN in any case.
     """
     first = gradient[(0,) * gradient.ndim]
     return jnp.where(first == first, x, 0)
