@@ -219,7 +219,7 @@ def _verdict(report: dict) -> list[str]:
     lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
     lines.append(f"Devices of {_size(least['memory'])} would do, with --mesh {_mesh(least)} and --rematerialise.")
     if larger is not None:
-        again = " and rematerialisation" if larger["recomputed"] else ""
+        again = " and --rematerialise" if larger["recomputed"] else ""
         lines.append(f"So would {larger['devices']:,} devices of this kind, with --mesh {_mesh(larger)}{again}.")
     return lines
 
