@@ -47,6 +47,7 @@ def story(small_fields, tmp_path_factory):
     said = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet, whatever ran before
         patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
         patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(4.0)))
         with pytest.MonkeyPatch.context() as stopped:

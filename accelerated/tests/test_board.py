@@ -47,6 +47,7 @@ def points(folder) -> list[tuple[str, int, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
     """A run of eight steps loses its last checkpoint, as if killed before it, and goes on from step 4."""
     fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}

@@ -1,7 +1,5 @@
 """The law itself: its values, its derivatives, and the figures of the paper."""
 
-import doctest
-import importlib
 import math
 
 import numpy as np
@@ -224,9 +222,3 @@ def test_what_is_not_allowed_is_named(backend, case):
         with pytest.raises(ValueError, match=word) as caught:
             getattr(module, name)(*arguments)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["routed", "fitting", "uncertainty"])
-def test_examples_of_the_reference(name):
-    result = doctest.testmod(importlib.import_module(f"routelaws.reference.laws.{name}"))
-    assert result.attempted > 0 and result.failed == 0

@@ -100,8 +100,9 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         size = np.abs(residual)
         weight = np.where(size <= delta, 1.0, _OUTER_SHARE * delta / np.maximum(size, delta))
         step = np.linalg.solve((unit.T * weight) @ unit, slopes)  # (Qᵀ W Q)⁻¹ Qᵀ clipped(r)
-        trials = [residual - length * (unit @ step) for length in LENGTHS]
-        residual = min(trials, key=lambda each: terms(each, delta).sum())
+        change = unit @ step
+        trials = np.array([residual - length * change for length in LENGTHS])
+        residual = trials[np.argmin(terms(trials, delta).sum(axis=1))]
     raise ArithmeticError(f"the sum of Huber terms still falls after {ROUNDS} steps at rise {rise}, bend {bend}")
 
 
