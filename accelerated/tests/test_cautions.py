@@ -302,17 +302,14 @@ def test_names_of_runs_sizes_and_measurements_are_no_groups():
 
 
 def test_a_run_that_ends_early_is_held_against_its_own_size():
-    """Two sizes with steps of their own are no short runs; one of three of a size is."""
-    frame = pandas.DataFrame(
-        {
-            "hyper_id": range(7),
-            "step": [900, 900, 900, 400, 900, 5000, 5000],
-            "dense_parameter_count": [1e6, 1e6, 1e6, 1e6, 1e6, 1e7, 1e7],
-        }
-    )
-    assert shorter_runs(frame) == [(3, 400, 900, "")]
-    named = frame.assign(run=[f"model {i}" for i in range(7)])
-    assert shorter_runs(named) == [(3, 400, 900, "model 3")]
+    """Most runs end at 900 steps. Where the runs of a size end at 5000, one of 2000 is short; where all of a size end
+    at 300, none is; and a run that is the only one of its size is held against the 900."""
+    steps = [900, 900, 900, 400, *[900] * 7, 5000, 5000, 5000, 2000, 300, 300, 300, 300]
+    sizes = [1e6] * 11 + [1e7] * 4 + [1e8] * 3 + [1e9]
+    frame = pandas.DataFrame({"hyper_id": range(19), "step": steps, "dense_parameter_count": sizes})
+    assert shorter_runs(frame) == [(3, 400, 900, ""), (14, 2000, 5000, ""), (18, 300, 900, "")]
+    named = frame.assign(run=[f"model {i}" for i in range(19)])
+    assert shorter_runs(named)[0] == (3, 400, 900, "model 3")
     assert "hyper_id 3 'model 3' (step 400 of 900)" in cautions.warnings([], shorter_runs(named), None, None)[0]
 
 

@@ -15,7 +15,9 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.hull import beyond
 from routelaws.accelerated.findings.model_costs import costs_of, says_tokens
 from routelaws.accelerated.findings.plan import published_rankings
-from routelaws.accelerated.laws import hoffmann
+from routelaws.accelerated.laws import hoffmann, utilisation
+from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
@@ -216,6 +218,16 @@ def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
     (ranking,) = planned(tmp_path / "table.csv", Budget(1e17)).rankings
     wins = {router: sum(line.wins for line in ranking.lines if line.router == router) for router in GAIN}
     assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
+
+
+def test_a_resample_without_the_least_used_models_keeps_their_share():
+    """The rows follow a law in (F, B) from B_min = 0.2 on. Without its rows of that B a table says the same there."""
+    law = utilisation.UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
+    F, B = (values.ravel() for values in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
+    points, drawn = (np.array([1.0, 2.0]), np.array([0.2, 4.0])), np.where(B > 0.2, 1.0, 0.0)[None, :]
+    loss = utilisation.predict_loss(F, B, law)
+    (found,) = resampled_losses(LAWS["routed-utilisation"], (F, B), loss, drawn, points)
+    assert found.round(6).tolist() == utilisation.predict_loss(*points, law).round(6).tolist()
 
 
 def test_memory_is_that_of_all_parameters_and_is_kept(path):

@@ -141,6 +141,19 @@ def resampled_losses(
 
     Returns:
         [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
+
+    Example:
+        The rows follow a law in (F, B) whose B_min is 0.2. A resample that lacks all rows of that B still knows it, and
+        says what the law says, there too:
+
+        >>> from routelaws.reference.laws.catalogue import LAWS
+        >>> from routelaws.reference.laws.utilisation import UtilisationCoefficients, predict_loss
+        >>> law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
+        >>> F, B = (v.ravel() for v in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
+        >>> points, drawn = (np.array([1.0, 2.0]), np.array([0.2, 4.0])), np.where(B > 0.2, 1, 0)[None, :]
+        >>> found = resampled_losses(LAWS["routed-utilisation"], (F, B), predict_loss(F, B, law), drawn, points)
+        >>> found.round(6).tolist() == [predict_loss(*points, law).round(6).tolist()]
+        True
     """
     found = np.full((len(weights), np.size(points[0])), np.nan)
     given = law.given(*columns)
