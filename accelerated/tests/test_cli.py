@@ -104,7 +104,7 @@ def test_every_flag_of_generate_arrives(capsys, monkeypatch):
     assert code == 0 and json.loads(stdout) == ["run", "def ", {"tokens": 7, "temperature": 0.25, "seed": 3}]
 
 
-def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch, approved):
+def test_evaluate_prints_each_text_and_task_with_its_own_numbers(capsys, monkeypatch, approved):
     from routelaws.accelerated.commands import evaluate
 
     found = {"router": "dense", "group_size": 1, "one_hot": False}
@@ -116,6 +116,14 @@ def test_evaluate_prints_each_text_with_its_own_numbers(capsys, monkeypatch, app
         cli.main(["evaluate", "run", *flags])
     *words, last = capsys.readouterr().out.splitlines()
     assert json.loads(last) == found
+    choice = {"task": "quiz", "kind": "choice", "questions": 40, "guess_rate": 0.25, "cut": 3}
+    for name, share, error in (("", 0.5, 0.08), ("_per_token", 0.4, 0.07), ("_per_character", 0.3, 0.06)):
+        choice |= {f"accuracy{name}": share, f"standard_error{name}": error}
+    word = {"task": "end", "kind": "last word", "questions": 1, "guess_rate": 0.0, "cut": 0}
+    for task in (choice, word | {"accuracy": 1.0, "standard_error": None}):
+        monkeypatch.setattr(evaluate, "evaluate_task", lambda *_, task=task, **__: task)
+        cli.main(["evaluate", "run", "--task", "questions.jsonl"])
+    words += capsys.readouterr().out.splitlines()
     approved("evaluate.txt", "\n".join(words) + "\n")
 
 

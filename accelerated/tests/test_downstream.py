@@ -7,6 +7,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings import downstream as findings
 from routelaws.accelerated.findings.downstream import Rows, _laws, as_dict, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
@@ -67,6 +68,16 @@ def test_a_prediction_is_a_share_of_answers():
 def test_what_cannot_be_compared_is_named(changes, message):
     with pytest.raises(InputError, match=message):
         compare_laws(made_table(), **{"cut": 1e19, "rates": RATES} | changes)
+
+
+def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
+    """And these before well-known ones: a law that predicts the rate itself, where every accuracy is 0."""
+    predictors = {"rate": lambda below, above, rate: np.full(len(above.flops), rate)}
+    monkeypatch.setattr(findings, "_laws", lambda least_gain: predictors)
+    wrong = dict.fromkeys(("arc_given", "arc_own", "arc_known"), np.zeros(14))
+    table = made_table()._replace(accuracies=wrong, guess_rates={"arc_given": 0.5, "arc_own": 0.5})
+    study = compare_laws(table, 3e19, {"arc_given": 0.125})
+    assert study.errors["rate"] == {"arc_given": 0.125, "arc_own": 0.5, "arc_known": 0.25}
 
 
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():

@@ -295,6 +295,19 @@ def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
     assert again["tokens_validation"] == 64  # a quarter of 256 is hidden
 
 
+def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeypatch):
+    """Of the run's own text and of another one; the run itself took 256."""
+
+    def counted(params, batches):
+        shape = batches[..., 1:].shape
+        return step.Evaluation(np.zeros(shape), np.ones(shape, bool), np.zeros((0, 0)))
+
+    monkeypatch.setattr(evaluate, "make_evaluate", lambda *_: counted)
+    for corpus, name in (((), "validation"), ((str(text_file),), str(text_file))):
+        found = evaluate.evaluate_run(whole.folder, tokens=128, corpus=corpus, tell=lambda line: None)
+        assert found[f"tokens_{name}"] == 128
+
+
 def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
     """Products are rounded to three digits; the loss of the logits that come of them is not rounded again."""
     config = from_mapping({**small_fields, "dtype": "bfloat16"}, "test")
