@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def said(capsys, *arguments) -> dict:
 
 
 def test_own_accuracies_are_fitted_and_predicted(table, capsys):
-    """The law that made the table, with the guess rate of the table; a flag for another rate takes its place."""
+    """The law that made the table, with the guess rate of the table; a flag, or a table of rates, takes its place."""
     found = said(capsys, "fit", table, "--law", "direct", "--task", "quiz")
     [fit] = found["fits"]
     assert (found["measured"], fit["group"], fit["rows"], fit["options"]) == (
@@ -49,6 +50,10 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert fit["intervals"]["alpha"]["low"] <= fit["intervals"]["alpha"]["value"] <= fit["intervals"]["alpha"]["high"]
     [other] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--guess-rate", "0")["fits"]
     assert abs(other["coefficients"]["alpha"] / LAW.alpha - 1) > 0.1
+    rates = Path(table).with_name("rates.csv")
+    rates.write_text("task,random_accuracy\nquiz,0.125\n")
+    [other] = said(capsys, "fit", table, "--law", "direct", "--task", "quiz", "--tasks", str(rates))["fits"]
+    assert other["options"] == {"guess_rate": 0.125}
 
     found = said(capsys, "predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22")
     [fit] = found["fits"]
