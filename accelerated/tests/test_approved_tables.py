@@ -106,7 +106,7 @@ FITS = {
     "plan-next.txt": ["plan", "table.csv", "--next", "slope", "--router", "Hash", "--top", "3", "--rows", FEW],
     "plan-next.json": [
         "plan", "table.csv", "--next", "prediction", "--n", "1e9", "--experts", "64", "--router", "s-base", "--law",
-        "separable", "--rows", "k == 1", "--flops", "1e16", "--json",
+        "separable", "--rows", "k == 1", "--flops", "1e16", "--level", "0.8", "--json",
     ],
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from routelaws.accelerated.training.result_rows import read_rows
 from routelaws.accelerated.training.run_folder import read_log
 from routelaws.accelerated.training.sweep_folder import folder_of_run, read_plan, read_sessions
 from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration as reference_configuration
 
 SECONDS = "wall_seconds"
@@ -213,6 +215,20 @@ def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
     windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
     said = diagnosis.failing_layer(config, None, params, windows, 0)
     assert said.endswith("is that of block 2 of 3") and "the first gradient that is not finite" in said
+
+
+def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_fields, monkeypatch):
+    """The second routed one of four blocks is the fourth, with a loss that stands in for that of the model."""
+
+    def told(params, tokens, model, **options):
+        shares = jnp.array([1.0, jnp.inf])
+        total = params["embedding"].sum() + shares.sum()
+        return Loss(total, total, Output(params["embedding"], None, shares, shares, None, None), None)
+
+    monkeypatch.setattr(diagnosis, "loss", told)
+    config = from_mapping({**small_fields, "router": "sinkhorn", "experts": 4, "blocks": 4}, "test")
+    said = diagnosis.failing_layer(config, None, {"embedding": np.zeros(3)}, np.zeros((4, 17), np.int32), 0)
+    assert said == "what the router of block 4 adds to the loss is not finite"
 
 
 # SIGNALS, LOCKS, FILES

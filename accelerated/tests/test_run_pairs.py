@@ -58,6 +58,7 @@ def test_on_other_windows_no_error_is_known(runs, tmp_path):
     other = make_run(tmp_path / "other", (17, 28, 36), document=(0, 1, 1))
     text = run_table(beside([runs[0], other]))
     assert "-0.3000 | on other windows: no error is known |" in text and "The runs differ in no setting." in text
+    assert "not finished" not in text, "both ended at their last step"
 
 
 def test_runs_that_cannot_be_held_against_each_other(runs, tmp_path):
