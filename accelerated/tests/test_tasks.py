@@ -218,6 +218,12 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
         (["--task", empty, "--tokens", 4], "--tokens is for texts"),
         (["--table", tmp_path / "a.csv"], "--table is for accuracies; give a --task"),
+        (["--task", long, "--group-size", 2], "--group-size is for .*; this run's router is hash"),
+        (["--task", long, "--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),
+        (["--group-size", 2], "--group-size is for .*; this run's router is hash"),
+        (["--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),
+        (["--tokens", 0], "evaluation_tokens is 0; it has to be a whole number of at least 1"),
+        (["--corpus", tmp_path / "none.txt"], "none.txt: no such file or folder"),
     ):
         assert cli.main(["evaluate", str(run_folder), *map(str, arguments)]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
