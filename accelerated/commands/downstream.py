@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..findings.downstream import Study, as_dict, compare_laws
+from ..report.words import plural
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 from .working import Working
@@ -85,7 +86,9 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
     console.print(_pairs_table(study))
     for law in ("direct", "ratio"):
         if missing := study.left_out.get(law):
-            console.print(f"{law}: {len(missing)} tasks left out, since no training set has enough rows: ", end="")
+            console.print(
+                f"{law}: {plural(len(missing), 'task')} left out, since no training set has enough rows: ", end=""
+            )
             console.print(", ".join(missing), markup=False)
     console.print(SIGN)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
+from ..report.words import plural
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
@@ -76,6 +77,8 @@ def _tell_task(folder: Path, found: dict, json: bool) -> None:
         spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
         how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
         print(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
-    print(f"{folder}: {found['task']}: {found['questions']} questions, guessing is right in {found['guess_rate']:.4f}")
+    print(
+        f"{folder}: {found['task']}: {plural(found['questions'], 'question')}, guessing is right in {found['guess_rate']:.4f}"
+    )
     if found["cut"]:
-        print(f"{folder}: {found['task']}: the context of {found['cut']} questions was cut at its beginning")
+        print(f"{folder}: {found['task']}: the context of {plural(found['cut'], 'question')} was cut at its beginning")

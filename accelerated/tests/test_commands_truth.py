@@ -282,7 +282,12 @@ def without_held_out(monkeypatch):
     monkeypatch.setattr(law_fits, "leave_one_group_out", lambda *_: None)
 
 
-@pytest.mark.parametrize("name", LINEAR)
+QUICK = ("dense", "bilinear")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LINEAR]
+)
 def test_intervals_of_linear_laws_hold_the_truth_as_often_as_they_say(name, without_held_out):
     cells, truth, at = LINEAR[name]
     design, random, tables = linear_design(name, *np.array(cells).T), np.random.default_rng(4), 600

@@ -135,7 +135,7 @@ def test_the_command_says_what_the_study_found(tmp_path, capsys):
     printed = capsys.readouterr().out
     pair = study["pairs"][0]
     assert "fitted to 9 runs of at most 3e+19 FLOPs, scored on 5 above" in printed
-    assert f"{pair['first_error']:.4f} to" in printed and "direct: 1 tasks left out" in printed
+    assert f"{pair['first_error']:.4f} to" in printed and "direct: 1 task left out" in printed
     assert cli.main(["downstream", str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
 

@@ -113,7 +113,8 @@ def test_one_more_run_scatters_as_the_rows_do(backend):
 
 
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.fit_sparsity")
-@pytest.mark.parametrize("huber", [None, pytest.param(1e-3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("huber", [None, 1e-3])
 def test_fits_agree_on_a_noisy_table(backend, huber):
     noise = np.random.default_rng(3).normal(0, 2e-3, GRID[0].size)
     loss = reference.predict_loss(*GRID) * np.exp(noise)
