@@ -77,8 +77,7 @@ def _tell_task(folder: Path, found: dict, json: bool) -> None:
         spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
         how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
         print(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
-    print(
-        f"{folder}: {found['task']}: {plural(found['questions'], 'question')}, guessing is right in {found['guess_rate']:.4f}"
-    )
+    asked = plural(found["questions"], "question")
+    print(f"{folder}: {found['task']}: {asked}, guessing is right in {found['guess_rate']:.4f}")
     if found["cut"]:
         print(f"{folder}: {found['task']}: the context of {plural(found['cut'], 'question')} was cut at its beginning")
