@@ -218,7 +218,7 @@ def test_covariance_agrees_on_every_face(backend, law):
 
 
 @pytest.mark.asks("*.predict_loss")
-@pytest.mark.parametrize("huber", [None, 1e-3])
+@pytest.mark.parametrize("huber", [None, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_an_unbounded_e_max_is_found_without_a_warning(backend, huber):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
     loss = routed.predict_loss(size, experts, routed.RoutedCoefficients(-0.08, -0.1, 0.008, 1.1, 2.0, math.inf))
