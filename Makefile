@@ -11,7 +11,7 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
   conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py \
   conformance/suite/test_laws_held_out.py conformance/suite/test_laws_resampling.py \
-  conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py accelerated/tests/test_sweep.py
+  conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py
 
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints
