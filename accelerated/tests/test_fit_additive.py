@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import time
 
 import numpy as np
@@ -141,12 +142,14 @@ def test_a_law_with_a_floor_is_not_said_to_have_none(table, capsys):
 
 
 @pytest.mark.slow
-def test_all_starts_at_once_are_thirty_times_faster_than_scipy():
-    """The figure of the benchmark, in short."""
-    ours, theirs = additive_fit.ours(300), additive_fit.by_scipy(3, 300)
+def test_all_starts_at_once_are_faster_than_scipy_start_after_start():
+    """The figure of the benchmark, in short: it is 5.5 on two quiet cores (docs/bench.md)."""
+    ours, theirs = additive_fit.ours(300), additive_fit.by_scipy(30, 300)
     ours.run()  # compiles
+    theirs.run()  # imports
     found = interleave({"ours": timed(ours), "scipy": timed(theirs)}, 3, Load(own=process_seconds), 0)
-    assert found.spread(lambda seconds: (seconds["scipy"] / 3) / (seconds["ours"] / 300))[0] > 30
+    least = 1 if os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick" else 2  # there it compiles without optimisation
+    assert found.spread(lambda seconds: (seconds["scipy"] / 30) / (seconds["ours"] / 300))[0] > least
     assert ours.facts()["starts"] == 300 and 0.1 < ours.facts()["at_the_least"] < 0.5
     assert ours.facts()["least"] <= theirs.facts()["least"] * (1 + additive_fit.REACHED)
 
