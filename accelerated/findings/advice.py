@@ -108,9 +108,8 @@ def _router(results: dict) -> dict:
     for pair in pairs:
         first = pair["first"] == DEFAULT_ROUTER
         other, sign = (pair["second"], 1) if first else (pair["first"], -1)
-        ends = [pair["overall"][end] for end in ("mean", "low", "high")]
-        mean, *ends = ends if first else [end if end is None else other_way(end) for end in ends]
-        low, high = (None, None) if ends[0] is None else sorted(ends)
+        overall = pair["overall"] if first else other_way(pair["overall"])
+        mean, low, high = (overall[name] for name in ("mean", "low", "high"))
         way = "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
         cells = [sign * cell["percent"] for cell in pair["cells"]]
         sizes = [

@@ -59,9 +59,16 @@ def percent(log_change: float | None) -> float | None:
     return None if log_change is None else 100 * (10.0**log_change - 1)
 
 
-def other_way(change: float) -> float:
-    """Return a difference in percent of the other of two losses: where one is 25 above, the other is 20 below."""
-    return 100 * (1 / (1 + change / 100) - 1)
+def other_way(interval: dict) -> dict:
+    """Return an interval of a difference of two losses, in percent of the one, in percent of the other.
+
+    Where one is 25 above, the other is 20 below: the sign turns, and the low end is made of the high one.
+    """
+
+    def turned(change: float | None) -> float | None:
+        return None if change is None else 100 * (1 / (1 + change / 100) - 1)
+
+    return {name: turned(interval[of]) for name, of in (("mean", "mean"), ("low", "high"), ("high", "low"))}
 
 
 def as_percent(interval: dict | None) -> dict | None:

@@ -118,11 +118,10 @@ def _pairs(pairs: list[dict]) -> dict | None:
         if overall is None:
             continue
         turned = overall["mean"] > 0
-        ends = [overall[name] for name in ("mean", "low", "high")]
-        mean, *ends = [end if end is None or not turned else other_way(end) for end in ends]
-        low, high = (None, None) if None in ends else sorted(-end for end in ends)
+        overall = other_way(overall) if turned else overall
+        low, high = (None if overall[end] is None else -overall[end] for end in ("high", "low"))
         better, worse = (pair["second"], pair["first"]) if turned else (pair["first"], pair["second"])
-        entry = {"better": better, "worse": worse, "mean": -mean, "low": low, "high": high}
+        entry = {"better": better, "worse": worse, "mean": -overall["mean"], "low": low, "high": high}
         found.append(entry | {"settled": low is not None and low > 0})
     return {"settled": sum(entry["settled"] for entry in found), "all": found} if found else None
 

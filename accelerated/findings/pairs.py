@@ -33,7 +33,8 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
         not that of the mean. `overall`, `sizes` and `experts` are means of the percentages with Student intervals: over
         sizes (each counted once), over the E of a size, over the sizes of an E.
     """
-    means, seeds = _means(runs), {key: len(losses) for key, losses in _losses(runs).items()}
+    losses = _losses(runs)
+    means, seeds = _means(losses), {key: len(each) for key, each in losses.items()}
     routers = sorted({router for router, _, _ in means} - {DENSE})
     return [
         _pair(means, seeds, first, second, alpha, scatter)
@@ -52,7 +53,7 @@ def doublings(runs: list[Run]) -> list[dict]:
         `reached` is how much of the fall of log10 L from dense to the largest E of all an E brings, its mean and its
         range over the sizes that have dense, E and the largest.
     """
-    means = _means(runs)
+    means = _means(_losses(runs))
     found = []
     for router in sorted({router for router, _, _ in means} - {DENSE}):
         losses = {(n, e): loss for (r, n, e), loss in means.items() if r in (router, DENSE)}
@@ -83,9 +84,9 @@ def equal_dense_size(loss: float, alpha: float, N_c: float) -> float:
     return N_c / loss ** (1 / alpha)
 
 
-def _means(runs: list[Run]) -> dict:
-    """Return {(router, N, E): mean loss over seeds} of the usual runs."""
-    return {key: float(np.mean(losses)) for key, losses in _losses(runs).items()}
+def _means(losses: dict) -> dict:
+    """Return {(router, N, E): mean loss over seeds} of what `_losses` returns."""
+    return {key: float(np.mean(each)) for key, each in losses.items()}
 
 
 def _losses(runs: list[Run]) -> dict:
