@@ -54,6 +54,7 @@ def _compiler(**options):
 
 _jit = _compiler()
 _jit_sum = _compiler(fastmath={"reassoc", "contract"})
+_jit_free = _compiler(nogil=True)  # of what threads share out
 
 
 @_jit

@@ -1,6 +1,6 @@
 """See `_smooth.py` of the reference: the table that these laws want, and the report of a fit.
 
-Private to the fast twin. JAX is imported with the first fit.
+Private to the fast twin. The loops are imported with the first fit.
 """
 
 import math
@@ -69,7 +69,7 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
     from . import _descent
 
     problem = _descent.problem_of(form, columns, loss, huber)
-    quantile = student_quantile(level, problem.rows - len(form.names))
+    quantile = student_quantile(level, problem.log_loss.size - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
     logs = None if points is None else form.logs(points)
     found = _descent.profile(problem, theta, away, logs, quantile)
@@ -86,8 +86,7 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
 def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
     """See reference."""
     if starts is None:
-        rows = problem.rows
-        return form.starts(problem.logs[:rows], problem.centres, problem.log_loss[:rows])
+        return form.starts(problem.logs + problem.centres[:, None], problem.centres, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
     if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
         raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")

@@ -1,16 +1,16 @@
-"""What `_descent.py` wants to know of a law that adds terms, and its derivatives by hand.
+"""What `_descent.py` wants to know of a law that adds terms.
 
-Private to the fast twin; `routelaws.reference.laws.additive` derives them. The design X of the reference, rows by terms
-by unknowns, is never made: an unknown is one and the same thing times the share of each term that it is in.
+Private to the fast twin; `routelaws.reference.laws.additive` derives it. The design X of the reference, rows by terms
+by unknowns, is never made: the loops are told which unknown is the multiplier of a term, and which its exponents.
 """
 
 import functools
 import math
 
-import jax.numpy as jnp
 import numpy as np
 
-from ._descent import Form
+from ..kernels.law_terms import ADDITIVE
+from ._descent import Form, law_of
 from ._smooth import share_out
 
 
@@ -19,31 +19,23 @@ def additive_form(names: tuple, columns: tuple, terms: tuple, guesses: tuple) ->
     """Return the form of an additive law, `terms` as ((multiplier, ((exponent, column), ...)), ...)."""
     place = {name: j for j, name in enumerate(names)}
     rows = np.array([place[multiplier] for multiplier, _ in terms])
-    powers = np.zeros((len(terms), len(columns), len(names)))  # minus the exponent of each column in each term
+    powers = np.full((len(terms), len(columns)), -1)  # the exponent of each column in each term
     for t, (_, exponents) in enumerate(terms):
         for exponent, column in exponents:
-            powers[t, columns.index(column), place[exponent]] = -1.0
+            powers[t, columns.index(column)] = place[exponent]
 
-    member = np.abs(powers).sum(axis=1)  # [terms, p]: whether an unknown is in a term
-    member[np.arange(len(terms)), rows] = 1.0
-    of_column = -powers.max(axis=0, initial=0.0) + powers.min(axis=0)  # [columns, p]: what an exponent multiplies
-    constant = np.zeros(len(names))
-    constant[rows] = 1.0
-
-    def model(theta, logs, centres):
-        logs = logs - centres
-        log_terms = theta[rows] + logs @ (powers @ theta).T  # [n, terms]
-        largest = log_terms.max(axis=1, keepdims=True)
-        parts = jnp.exp(log_terms - largest)
-        total = parts.sum(axis=1, keepdims=True)
-        return (largest + jnp.log(total))[:, 0], (parts / total @ member) * (logs @ of_column + constant)
+    def at_centres(theta, centres):
+        """Return the sum of exponent times centre of each term."""
+        return np.where(powers >= 0, theta[powers], 0.0) @ centres
 
     def natural(theta, centres):
-        return theta.at[rows].set(jnp.exp(theta[rows] - (powers @ theta) @ centres))
+        found = np.array(theta)
+        found[rows] = np.exp(theta[rows] + at_centres(theta, centres))
+        return found
 
     def internal(values, centres):
         theta = np.array(values, dtype=np.float64)
-        theta[rows] = np.log(theta[rows]) + (powers @ theta) @ centres
+        theta[rows] = np.log(theta[rows]) - at_centres(theta, centres)
         return theta
 
     def starts(logs, centres, log_loss):
@@ -59,9 +51,10 @@ def additive_form(names: tuple, columns: tuple, terms: tuple, guesses: tuple) ->
         names,
         positive,
         tuple(0.0 if above else math.nan for above in positive),
-        model,
+        law_of(ADDITIVE, tuple(rows), powers),
         natural,
         internal,
-        lambda values: np.log(np.stack(values, axis=1)),
+        lambda values: np.log(np.stack(values)),
+        lambda logs: logs.mean(axis=1),
         starts,
     )

@@ -4,8 +4,8 @@ Step by step, with sources and examples: `routelaws.reference.laws.additive`.
 
     L = Σₜ termₜ,     ln termₜ = ln multiplierₜ - Σ exponent · ln column
 
-What differs here: all starts of a fit, and both ends of all intervals, are found at once by a compiled JAX program in
-float64 (`_descent.py`). The first fit of a law compiles it, which takes some seconds.
+What differs here: compiled loops, which threads share out, follow all starts of a fit and look for both ends of all
+intervals (`_descent.py`). To compile them takes some seconds, once on a machine.
 """
 
 import math
@@ -148,8 +148,7 @@ def fit_additive(
             a column has fewer than 3 different values (a power and a floor cannot be told apart by two), columns rise
             in step (their powers cannot be told apart), or `huber` is not a finite number above 0.
 
-    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
-    seconds to compile.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
@@ -177,8 +176,7 @@ def additive_intervals(
     Raises:
         ValueError: as `fit_additive`, or `level` is out of its range.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)

@@ -116,8 +116,7 @@ def fit_fine_grained(
     Raises:
         ValueError: as `additive.fit_additive`.
 
-    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
-    seconds to compile.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     return additive.fit_additive(FINE_GRAINED, [total_parameters, tokens, granularity], loss, huber, starts)
 
@@ -135,8 +134,7 @@ def fine_grained_intervals(
 
     See `additive.additive_intervals`.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     columns = [total_parameters, tokens, granularity]
     return additive.additive_intervals(FINE_GRAINED, columns, loss, huber, level, at)

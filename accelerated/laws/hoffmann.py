@@ -117,8 +117,7 @@ def fit_hoffmann(
     Raises:
         ValueError: as `additive.fit_additive`; runs that all have one D, for instance, cannot tell b/D^β from c.
 
-    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
-    seconds to compile.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     return additive.fit_additive(HOFFMANN, [dense_parameters, tokens], loss, huber, starts)
 
@@ -135,8 +134,7 @@ def hoffmann_intervals(
 
     See `additive.additive_intervals`.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     return additive.additive_intervals(HOFFMANN, [dense_parameters, tokens], loss, huber, level, at)
 
@@ -182,8 +180,7 @@ def fit_kaplan(
 ) -> AdditiveFit:
     """Fit Kaplan's law to a table, as `fit_hoffmann` does the other one; starts: [s, 4].
 
-    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
-    seconds to compile.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     values = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", values, loss, 4)
@@ -200,8 +197,7 @@ def kaplan_intervals(
 ) -> list[AdditiveInterval]:
     """Return what `hoffmann_intervals` does, of Kaplan's law.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     values = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", values, loss, 4)
@@ -212,22 +208,12 @@ def kaplan_intervals(
 @functools.cache
 def _kaplan():
     """Return the form of the law, with θ = (α_N, u, α_D, v) as in the reference."""
-    import jax.numpy as jnp
-
+    from ..kernels.law_terms import KAPLAN
     from . import _descent
-
-    def model(theta, logs, centres):
-        alpha_N, u, alpha_D, v = theta
-        n, d = (logs - centres).T
-        first, second = (u - alpha_N * n) / alpha_D, v / alpha_D - d
-        total = jnp.logaddexp(first, second)
-        of_first, of_second = jnp.exp(first - total), jnp.exp(second - total)
-        entropy = of_first * (total - first) + of_second * (total - second)
-        return alpha_D * total, jnp.stack([-of_first * n, of_first, entropy - of_second * d, of_second], axis=1)
 
     def natural(theta, centres):
         alpha_N, u, alpha_D, v = theta
-        return jnp.stack([alpha_N, jnp.exp(u / alpha_N + centres[0]), alpha_D, jnp.exp(v / alpha_D + centres[1])])
+        return np.array([alpha_N, np.exp(u / alpha_N + centres[0]), alpha_D, np.exp(v / alpha_D + centres[1])])
 
     def internal(values, centres):
         alpha_N, N_c, alpha_D, D_c = values
@@ -249,9 +235,10 @@ def _kaplan():
         KaplanCoefficients._fields,
         (False, True, False, True),
         (math.nan, 0.0, math.nan, 0.0),
-        model,
+        _descent.law_of(KAPLAN),
         natural,
         internal,
-        lambda values: np.log(np.stack(values, axis=1)),
+        lambda values: np.log(np.stack(values)),
+        lambda logs: logs.mean(axis=1),
         starts,
     )

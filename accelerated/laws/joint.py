@@ -157,8 +157,7 @@ def fit_joint(
     Raises:
         ValueError: as `additive.fit_additive`, or fewer than 4 different E.
 
-    Differs from the reference: all starts are searched at once by a compiled program; the first fit of a law takes some
-    seconds to compile.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     return AdditiveFit(*_smooth.fitted(_joint(), JointCoefficients, columns, loss, huber, starts))
@@ -177,8 +176,7 @@ def joint_intervals(
 
     See `additive.additive_intervals`.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
@@ -230,30 +228,21 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
 
 @functools.cache
 def _joint():
-    """Return the form of the law. A row's third log is E - 1 itself, and its centre is not used."""
-    import jax.numpy as jnp
-
+    """Return the form of the law. A row's third log is E - 1 itself, counted from 0."""
+    from ..kernels.law_terms import JOINT
     from . import _descent
 
-    def value(theta, logs, centres):
-        n, d, x = logs[:, 0] - centres[0], logs[:, 1] - centres[1], logs[:, 2]
-        rise, bend = jnp.exp(theta[8:10])
-        psi = jnp.log1p(rise * x / (1 + bend * x))
-        of_size = theta[0] + theta[1] * n + (theta[2] + theta[3] * n) * psi
-        of_data = theta[4] + theta[5] * d + (theta[6] + theta[7] * d) * psi
-        return jnp.logaddexp(jnp.logaddexp(of_size, of_data), theta[10])
-
     def natural(theta, centres):
-        rise, bend = jnp.exp(theta[8:10])
+        rise, bend = np.exp(theta[8:10])
         both = rise + bend
-        s = theta[8] - 2 * jnp.log(both)
+        s = theta[8] - 2 * np.log(both)
         found = []
         for first in (0, 4):
             level, power, gain, turn = theta[first : first + 4]
             centre = centres[first // 4]
             log = level - gain * s - (power - turn * s) * centre
-            found += [jnp.exp(log), power - turn * s, gain - turn * centre, turn]
-        return jnp.stack([*found, jnp.exp(s), jnp.exp(theta[8] - jnp.log(both) - theta[9]), jnp.exp(theta[10])])
+            found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
+        return np.array([*found, np.exp(s), np.exp(theta[8] - np.log(both) - theta[9]), np.exp(theta[10])])
 
     def internal(values, centres):
         E_start, E_max, c = values[8:]
@@ -267,7 +256,7 @@ def _joint():
         return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
 
     def starts(logs, centres, log_loss):
-        low = math.log(1.0 / logs[:, 2].max())
+        low = math.log(1.0 / logs[2].max())
         return np.array(
             [
                 [shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, math.log(0.5), bend, shares[2]]
@@ -281,9 +270,10 @@ def _joint():
         JointCoefficients._fields,
         (True, False, False, False, True, False, False, False, True, True, True),
         (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
-        _descent.with_derivatives(value),
+        _descent.law_of(JOINT),
         natural,
         internal,
-        lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0], axis=1),
+        lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0]),
+        lambda logs: np.array([*logs[:2].mean(axis=1), 0.0]),
         starts,
     )

@@ -196,7 +196,7 @@ def fit_sparsity(
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
             tokens or 3 sparsities.
 
-    Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
+    Differs from the reference: compiled loops, which threads share out; the first fit on a machine compiles them.
     """
     size = np.atleast_1d(check_range("total_parameters", total_parameters, above=0.0))
     tokens = np.atleast_1d(check_range("tokens", tokens, above=0.0))
@@ -229,8 +229,7 @@ def sparsity_intervals(
     Raises:
         ValueError: `level` is out of its range.
 
-    Differs from the reference: both ends of all intervals are found at once by a compiled program, which takes some
-    seconds to compile the first time.
+    Differs from the reference: compiled loops look for both ends of all intervals together, by false position.
     """
     return smooth_ranges(_profiles, ("a", "b", "c", "d", "e"), fit, columns, loss, level)
 

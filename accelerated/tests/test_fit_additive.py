@@ -6,7 +6,6 @@ import json
 import math
 import time
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,14 +142,13 @@ def test_a_law_with_a_floor_is_not_said_to_have_none(table, capsys):
 
 @pytest.mark.slow
 def test_all_starts_at_once_are_faster_than_scipy_start_after_start():
-    """The figure of the benchmark, in short: it is 5.5 on two quiet cores (docs/bench.md)."""
+    """The figure of the benchmark, in short; docs/bench.md has that of two quiet cores."""
     ours, theirs = additive_fit.ours(300), additive_fit.by_scipy(30, 300)
     ours.run()  # compiles
     theirs.run()  # imports
     found = interleave({"ours": timed(ours), "scipy": timed(theirs)}, 3, Load(own=process_seconds), 0)
-    least = 1 if jax.config.read("jax_disable_most_optimizations") else 2  # the quick profile compiles without them
-    assert found.spread(lambda seconds: (seconds["scipy"] / 30) / (seconds["ours"] / 300))[0] > least
-    assert ours.facts()["starts"] == 300 and 0.1 < ours.facts()["at_the_least"] < 0.5
+    assert found.spread(lambda seconds: (seconds["scipy"] / 30) / (seconds["ours"] / 300))[0] > 10
+    assert ours.facts()["starts"] == 300 and ours.facts()["at_the_least"] > 0.9
     assert ours.facts()["least"] <= theirs.facts()["least"] * (1 + additive_fit.REACHED)
 
 

@@ -61,13 +61,13 @@ def test_the_printed_fits_are_worse(backend):
 @pytest.mark.slow
 @pytest.mark.released
 def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
-    """Of 300 that are drawn from the 4,500 of Hoffmann et al. a quarter do; the others end where a term has left."""
+    """Of 300 that are drawn from the 4,500 of Hoffmann et al. all but a few do; those end where a term has left."""
     starts = hoffmann.published_starts()
     assert starts.shape == (4500, 5) and np.array_equal(starts, backend.laws.hoffmann.published_starts())
     drawn = starts[np.random.default_rng(0).choice(4500, 300, replace=False)]
     fit = backend.laws.hoffmann.fit_hoffmann(*points(), starts=drawn)
     check("laws.additive.objective", abs(fit.objective / LEAST - 1))
-    assert fit.starts == 300 and 60 <= fit.reached <= 150
+    assert fit.starts == 300 and 285 <= fit.reached <= 299
 
 
 @pytest.mark.asks("laws.hoffmann.hoffmann_intervals")

@@ -19,9 +19,13 @@ v = w·min(1, δ/|r|); with ln L̂ replaced by its tangent it is linear, and its
 
     step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
 
-The damping (Marquardt 1963) shortens the step where the tangent is not to be trusted: it is divided by 10 after each
-step that lowers S, and multiplied by 4 where a step did not, which is then not taken. Far from the minimum that is
-safe; near it, it is slow, since a row beyond δ pulls with a constant force and the parabola says that the force grows.
+The damping (Marquardt 1963) shortens the step where the tangent is not to be trusted. It follows the gain: how far a
+step lowered S, over how far the parabolas fall (Nielsen 1999, Damping parameter in Marquardt's method). Where they were
+right it is divided by 3, where they promised twice as much it stays, where S fell by next to nothing it doubles. A step
+that did not lower S is not taken, and the damping is multiplied by 2, by 4 the next time, by 8.
+
+Far from the minimum these steps are safe; near it they are slow, since a row beyond δ pulls with a constant force and
+the parabola says that the force grows.
 So the second half of the search counts such rows with a thousandth of their weight: the curvature of h there is 0. Its
 steps end at the minimum to the last digits. The end of either half: slopes·step, twice what the step is to lower S by,
 is next to nothing, or no step of any length lowers S.
@@ -110,7 +114,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
     """Return θ and S where the search from `start` ends (see the top of this file)."""
     theta, value = start, huber_sum(problem, start)
     for most, outer, worth in zip(STEPS, OUTER_SHARE, WORTH, strict=True):  # the first half, and the second
-        damping = 1e-4
+        damping, more = 1e-4, 2.0
         for _ in range(most):
             predicted, J = problem.model(theta)
             residual = predicted - problem.log_loss
@@ -126,9 +130,11 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             trial = theta - np.clip(step / scale, -LONGEST, LONGEST)
             lower = huber_sum(problem, trial)
             if lower < value:
-                theta, value, damping = trial, lower, max(damping / 10, 1e-12)
+                gain = 2 * (value - lower) / (pull @ step)
+                damping, more = max(damping * max(1 / 3, 1 - (2 * gain - 1) ** 3), 1e-12), 2.0
+                theta, value = trial, lower
             else:
-                damping *= 4
+                damping, more = damping * more, 2 * more
     return theta, value
 
 
