@@ -257,24 +257,37 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
         which: [lanes], number of the coefficient; or [lanes, columns], logs of the point, centred.
         sides: [lanes], -1.0 or 1.0.
         quantile: of Student.
-
-    Outward in doubling steps, then false position (Illinois: an end that stays counts half), all lanes together.
     """
+    value, turn = _targets(problem, which, np.broadcast_to(theta, at.shape))
+    least, rise, error = _limits(problem, theta, turn, quantile)
+    if math.isnan(rise):
+        return value, np.copysign(np.inf, sides), at
+    best = _targets(problem, which, at)[0]
+    last, at, open_ = _brackets(problem, at, which, best, sides * error, least, rise)
+    return value, np.where(open_, np.copysign(np.inf, sides), last), at
+
+
+def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
+    """Return the least sum, by how much it may rise (NaN: nothing can be said), and the errors of a straight law."""
     residual, J = look(problem, theta)
     variance, share = error_variance(problem, residual, theta.size)
-    value, turn = _targets(problem, which, np.broadcast_to(theta, at.shape))
-    best = _targets(problem, which, at)[0]
-    if math.isnan(variance):
-        return value, np.copysign(np.inf, sides), at
-    rise = max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)
+    rise = variance if math.isnan(variance) else max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)
     least = float(np.sum(np.where(np.abs(residual) <= problem.delta, residual**2 / 2, _line(residual, problem.delta))))
     scale = np.linalg.norm(J, axis=0) + 1e-150
     error = math.sqrt(2 * rise) * np.linalg.norm((turn / scale) @ np.linalg.pinv(J / scale), axis=1)
-    error = np.where(error > 0, np.minimum(error, FAR / 8), FAR / 8)
+    return least, rise, np.where(error > 0, np.minimum(error, FAR / 8), FAR / 8)
+
+
+def _brackets(problem: Problem, at, which, best, first, least: float, rise: float) -> tuple[np.ndarray, ...]:
+    """Return the last allowed value, θ there, and whether there is no end, [lanes] each.
+
+    Outward in doubling steps from `first`, then false position (Illinois: an end that stays counts half).
+    """
+    error, lanes = np.abs(first), first.size
     stiffness = STIFFNESS * rise / error**2
-    inside, outside, last = np.zeros(sides.size), sides * error, best.copy()
-    under, over = np.full(sides.size, -1.0), np.ones(sides.size)  # how far the sum is from its limit, at both
-    open_, found, before = np.zeros((3, sides.size), dtype=bool)  # `found`: whether `outside` is outside
+    inside, outside, last = np.zeros(lanes), first, best.copy()
+    under, over = np.full(lanes, -1.0), np.ones(lanes)  # how far the sum is from its limit, at both
+    open_, found, before = np.zeros((3, lanes), dtype=bool)  # `found`: whether `outside` is outside
     rounds = 0
     while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):
         middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
@@ -290,7 +303,7 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
         open_ |= ~found & (np.abs(inside) > FAR)
         found |= open_
         rounds += bool(found.all())
-    return value, np.where(open_, np.copysign(np.inf, sides), last), at
+    return last, at, open_
 
 
 def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
