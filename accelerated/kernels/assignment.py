@@ -84,6 +84,10 @@ def _regret(scores, expert, prices):
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
     for t in range(len(expert)):
+        if k == 1:
+            e = expert[t, 0]
+            total += _largest(scores[t], prices) - (scores[t, e] - prices[e])
+            continue
         for e in range(num_experts):
             free[e] = scores[t, e] - prices[e]
         for i in range(k):
@@ -144,11 +148,12 @@ def solve(whole, price, k, everyone, more):
     surplus[reserve] = 0
     for t in range(num_tokens):
         for i in range(k):
-            chosen, best = 0, whole[t, 0] - price[0]
+            best = _largest(whole[t], price)
+            chosen = -1
             for e in range(reserve):
-                value = whole[t, e] - price[e]
-                if value > best or (value == best and surplus[chosen] >= 0 and surplus[e] < surplus[chosen]):
-                    chosen, best = e, value
+                if whole[t, e] - price[e] == best:
+                    if chosen < 0 or (surplus[chosen] >= 0 and surplus[e] < surplus[chosen]):
+                        chosen = e
             _hold(t, i * num_tokens + t, chosen, whole, expert, own)
             surplus[chosen] += 1
     links = np.full((reserve + 1, reserve + 1), FAR)
@@ -180,6 +185,14 @@ def solve(whole, price, k, everyone, more):
         surplus[target] += 1
     _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
     return expert
+
+
+@_jit_vector
+def _largest(row, price):
+    best = row[0] - price[0]
+    for e in range(row.size):
+        best = max(best, row[e] - price[e])
+    return best
 
 
 @_jit
@@ -243,23 +256,26 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
     that one's cost for the others; `before` holds the node before each, -1 at the start.
     """
     size = len(cost)
-    done = np.zeros(size, np.bool_)
+    open_ = cost.copy()  # FAR and more where a node is done
     before[:] = -1
     while True:
-        j = -1
+        least = open_[0]
         for k in range(size):
-            if not done[k] and (j < 0 or cost[k] < cost[j]):
-                j = k
-        if j < 0 or cost[j] > limit:
+            least = min(least, open_[k])
+        if least > limit:
             return -1
+        j = 0
+        while open_[j] != least:
+            j += 1
         if wanted[j]:
             return j
-        done[j] = True
-        for k in range(size):
-            if links[j, k] < FAR:
-                through = cost[j] + links[j, k] - price[j] + price[k]
-                if through < cost[k]:
-                    cost[k], before[k] = through, j
+        open_[j] = 2 * FAR
+        for k in range(size):  # without a branch: several nodes at a time
+            through = cost[j] + links[j, k] - price[j] + price[k] if links[j, k] < FAR else 2 * FAR
+            nearer = through < cost[k]
+            cost[k] = through if nearer else cost[k]
+            open_[k] = through if nearer else open_[k]
+            before[k] = j if nearer else before[k]
 
 
 @_jit

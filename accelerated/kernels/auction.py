@@ -16,8 +16,8 @@ NOTHING = np.float32(-3e38)  # in place of a value: below all others
 @_jit_vector
 def _take(value, best):
     """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
-    size = value.size
-    first, second = size - 1, NOTHING
+    size = np.int32(value.size)  # twice as many at a time as of 64 bits
+    first, second = size - np.int32(1), NOTHING
     for k in range(size):
         first = min(first, k if value[k] == best else size)
     value[first] = NOTHING
