@@ -9,7 +9,8 @@
 #
 # **Files** [`transformer.py`](../reference/transformer.py), [`accounting.py`](../reference/accounting.py), and of the
 # fast side [`training/step.py`](../accelerated/training/step.py),
-# [`training/config.py`](../accelerated/training/config.py), [`training/grid.py`](../accelerated/training/grid.py).
+# [`training/configuration.py`](../accelerated/training/configuration.py),
+# [`training/grid.py`](../accelerated/training/grid.py).
 
 # %% [markdown]
 # ## 1. A language that we know
@@ -115,13 +116,13 @@ print(f"loss {float(before):.4f} before the step, {float(after):.4f} after it; a
 # %% [markdown]
 # ## 3. Many steps
 #
-# [`TrainConfig`](../accelerated/training/config.py) says how a model is trained. Two things make it faster than plain
-# steps. *Adam* takes for each weight a mean of its last slopes, divided by their usual size. And the *rate* changes: it
-# rises in a straight line, so that random weights do not jump too far, and then falls along half a wave of the cosine
-# to a tenth of its peak.
+# [`TrainConfig`](../accelerated/training/configuration.py) says how a model is trained. Two things make it faster than
+# plain steps. *Adam* takes for each weight a mean of its last slopes, divided by their usual size. And the *rate*
+# changes: it rises in a straight line, so that random weights do not jump too far, and then falls along half a wave of
+# the cosine to a tenth of its peak.
 
 # %%
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.step import initial_state, learning_rate_schedule, make_evaluate, make_train_steps
 
 dense = TrainConfig(config, sequence_length=S, batch_size=b, steps=steps)

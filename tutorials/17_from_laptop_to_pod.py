@@ -448,7 +448,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.loop import Run
 from routelaws.accelerated.training.stopping import Resumable, stoppable

@@ -123,7 +123,7 @@ def training_loop(quick: bool, folder: str) -> Job:
     by themselves is measured in the same process, before and after.
     """
     from ..configuration import ModelConfig
-    from ..training.config import TrainConfig
+    from ..training.configuration import TrainConfig
     from ..training.corpus import read_corpus
     from ..training.tokens import prepare_tokens
 

@@ -33,7 +33,7 @@ def run_config(
 ):
     """Return the `TrainConfig` of a run with these sizes and every other field at its default."""
     from ..configuration import ModelConfig
-    from ..training.config import TrainConfig
+    from ..training.configuration import TrainConfig
 
     sizes = {"vocab_size": vocab_size, "d_model": d_model, "blocks": blocks, "heads": heads}
     model = ModelConfig(**sizes, router=router, experts=experts)

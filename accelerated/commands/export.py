@@ -6,7 +6,7 @@ import tyro
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..training.config import TrainConfig
+from ..training.configuration import TrainConfig
 from ..training.export import export_train_step
 from . import flags
 from .train import RunFlags, default_flags

@@ -18,7 +18,7 @@ from ..mesh_plan import (
     smallest_that_fits,
     why_not,
 )
-from ..training.config import TrainConfig
+from ..training.configuration import TrainConfig
 from . import flags
 from .train import RunFlags, default_flags
 from .units import bytes_of

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from ..training.config import TrainConfig
+from ..training.configuration import TrainConfig
 from ..training.sweep import cost
 
 QUIET = 30.0

@@ -10,7 +10,7 @@ from ..configuration import ModelConfig
 from ..errors import InputError
 from ..training import hosts
 from ..training.board import Board
-from ..training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
+from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh

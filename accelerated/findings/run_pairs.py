@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..training.config import TrainConfig
+from ..training.configuration import TrainConfig
 from ..training.result_rows import read_rows
 from ..training.run_folder import read_config
 from ..training.window_losses import WindowLosses, loss_difference, mean_loss, read_window_losses, standard_error

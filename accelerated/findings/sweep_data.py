@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from ..tables.table import DENSE, RouterRows, read_table, select_rows
-from ..training.config import TrainConfig
+from ..training.configuration import TrainConfig
 from ..training.result_rows import read_rows
 from ..training.run_folder import read_log
 from ..training.sweep_folder import folder_of_run, read_plan, read_sessions

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from routelaws.accelerated.mesh_plan import plan_device
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.hashing import hash_table_of
 from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
 from routelaws.accelerated.training.step import (

@@ -13,7 +13,7 @@ from rich.console import Console
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import progress
 from routelaws.accelerated.training import loop
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 
 FIELDS = {
     "router": "top_k", "experts": 4, "k": 2, "capacity_factor": 1.25, "steps": 12, "steps_per_call": 2,

@@ -13,7 +13,7 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.tables.events import event_files
 from routelaws.accelerated.training import sweep, sweep_folder
 from routelaws.accelerated.training.board import Board, scalars
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.grid import Grid
 
 pytest.importorskip("tensorboard")

@@ -8,7 +8,7 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.routed_block import hash_table
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.export import (
     PLATFORMS,
     export_train_step,

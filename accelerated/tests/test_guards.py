@@ -18,7 +18,7 @@ from routelaws.accelerated import cli, configuration, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import checkpoints, diagnosis, loop, step, sweep, sweep_folder
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import read_rows

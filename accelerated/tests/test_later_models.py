@@ -9,7 +9,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands.fit import fit_table
-from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import read_grid
 from routelaws.accelerated.training.result_rows import COLUMNS, run_columns, write_rows
 from routelaws.accelerated.training.weights import load_own_params

@@ -15,7 +15,7 @@ import pytest
 
 from routelaws.accelerated.commands.train import run_of
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.mesh import MeshShape, parse_mesh
 from routelaws.conformance.bounds import BOUNDS, check
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training import step
-from routelaws.accelerated.training.config import from_mapping, learning_rate_rule
+from routelaws.accelerated.training.configuration import from_mapping, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
 

@@ -23,7 +23,7 @@ from routelaws.accelerated.mesh_plan import (
     sent_rows,
     smallest_that_fits,
 )
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.accelerated.transformer import parameter_shapes
 

@@ -15,7 +15,7 @@ from routelaws.accelerated.commands import programs
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.files import PROGRAMS
 from routelaws.accelerated.training import kept_programs, step
-from routelaws.accelerated.training.config import TrainConfig
+from routelaws.accelerated.training.configuration import TrainConfig
 
 SAY = """
 import os

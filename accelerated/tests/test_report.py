@@ -24,7 +24,7 @@ from routelaws.accelerated.laws.uncertainty import gain_interval, slope_interval
 from routelaws.accelerated.report import engine, figures
 from routelaws.accelerated.report.engine import write_report
 from routelaws.accelerated.report.rendering import render
-from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.grid import Grid, read_grid
 from routelaws.accelerated.training.result_rows import read_rows, result_row, size_label, write_rows
 from routelaws.accelerated.training.sweep_folder import claim_sweep_folder, folder_of_run, read_plan

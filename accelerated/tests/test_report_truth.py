@@ -18,7 +18,7 @@ from routelaws.accelerated.findings.sweep_data import Sweep, SweepRun
 from routelaws.accelerated.report import figures, training_figures
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.tables.table import RouterRows
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded
 
 SIZES, COUNTS = (10_000, 120_000, 2_000_000), (2, 4, 8, 16, 32)

@@ -15,7 +15,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import sweep, sweep_folder
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
 from routelaws.accelerated.training.result_rows import result_row, write_rows

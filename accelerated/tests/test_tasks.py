@@ -14,7 +14,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.accuracies import add_run, read_accuracies
 from routelaws.accelerated.training import loop, tasks, weights
 from routelaws.accelerated.training.checkpoints import Checkpoints
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.run_folder import read_config
 from routelaws.accelerated.training.step import initial_state

@@ -12,7 +12,7 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import checkpoints, loop, run_folder, step, weights
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate, sample

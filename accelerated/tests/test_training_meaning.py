@@ -21,7 +21,7 @@ from routelaws.accelerated.training import evaluate, loop, run_folder, step, wei
 from routelaws.accelerated.training import generate as writing
 from routelaws.accelerated.training.batches import training_batches
 from routelaws.accelerated.training.checkpoints import Checkpoints
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
 from routelaws.accelerated.training.tokens import prepare_tokens

@@ -10,7 +10,7 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import hashing, loop, run_folder, step, weights
 from routelaws.accelerated.training.batches import validation_batches
-from routelaws.accelerated.training.config import TrainConfig, from_mapping
+from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.generate import generate

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from routelaws.accelerated.commands import progress
 from routelaws.accelerated.commands.working import Working
-from routelaws.accelerated.training.config import from_mapping
+from routelaws.accelerated.training.configuration import from_mapping
 
 
 def shown(terminal: bool, patience: float, seconds: float) -> str:

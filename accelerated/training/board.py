@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .result_rows import run_columns
 from .watch import Watch
 

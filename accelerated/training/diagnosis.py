@@ -14,7 +14,7 @@ import optax
 
 from ..configuration import ModelConfig
 from ..transformer import Loss, loss
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .step import RunInputs, compute_dtype, drawn, run_inputs
 
 

@@ -21,7 +21,7 @@ from jax import export
 
 from ..configuration import ModelConfig
 from ..errors import InputError
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 
 PLATFORMS = ("cpu", "cuda", "tpu")

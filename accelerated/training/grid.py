@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from .config import TrainConfig, from_mapping, read_toml
+from .configuration import TrainConfig, from_mapping, read_toml
 
 
 class Grid(NamedTuple):

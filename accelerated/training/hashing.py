@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..routed_block import hash_table
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .tokens import TokenFiles, load_tokens
 from .weights import load_own_params
 

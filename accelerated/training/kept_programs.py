@@ -31,7 +31,7 @@ import jax
 from jax import export
 
 from ..files import PROGRAMS, write_atomically
-from .config import TrainConfig
+from .configuration import TrainConfig
 
 ROOM = 1 << 27
 """Bytes that a folder may hold, of which a program takes about 100,000; the oldest go first."""

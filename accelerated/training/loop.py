@@ -28,7 +28,7 @@ from ..files import locked, make_folder, remove_left, storage_errors, write_atom
 from . import hosts, stopping
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .diagnosis import failing_layer
 from .hashing import hash_table_of
 from .result_rows import read_rows, result_row, write_rows

@@ -14,7 +14,7 @@ from ..accounting import ROUTER_TYPES
 from ..configuration import ModelConfig
 from ..files import write_atomically
 from ..tables.table import OWN_COLUMNS, RELEASED_COLUMNS
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .window_losses import WindowLosses, documents, standard_error
 
 COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from .config import CHANGEABLE, TrainConfig, from_mapping
+from .configuration import CHANGEABLE, TrainConfig, from_mapping
 
 HASH_TABLE = "hash_table.npy"
 """Where a run keeps its table."""

@@ -13,7 +13,7 @@ import optax
 from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .kept_programs import fields_of_programs, kept
 from .mesh import Layout
 

@@ -25,7 +25,7 @@ import jax
 
 from ..errors import InputError, WorkerDiedError
 from ..files import locked, storage_errors
-from .config import TrainConfig
+from .configuration import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
 from .kept_programs import fields_of_programs

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import locked, make_folder, write_atomically, write_once
-from .config import CHANGEABLE, TrainConfig, from_mapping
+from .configuration import CHANGEABLE, TrainConfig, from_mapping
 from .grid import Grid
 from .result_rows import read_rows, write_rows
 from .workers import available_cores

@@ -300,9 +300,9 @@ NAMES = {
 def training(**options):
     """Return the configuration of a run and the module of its steps."""
     pytest.importorskip("optax")
-    from routelaws.accelerated.training import config, step
+    from routelaws.accelerated.training import configuration, step
 
-    return config.from_mapping(options), step
+    return configuration.from_mapping(options), step
 
 
 @pytest.mark.library("torch")

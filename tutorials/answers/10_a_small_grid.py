@@ -49,7 +49,7 @@ try:
     import optax  # noqa: F401
 
     from routelaws.accelerated.configuration import ModelConfig
-    from routelaws.accelerated.training.config import TrainConfig
+    from routelaws.accelerated.training.configuration import TrainConfig
     from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
 except ImportError:
     raise SystemExit("4. needs JAX and optax: pip install 'routelaws[train]'") from None

@@ -64,7 +64,7 @@ print(f"4. expert 5: devices {having}")
 try:
     from routelaws.accelerated.commands.plan_mesh import fields_of_size
     from routelaws.accelerated.mesh_plan import MeshShape, best_plan, feasible_meshes, plan_device
-    from routelaws.accelerated.training.config import from_mapping
+    from routelaws.accelerated.training.configuration import from_mapping
 except ImportError:
     raise SystemExit("5. needs JAX and tyro: pip install 'routelaws[train]'") from None
 run = from_mapping(fields_of_size("1.3B") | {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}, "lesson 17")
