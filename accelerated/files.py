@@ -133,15 +133,3 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"--out {path}: cannot be made a folder: {error.strerror}") from error
     return Path(path)
-
-
-SHOWN = 4
-"""Paths that a message names; of more the first three, and how many there are besides."""
-
-
-def in_short(paths, shown: int = SHOWN) -> str:
-    """Return paths as a message shows them: a pattern that a shell has expanded can be hundreds."""
-    paths = list(map(str, paths))
-    if len(paths) <= shown:
-        return ", ".join(paths)
-    return f"{', '.join(paths[: shown - 1])} and {len(paths) - shown + 1} more"

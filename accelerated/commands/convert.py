@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..tables.convert import convert_runs, parse_pairs
+from ..wording import plural
 
 
 def convert(
@@ -45,8 +46,4 @@ def convert(
     done = convert_runs(runs, out, *pairs, loss_unit, names, config, parse_pairs(map, "--map"))
     for remark in done.remarks:
         print(remark, file=sys.stderr)
-    print(f"{out}: {_counted(done.rows, 'row')} of {_counted(done.runs, 'run')}")
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+    print(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")

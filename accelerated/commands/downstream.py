@@ -6,9 +6,9 @@ from pathlib import Path
 import tyro
 
 from ..findings.downstream import Study, as_dict, compare_laws
-from ..report.words import plural
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
+from ..wording import plural
 from .working import Working
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")

@@ -8,10 +8,10 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
-from ..report.words import plural
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
+from ..wording import plural
 
 
 def evaluate(

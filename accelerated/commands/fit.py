@@ -9,12 +9,13 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.law_fits import SIZE, LawFit, fit_law, is_known
+from ..findings.law_fits import SIZE, LawFit, fit_law, fit_some, is_known
 from ..laws.catalogue import LAWS, Law
 from ..laws.intervals import Range
-from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, once, warnings
-from ..tables.several import named, read_tables
-from ..tables.table import DENSE, RouterRows, select_rows
+from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, warnings
+from ..tables.several import naming, read_tables
+from ..tables.table import RouterRows, select_rows
+from ..wording import once
 from . import measured
 from .laws import law_of
 from .shown import plain, range_dict, shown, shown_ends
@@ -83,52 +84,9 @@ def fit_report(
     def fitted(selection: RouterRows) -> LawFit:
         return fit_law(selection, asked, loss_column, huber)
 
-    fits, not_fitted = fit_each(paths, selections, loss_column, fitted, tell)
+    with naming(paths):
+        fits, not_fitted = fit_some(selections, loss_column, fitted, tell)
     return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []), not_fitted)
-
-
-def fit_each(paths, selections: list[RouterRows], loss_column: str, fit, tell=None) -> tuple[list, dict[str, str]]:
-    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
-
-    Args:
-        paths: of the tables, for messages.
-        selections: of `select_rows`.
-        loss_column: which loss is fitted.
-        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
-        tell: is called with a line on what is being done, if given.
-
-    Raises:
-        InputError: none of the routers can be fitted.
-    """
-    found, reasons = [], {}
-    for number, selection in enumerate(selections, 1):
-        if tell is not None:
-            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
-        losses = selection.frame[loss_column]
-        try:
-            if len(losses) > 1 and losses.nunique() == 1:
-                what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-                raise InputError(f"{what}; needed: losses that differ")
-            found.append(fit(selection))
-        except ValueError as error:
-            left_out = f" ({len(selection.left_out)} runs left out)" if selection.left_out else ""
-            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
-    if not found:
-        said = once((router, [reason]) for router, reason in reasons.items())
-        lines = [f"{named(paths)}: router {', '.join(routers)}: {reason}" for reason, routers in said.items()]
-        raise InputError("\n".join(lines))
-    return found, reasons
-
-
-def _perhaps_dense(selection: RouterRows) -> str:
-    """Return what to do where a router of the user's own has one expert in all of its rows."""
-    own = selection.frame[selection.frame["router_type"] == selection.router]
-    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
-        return ""
-    return (
-        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
-        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
-    )
 
 
 def fit_table(

@@ -9,7 +9,7 @@ import re
 import tyro
 
 from ..errors import InputError
-from ..files import SHOWN, in_short
+from ..wording import SHOWN, in_short
 
 _NO_NUMBER = r"Error parsing (--[\w.-]+): .*?(int\(\)|FLOAT|INT|to float).*?['\"]([^'\"]*)['\"]\W*"
 """What the parser says of a value that is no number: the flag, the type, and at the end the value."""

@@ -21,12 +21,12 @@ from ..findings.measured_fits import (
 )
 from ..laws.catalogue import Law
 from ..laws.intervals import Predicted
-from ..report.cautions import once
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.leverages import read_leverages
 from ..tables.released import data_folder, released_table
 from ..tables.several import named, read_tables, table_path
 from ..tables.table import select_rows
+from ..wording import once
 from .shown import plain, range_dict, shown, shown_ends
 
 NOT_KNOWN = "not known"

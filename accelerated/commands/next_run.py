@@ -4,12 +4,12 @@ import math
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..findings.law_fits import LEVEL, fit_law
+from ..findings.law_fits import LEVEL, fit_law, fit_some
 from ..findings.next_run import COLUMNS, NextRuns, propose
 from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
-from ..tables.several import named, read_tables
-from ..tables.table import select_rows
+from ..tables.several import named, naming, read_tables
+from ..tables.table import RouterRows, select_rows
 from .fit import warnings_of
 from .laws import law_of
 from .shown import plain
@@ -70,11 +70,14 @@ def next_report(
     if len(selections) != 1:
         said = f"--router {router}: no such router_type" if router else "--router is missing: there are several"
         raise InputError(f"{said}; there: {', '.join(there)}")
-    try:
-        fit = fit_law(selections[0], chosen.name, loss_column, level=level)
-        return NextReport(named(paths), level, propose(fit, _asked(fit, asked, n, experts), flops, level), flops)
-    except ValueError as error:
-        raise InputError(f"{named(paths)}: router {selections[0].router}: {error}") from None
+
+    def proposed(selection: RouterRows) -> NextRuns:
+        fit = fit_law(selection, chosen, loss_column, level=level)
+        return propose(fit, _asked(fit, asked, n, experts), flops, level)
+
+    with naming(paths):
+        [found], _ = fit_some(selections, loss_column, proposed)
+    return NextReport(named(paths), level, found, flops)
 
 
 def _asked(fit, name: str, n: float | None, experts: float | None) -> Asked:

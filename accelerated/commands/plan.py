@@ -15,7 +15,7 @@ from ..findings.plan import Line, Ranking, published_rankings, table_ranking
 from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, notes, titles
 from ..tables.released import released_table
-from ..tables.several import named, read_tables
+from ..tables.several import named, naming, read_tables
 from .laws import law_of
 from .shown import plain
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
@@ -75,10 +75,8 @@ def plan_report(
     if paths is not None:
         frame = read_tables(paths)
         remarks += frame.attrs.get("remarks", [])
-        try:
+        with naming(paths):
             rankings.append(table_ranking(frame, asked, budget, tokens, rows, loss_column, level, resamples))
-        except ValueError as error:
-            raise InputError(f"{named(paths)}: {error}") from None
     if published:
         rankings += published_rankings(budget, tokens)
     if not any(ranking.lines for ranking in rankings):

@@ -10,14 +10,15 @@ import tyro
 
 from ..errors import InputError
 from ..findings.hull import beyond, extrapolation, inside_hull
-from ..findings.law_fits import LEVEL, LawFit, fit_law, predict_law
+from ..findings.law_fits import LEVEL, LawFit, fit_law, fit_some, predict_law
 from ..laws.catalogue import Law
-from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines, once
+from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines
 from ..tables.released import released_table
-from ..tables.several import read_tables
+from ..tables.several import naming, read_tables
 from ..tables.table import RouterRows, select_rows
+from ..wording import once
 from . import measured
-from .fit import fit_each, only_for_accuracy, warnings_of, with_options
+from .fit import only_for_accuracy, warnings_of, with_options
 from .laws import law_of
 from .shown import plain
 from .working import Working
@@ -102,7 +103,8 @@ def predict_report(
     def predicted(selection: RouterRows) -> Prediction:
         return _predict(fit_law(selection, asked, loss_column, huber, level), point, level)
 
-    predictions, not_fitted = fit_each(paths, selections, loss_column, predicted, tell)
+    with naming(paths):
+        predictions, not_fitted = fit_some(selections, loss_column, predicted, tell)
     remarks = frame.attrs.get("remarks", [])
     return PredictReport(asked.name, loss_column, point, level, predictions, remarks, not_fitted)
 

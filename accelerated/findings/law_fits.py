@@ -1,7 +1,8 @@
-"""One law fitted to one router's rows, with everything that `fit` and `predict` say about it.
+"""One law fitted to one router's rows, with everything that `fit`, `predict` and `plan` say about it.
 
     1. ROWS       `law_columns`     a choice of rows as the columns of a law (`law_columns.py`)
     2. FIT        `fit_law`         the law, its intervals, and its errors on rows that were left out
+                  `fit_each`        the same for each router of a table, and why some routers have no fit
     3. DOUBT      `misfit_of`       where the law misses its own rows, and what these differ in beside its columns
     4. PREDICT    `predict_law`     a loss with two intervals: of the law, and of one more run
 
@@ -10,15 +11,18 @@ squares has none here, since it assumes no distribution.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..laws.catalogue import LAWS, Fit, Law
 from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.intervals import Predicted, Range
-from ..tables.schema import run_names
+from ..tables.schema import DENSE, run_names
 from ..tables.table import RouterRows
+from ..wording import once, plural
 from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
 from .law_columns import law_columns
 from .misfit import Misfit, bend_in_size, beyond_seeds, by_size, largest_size, outliers
@@ -79,36 +83,101 @@ def fit_law(
         reasons = sorted({run["reason"] for run in selection.left_out})
         raise ValueError(f"no rows are left ({'; '.join(reasons)})")
     columns, loss = law_columns(selection, law, loss_column)
+    _check_huber(law, huber)
+    fit = _fit(law, columns, loss, huber)
+    ranges, slopes = [], []
+    held_out = held_out_size = least_squares = None
+    if huber is None:
+        ranges, slopes = _intervals(law, fit, columns, loss, level)
+        held_out = leave_one_out(law, columns, loss)
+        held_out_size = leave_one_group_out(law, columns, loss, _sizes(selection))
+    else:
+        least_squares = law.fit(*columns, loss)
+    determined = is_determined(slopes or _steepness(law, columns, loss, fit))
+    misfit = misfit_of(selection, law, columns, loss, fit, held_out_size, huber)
+    found = _differences(selection, law) + impossible_losses(selection.frame, loss_column)
+    shorter = [] if "tokens" in law.columns else shorter_runs(selection.frame)
+    return LawFit(
+        selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, determined, misfit, found, shorter,
+        least_squares,
+    )  # fmt: skip
+
+
+def _check_huber(law: Law, huber: float | None) -> None:
+    """Raise ValueError where Huber's criterion is asked of a law that is fitted by least squares alone."""
     if huber is not None and not law.takes_huber:
         able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == "loss")
         raise ValueError(f"huber: the law {law.name} is fitted by least squares alone; with huber: {able}")
-    fit = _fit(law, columns, loss, huber)
-    ranges, slopes = [], []
-    if huber is None:
-        ranges = law.intervals(fit, columns, loss, level)
-        if law.slopes is not None and law.columns[0] == SIZE:
-            slopes = law.slopes(fit, columns, loss, level)
-    steepness = slopes or _steepness(law, columns, loss, fit)
-    held_out = held_out_size = None
-    if huber is None:
-        held_out = leave_one_out(law, columns, loss)
-        sizes = selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
-        held_out_size = leave_one_group_out(law, columns, loss, sizes)
-    return LawFit(
-        selection,
-        law,
-        columns,
-        loss,
-        fit,
-        ranges,
-        slopes,
-        held_out,
-        held_out_size,
-        is_determined(steepness),
-        misfit_of(selection, law, columns, loss, fit, held_out_size, huber),
-        _differences(selection, law) + impossible_losses(selection.frame, loss_column),
-        [] if "tokens" in law.columns else shorter_runs(selection.frame),
-        None if huber is None else law.fit(*columns, loss),
+
+
+def _intervals(law: Law, fit, columns, loss, level: float) -> tuple[list[Range], list[Range]]:
+    """Return the intervals of a fit by least squares, and those of its slopes where the law has them at sizes N."""
+    ranges = law.intervals(fit, columns, loss, level)
+    if law.slopes is None or law.columns[0] != SIZE:
+        return ranges, []
+    return ranges, law.slopes(fit, columns, loss, level)
+
+
+def _sizes(selection: RouterRows) -> np.ndarray:
+    """Return N of the rows, [n], whatever the columns of the law."""
+    return selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+
+
+def fit_some(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit_each` does, where one router at least can be fitted.
+
+    Raises:
+        InputError: none can be; one line for each reason, with the routers that it holds for.
+    """
+    found, reasons = fit_each(selections, loss_column, fit, tell)
+    if not found:
+        said = once((router, [reason]) for router, reason in reasons.items())
+        raise InputError("\n".join(f"router {', '.join(routers)}: {reason}" for reason, routers in said.items()))
+    return found, reasons
+
+
+def fit_each(
+    selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
+) -> tuple[list, dict[str, str]]:
+    """Return what `fit` gives for each router, and why it gives nothing for some, by router.
+
+    Args:
+        selections: of `select_rows`.
+        loss_column: which loss is fitted.
+        fit: is called with one of the selections; a ValueError of it is the reason why that one cannot be fitted.
+        tell: is called with a line on what is being done, if given.
+    """
+    found, reasons = [], {}
+    for number, selection in enumerate(selections, 1):
+        if tell is not None:
+            tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
+        try:
+            _check_losses_differ(selection, loss_column)
+            found.append(fit(selection))
+        except ValueError as error:
+            left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
+            reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
+    return found, reasons
+
+
+def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
+    """Raise InputError where all rows have one loss, which a law would fit as a constant."""
+    losses = selection.frame[loss_column]
+    if len(losses) > 1 and losses.nunique() == 1:
+        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+        raise InputError(f"{what}; needed: losses that differ")
+
+
+def _perhaps_dense(selection: RouterRows) -> str:
+    """Return what to do where a router of the user's own has one expert in all of its rows."""
+    own = selection.frame[selection.frame["router_type"] == selection.router]
+    if selection.router == DENSE or own.empty or (own["num_experts"] != 1).any():
+        return ""
+    return (
+        f"; its {len(own)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f" (routelaws convert --map router_type:{selection.router}={DENSE})"
     )
 
 
@@ -127,7 +196,7 @@ def _differences(selection: RouterRows, law: Law) -> list[Difference]:
 def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size, huber: float | None) -> Misfit:
     """Return how a law misses its own rows; the F tests are those of least squares and are None with Huber's sum."""
     frame, found = selection.frame, np.asarray(law.predict(fit, *columns))
-    size = frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    size = _sizes(selection)
     miss = np.log10(loss) - np.log10(found)
     bend = seeds = None
     if huber is None:

@@ -11,6 +11,7 @@ Losses of different data are not comparable (tokenizer, corpus): every ranking s
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..tables.schema import DENSE
 from ..tables.table import select_rows
 from .hull import Beyond, beyond, inside_hull
 from .law_columns import or_one
-from .law_fits import LEVEL, LawFit, fit_law, predict_law
+from .law_fits import LEVEL, LawFit, fit_each, fit_law, fit_some, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
 from .published import Printed, printed_laws
 
@@ -187,14 +188,7 @@ def table_ranking(
     """
     if resamples is None:
         resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
-    selections = select_rows(frame, rows, loss_column, axes=law.axes)
-    fits, missing = _fits(selections, law, loss_column, level)
-    if law.axes != "dense" and "tokens" not in law.columns:  # a law with tokens has the dense runs as E = 1
-        try:
-            (dense,) = select_rows(frame, rows, loss_column, axes="dense")
-            fits.append(fit_law(dense, "dense", loss_column, level=level))
-        except ValueError as error:
-            missing[DENSE] = str(error)
+    fits, missing = _fits(frame, law, rows, loss_column, level)
     asked = [_asked(fit, *cell) for fit in fits for cell in _cells(fit)]
     candidates = [_candidate(each, budget, tokens, level) for each in asked]
     by_name = {candidate.name: each for candidate, each in zip(candidates, asked, strict=True)}
@@ -206,24 +200,32 @@ def table_ranking(
     counts = [name for name, known in (
         ("flops", all(each.costs.counted for each in asked)),
         ("embedding", all(each.costs.embedding is not None for each in asked)),
-        ("tokens", says_tokens(selections[0].frame)),
+        ("tokens", all(says_tokens(fit.selection.frame) for fit in fits)),
     ) if known]  # fmt: skip
     rows_of = {fit.selection.router: fit.fit.rows for fit in fits}
     drawn = resamples if len(lines) > 1 else 0
     return Ranking(law.name, "", "", rows_of, lines, missing | left_out, counted, drawn, fits, counts, candidates)
 
 
-def _fits(selections, law: Law, loss_column: str, level: float) -> tuple[list[LawFit], dict[str, str]]:
-    """Return the fits of the routers, and why some have none; ValueError where no router has one."""
-    fits, missing = [], {}
-    for selection in selections:
-        try:
-            fits.append(fit_law(selection, law.name, loss_column, level=level))
-        except ValueError as error:
-            missing[selection.router] = str(error)
-    if not fits:
-        raise ValueError(next(iter(missing.values())))
-    return fits, missing
+def _fits(frame, law: Law, rows: str | None, loss_column: str, level: float) -> tuple[list[LawFit], dict[str, str]]:
+    """Return the fits of the routers, with one of dense runs beside them, and why some routers have none.
+
+    A law that knows of tokens has the dense runs as E = 1, and needs no fit of theirs.
+
+    Raises:
+        ValueError: no router can be fitted.
+    """
+    fitted = partial(fit_law, loss_column=loss_column, level=level)
+    selections = select_rows(frame, rows, loss_column, axes=law.axes)
+    fits, missing = fit_some(selections, loss_column, partial(fitted, name=law))
+    if law.axes == "dense" or "tokens" in law.columns:
+        return fits, missing
+    try:
+        selections = select_rows(frame, rows, loss_column, axes="dense")
+    except ValueError as error:  # no dense run is left
+        return fits, missing | {DENSE: str(error)}
+    dense, missing_dense = fit_each(selections, loss_column, partial(fitted, name="dense"))
+    return fits + dense, missing | missing_dense
 
 
 def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:
@@ -284,18 +286,35 @@ def _asked(fit: LawFit, experts: float, k: float, granularity: float) -> _Asked:
 
 def _candidate(each: _Asked, budget: Budget, tokens: float | None, level: float) -> Candidate:
     """Return one option of a fitted law; ValueError where the table cannot say what it costs."""
+
+    def outside(choice: Choice) -> list[Beyond]:
+        return beyond(each.fit.law.columns, each.fit.columns, _point(each, choice))
+
+    def line(choice: Choice, share: float) -> Line:
+        return _line(each, choice, share, level, outside(choice))
+
+    option, data = _option(each, budget), _tokens(each.fit, each.costs, tokens)
+    return Candidate(_name(each), each.router, option, data, outside, line)
+
+
+def _option(each: _Asked, budget: Budget) -> Option:
+    """Return the loss and the costs of an option as functions of its size.
+
+    Raises:
+        ValueError: the budget has a limit that the table says nothing of.
+    """
     fit, costs = each.fit, each.costs
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:
         raise ValueError("columns num_blocks, num_heads and kqv_size are not known; a key-value cache needs them")
-    sizes = fit.selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
 
     def held(N):
         embedding = 0.0 if costs.embedding is None else costs.embedding(N)
         return (1.0 * N if costs.total is None else costs.total(N)) + embedding
 
-    option = Option(
+    sizes = fit.selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    return Option(
         lambda N, D: np.asarray(fit.law.predict(fit.fit, *_columns(each, N, D))),
         lambda N: 3.0 * costs.flops(N),
         costs.flops,
@@ -304,21 +323,13 @@ def _candidate(each: _Asked, budget: Budget, tokens: float | None, level: float)
         float(sizes.min()),
         REACH * float(sizes.max()),
     )
-    name = (
-        f"{each.router}, E = {each.num_experts:g}"
-        if each.router == fit.selection.router
-        else (f"{each.router}, by the law of {fit.selection.router}")
-    )
-    name += f", k = {each.k}" * (each.k != 1) + f", G = {each.granularity:g}" * (each.granularity != 1)
-    data = _tokens(fit, costs, tokens)
 
-    def outside(choice: Choice) -> list[Beyond]:
-        return beyond(fit.law.columns, fit.columns, _point(each, choice))
 
-    def line(choice: Choice, share: float) -> Line:
-        return _line(each, choice, share, level, outside(choice))
-
-    return Candidate(name, each.router, option, data, outside, line)
+def _name(each: _Asked) -> str:
+    """Return what an option is called: its router and what it differs in from others of that router."""
+    own = each.router == each.fit.selection.router
+    name = f"{each.router}, " + (f"E = {each.num_experts:g}" if own else f"by the law of {each.fit.selection.router}")
+    return name + f", k = {each.k}" * (each.k != 1) + f", G = {each.granularity:g}" * (each.granularity != 1)
 
 
 def _point(each: _Asked, choice: Choice) -> tuple[float, ...]:

@@ -1,11 +1,12 @@
 """What a reader has to be told of a fit, in words: what its rows differ in, and where the law misses them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..findings.alike import Difference, Shorter
 from ..findings.estimates import percent
 from ..findings.headlines import CLEAR
 from ..findings.misfit import Misfit, Outlier, SizeMiss
+from ..wording import plural
 from .words import figure
 
 SHOWN = 6
@@ -53,15 +54,6 @@ def left_out_lines(left_out: Sequence[dict]) -> list[str]:
     return [f"left out: hyper_id {_first(runs, ', ')}: {reason}" for reason, runs in reasons.items()]
 
 
-def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return each sentence that is said of some routers, with these: what holds for several is said once."""
-    found: dict[str, list[str]] = {}
-    for router, sentences in said:
-        for sentence in sentences:
-            found.setdefault(sentence, []).append(router)
-    return found
-
-
 def difference_words(entry: Difference) -> str:
     """Return what rows differ in, the groups, and how to choose."""
     if entry.where == "units":
@@ -69,13 +61,14 @@ def difference_words(entry: Difference) -> str:
             f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
             " --loss-unit"
         )
-    groups = _first([value if entry.column == "tokens" else f"{value} ({_rows(n)})" for value, n in entry.groups])
-    if entry.column == "tokens" and entry.where == "sizes":
+    of_tokens = entry.column == "tokens"
+    groups = _first([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
+    if of_tokens and entry.where == "sizes":
         return (
             f"from size to size neither the training tokens nor the tokens per parameter stay the same ({groups}):"
             " the law takes what they do for an effect of N"
         )
-    what = "training tokens" if entry.column == "tokens" else entry.column
+    what = "training tokens" if of_tokens else entry.column
     return f"{entry.where} differ in {what}, of which the law knows nothing ({groups}); choose some by --rows"
 
 
@@ -113,10 +106,6 @@ def how_far_off(entry: SizeMiss) -> str:
     if abs(off) < 0.05:
         return "to within 0.05 %"
     return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def _first(words: list[str], between: str = "; ") -> str:

@@ -23,7 +23,8 @@ from ..findings.rows import open_table
 from ..findings.sweep_data import read_sweep
 from ..findings.sweep_findings import as_json, find, gather_sweep
 from ..tables.several import named
-from .cautions import once, warnings
+from ..wording import once
+from .cautions import warnings
 from .figures import draw_all
 from .page import page
 from .rendering import environment, render

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jinja2
 
+from ..wording import once, plural
 from . import cautions, words
 
 FEW = 6
@@ -56,7 +57,7 @@ def environment() -> jinja2.Environment:
         "num": words.figure,
         "one_line": lambda text: " ".join(text.split()),
         "percent": words.percent,
-        "plural": words.plural,
+        "plural": plural,
         "points": points,
         "quoted": shlex.quote,
         "rough": words.rough_span,
@@ -152,4 +153,4 @@ def points(entries: list[dict], sentences) -> dict[str, list[str]]:
         sentences: returns the sentences on an entry as a list in Markdown.
     """
     lines = ((entry["router"], flow(sentences(entry)).splitlines()) for entry in entries)
-    return cautions.once((router, [line[2:] for line in own if line.startswith("- ")]) for router, own in lines)
+    return once((router, [line[2:] for line in own if line.startswith("- ")]) for router, own in lines)

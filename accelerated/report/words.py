@@ -161,11 +161,6 @@ def listed(words) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a count with its noun."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def capital(text: str) -> str:
     """Return a text that begins a sentence."""
     return text[:1].upper() + text[1:]

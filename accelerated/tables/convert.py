@@ -34,7 +34,7 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES, count
 from ..errors import InputError
-from ..files import in_short
+from ..wording import in_short
 from .log import RUN
 from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
 from .several import SOURCE, listed, span

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from ..errors import InputError
+from ..wording import plural
 from .log import STEP, Log, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
@@ -57,7 +58,7 @@ def read_events(path, files: list[Path]) -> Log:
         if _FOLDER_OF_HPARAMS.fullmatch(name):
             settings.setdefault(parent or top.resolve().name, settings[run])
     if not rows:
-        raise InputError(f"{path}: no scalar in {len(files)} event file{'s' * (len(files) > 1)}; needed: some")
+        raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: some")
     return Log(STEP, rows, settings, [])
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..wording import plural
 from .schema import Problems, shorten
 
 BLOCK = 1 << 24
@@ -185,7 +186,7 @@ def _csv_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
             continue
         row += 1
         if len(cells) != width:
-            problems.add(row, None, _counted(len(cells)), f"{width}, as many as the header has")
+            problems.add(row, None, plural(len(cells), "cell"), f"{width}, as many as the header has")
         elif [cell.strip() for cell in cells] == block.names:
             problems.add(row, None, "the header once more", "a row of values")
         else:
@@ -239,7 +240,3 @@ def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield name, value
         else:
             yield name, "" if value is None else json.dumps(value)
-
-
-def _counted(cells: int) -> str:
-    return f"{cells} cell{'' if cells == 1 else 's'}"

@@ -1,10 +1,11 @@
 """Several results tables as one: from files, and from the folders of runs and sweeps."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..files import in_short
+from ..wording import in_short
 from .schema import range_of, with_numbers
 from .table import read_table
 
@@ -50,6 +51,19 @@ def read_tables(paths):
 def named(paths) -> str:
     """Return the paths of tables as a message shows them, the first of many."""
     return in_short(listed(paths))
+
+
+@contextlib.contextmanager
+def naming(paths) -> Iterator[None]:
+    """Put the paths of the tables before each line of what is raised inside, as an InputError.
+
+    Raises:
+        InputError: whatever ValueError is raised inside.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InputError("\n".join(f"{named(paths)}: {line}" for line in str(error).split("\n"))) from None
 
 
 def listed(paths) -> list:

@@ -7,7 +7,7 @@ import difflib
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..files import in_short
+from ..wording import in_short
 from .exports import read_piece
 from .log import RUN, STEP, Log, as_cells, put_together
 from .reading import read_cells

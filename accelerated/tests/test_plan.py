@@ -9,6 +9,7 @@ import pytest
 
 from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
 from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
 from routelaws.accelerated.errors import InputError
@@ -78,6 +79,23 @@ def planned(path, budget, **options):
 )  # fmt: skip
 def test_amounts(read, text, value):
     assert (read(text, "--tokens") if read is tokens_of else read(text)) == pytest.approx(value, rel=1e-15)
+
+
+def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
+    runs, path, budget = table(), tmp_path / "table.csv", Budget(1e19)
+    dense = runs[runs["router_type"] == "Dense"]
+    mine = dense.assign(router_type="Mine", hyper_id=dense["hyper_id"] + len(runs))
+    pandas.concat([runs, mine]).to_csv(path, index=False)
+    reason = fit_report(path, "separable").not_fitted["Mine"]
+    assert "its 4 rows have num_experts 1: if they are dense, router_type has to be Dense" in reason
+    assert planned(path, budget).rankings[0].left_out["Mine"] == reason
+    for nothing in (pandas.concat([dense, mine]), runs.assign(loss_validation=2.5)):
+        nothing.to_csv(path, index=False)
+        with pytest.raises(InputError) as of_fit:
+            fit_report(path, "separable")
+        with pytest.raises(InputError) as of_plan:
+            planned(path, budget)
+        assert str(of_plan.value) == str(of_fit.value) and str(of_fit.value).startswith(f"{path}: router ")
 
 
 HOSTILE = [

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..files import in_short
+from ..wording import in_short, plural
 
 SPLIT_RULE = "1"
 """Version of steps 3 to 5; part of the content hash, so that a change of the rule never meets an old cache."""
@@ -77,9 +77,8 @@ class Corpus:
 
     def summary(self) -> str:
         """Return one line for a log."""
-        files = "1 file" if self.files_read == 1 else f"{self.files_read:,} files"
         return (
-            f"{self.description}: {self.bytes:,} bytes in {files} "
+            f"{self.description}: {self.bytes:,} bytes in {plural(self.files_read, 'file', ',')} "
             f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
             f"{len(self.training):,} pieces to train on and {len(self.validation):,} to validate"
         )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..configuration import GROUPED
 from ..errors import InputError
-from ..files import in_short
+from ..wording import in_short
 from .batches import windows_of_text
 from .corpus import read_corpus
 from .loop import open_text

@@ -1,0 +1,38 @@
+"""Counts and lists as sentences hold them: what messages, tables of text and reports of every room have in common."""
+
+from collections.abc import Iterable, Sequence
+
+SHOWN = 4
+"""Paths that a message names; of more the first three, and how many there are besides."""
+
+
+def plural(number: int, noun: str, form: str = "") -> str:
+    """Return a count with its noun.
+
+    Args:
+        number: the count.
+        noun: of one thing; of any other number of things an s is added.
+        form: how the count is written, such as "," for 1,234; as it is if not given.
+
+    Example:
+        >>> plural(1, "row"), plural(2, "row"), plural(1234, "file", ",")
+        ('1 row', '2 rows', '1,234 files')
+    """
+    return f"{number:{form}} {noun}" + ("" if number == 1 else "s")
+
+
+def in_short(paths, shown: int = SHOWN) -> str:
+    """Return paths as a message shows them: a pattern that a shell has expanded can be hundreds."""
+    paths = list(map(str, paths))
+    if len(paths) <= shown:
+        return ", ".join(paths)
+    return f"{', '.join(paths[: shown - 1])} and {len(paths) - shown + 1} more"
+
+
+def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
+    """Return each sentence that is said of some routers, with these: what holds for several is said once."""
+    found: dict[str, list[str]] = {}
+    for router, sentences in said:
+        for sentence in sentences:
+            found.setdefault(sentence, []).append(router)
+    return found
