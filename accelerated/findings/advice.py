@@ -104,43 +104,39 @@ def _router(results: dict) -> dict:
     pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
     if not pairs:
         return _said(CANNOT, {})
-    evidence = []
-    for pair in pairs:
-        first = pair["first"] == DEFAULT_ROUTER
-        other, sign = (pair["second"], 1) if first else (pair["first"], -1)
-        overall = pair["overall"] if first else other_way(pair["overall"])
-        mean, low, high = (overall[name] for name in ("mean", "low", "high"))
-        way = "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
-        cells = [sign * cell["percent"] for cell in pair["cells"]]
-        sizes = [
-            sign * entry["percent"]["low" if sign < 0 else "high"]
-            for entry in pair["sizes"]
-            if entry["percent"]["high"] is not None
-        ]
-        evidence.append(
-            {
-                "other": other,
-                "mean": mean,
-                "low": low,
-                "high": high,
-                "way": way,
-                "lower_in": sum(value < 0 for value in cells),
-                "cells": len(cells),
-                "lower_sizes": sum(value < 0 for value in sizes),
-                "sizes": len(sizes),
-            }
-        )
-    ways = [entry["way"] for entry in evidence]
-    verdict = (
-        "not supported"
-        if "higher" in ways
-        else "supported"
-        if set(ways) == {"lower"}
-        else "supported in part"
-        if "lower" in ways
-        else "open"
-    )
+    evidence = [_against(pair) for pair in pairs]
+    ways = {entry["way"] for entry in evidence}
+    verdict = "open"
+    if "higher" in ways:
+        verdict = "not supported"
+    elif "lower" in ways:
+        verdict = "supported" if ways == {"lower"} else "supported in part"
     return _said(verdict, {"against": evidence})
+
+
+def _against(pair: dict) -> dict:
+    """Return a comparison of two routers as one of the advised router with the other, whichever is first."""
+    first = pair["first"] == DEFAULT_ROUTER
+    other, sign = (pair["second"], 1) if first else (pair["first"], -1)
+    overall = pair["overall"] if first else other_way(pair["overall"])
+    low, high = overall["low"], overall["high"]
+    cells = [sign * cell["percent"] for cell in pair["cells"]]
+    sizes = [
+        sign * entry["percent"]["low" if sign < 0 else "high"]
+        for entry in pair["sizes"]
+        if entry["percent"]["high"] is not None
+    ]
+    return {
+        "other": other,
+        "mean": overall["mean"],
+        "low": low,
+        "high": high,
+        "way": "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher",
+        "lower_in": sum(value < 0 for value in cells),
+        "cells": len(cells),
+        "lower_sizes": sum(value < 0 for value in sizes),
+        "sizes": len(sizes),
+    }
 
 
 def _frequency(results: dict) -> dict:

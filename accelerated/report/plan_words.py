@@ -85,42 +85,72 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     said = []
     if most is not None and len(ranking.lines) > most:
         said.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
-    for reason in list(dict.fromkeys(ranking.left_out.values()))[:REASONS]:
-        names = [name for name, own in ranking.left_out.items() if own == reason]
-        shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
-        said.append(f"left out: {shown}: {reason}")
-    if len(set(ranking.left_out.values())) > REASONS:
-        said.append(f"{len(ranking.left_out)} options are left out in all; --json has the reason of each")
+    said += _of_left_out(ranking.left_out)
     if any(beyond_words(line) for line in ranking.lines):
         said.append(BEYOND)
     if not ranking.rows:
         return [*said, f"{NO_RUNS}; the coefficients: {ranking.attested}"]
+    said += _of_dense(ranking)
+    if ranking.lines:
+        said += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
+    if any(line.at_reach for line in ranking.lines):
+        said.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
+    said += _of_counts(ranking.counts)
+    return said + _of_law(ranking) + _of_fits(ranking)
+
+
+def _of_left_out(left_out: dict[str, str]) -> list[str]:
+    """Return the first reasons for which options are left out, each with the first of these."""
+    said, reasons = [], list(dict.fromkeys(left_out.values()))
+    for reason in reasons[:REASONS]:
+        names = [name for name, own in left_out.items() if own == reason]
+        shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
+        said.append(f"left out: {shown}: {reason}")
+    if len(reasons) > REASONS:
+        said.append(f"{len(left_out)} options are left out in all; --json has the reason of each")
+    return said
+
+
+def _of_dense(ranking: Ranking) -> list[str]:
+    """Return by which law the losses of dense options are."""
+    said = []
     own = [line for line in ranking.lines if line.router == DENSE and line.law == ranking.law]
     if own and DENSE not in ranking.rows:
         said.append("Dense: by the law of each router, at E = 1")
     if any(line.law != ranking.law for line in ranking.lines):
         said.append("Dense: by the law dense, fitted to the dense runs alone")
-    if ranking.lines:
-        said += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
-    if any(line.at_reach for line in ranking.lines):
-        said.append(f"the budget would pay for more: sizes end at {REACH:g} times the largest run")
-    if "flops" not in ranking.counts:
+    return said
+
+
+def _of_counts(counts: list[str]) -> list[str]:
+    """Return what is taken where the table does not say what a model costs."""
+    said = []
+    if "flops" not in counts:
         said.append("the table does not count FLOPs: 6 N for each token of training and 2 N of inference are taken")
-    if "tokens" not in ranking.counts:
+    if "tokens" not in counts:
         said.append("the table does not say how many tokens a step has: 524,288 are taken, as in the released one")
-    if "embedding" not in ranking.counts:
+    if "embedding" not in counts:
         said.append("memory is without the embeddings: the table has no column d_model")
-    if "tokens" not in LAWS[ranking.law].columns:
-        said.append(f"the law {ranking.law} does not know of tokens: options have those of the runs")
-    if not LAWS[ranking.law].has_floor and any(line.beyond for line in ranking.lines):
+    return said
+
+
+def _of_law(ranking: Ranking) -> list[str]:
+    """Return what the form of the law leaves out."""
+    said, law = [], LAWS[ranking.law]
+    if "tokens" not in law.columns:
+        said.append(f"the law {law.name} does not know of tokens: options have those of the runs")
+    if not law.has_floor and any(line.beyond for line in ranking.lines):
         said.append(NO_FLOOR)
+    return said
+
+
+def _of_fits(ranking: Ranking) -> list[str]:
+    """Return what can make the fit of each router wrong without showing."""
+    said = []
     for fit in ranking.fits:
-        if not fit.determined:
-            said.append(f"{fit.selection.router}: the runs do not determine the law's coefficients")
-        said += [
-            f"{fit.selection.router}: {warning}"
-            for warning in warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle)
-        ]
+        own = [] if fit.determined else ["the runs do not determine the law's coefficients"]
+        own += warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle)
+        said += [f"{fit.selection.router}: {each}" for each in own]
     return said
 
 
