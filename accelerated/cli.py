@@ -68,38 +68,49 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if arguments else 2
     command, *rest = arguments
     try:
-        if command == "--version":
-            print(importlib.import_module("routelaws").__version__)
-        elif command in COMMANDS:
-            if command in TRAINING:
-                keep_programs()
-            with stoppable() if command in RESUMABLE else contextlib.nullcontext():
-                _run(command, rest)
-        else:
-            raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+        _obey(command, rest)
     except InputError as error:
-        print(f"routelaws: {error}", file=sys.stderr)
-        return 2
+        return _ended(error, 2)
     except WorkerDiedError as error:
-        print(f"routelaws: {error}", file=sys.stderr)
-        return 1
+        return _ended(error, 1)
     except ModuleNotFoundError as error:
-        extras = NEEDED.get(command, "laws")
-        package = (error.name or "").partition(".")[0]
-        if not any(package in EXTRAS[extra] for extra in extras.split(",")):
-            raise
-        print(f"routelaws: {package} is missing; install it with: pip install 'routelaws[{extras}]'", file=sys.stderr)
-        return 2
+        return _ended(_missing(error, command), 2)
     except Resumable as stop:
-        print(f"routelaws: {stop}", file=sys.stderr)
-        return 0
+        return _ended(stop, 0)
     except KeyboardInterrupt:
         goes_on = "; the same command goes on from the last checkpoint" if command in RESUMABLE else ""
-        print(f"routelaws: interrupted{goes_on}", file=sys.stderr)
-        return 130
+        return _ended(f"interrupted{goes_on}", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left
     return 0
+
+
+def _obey(command: str, arguments: list[str]) -> None:
+    """Run a command, with what commands of its kind have around them; InputError where there is none of that name."""
+    if command == "--version":
+        print(importlib.import_module("routelaws").__version__)
+        return
+    if command not in COMMANDS:
+        raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+    if command in TRAINING:
+        keep_programs()
+    with stoppable() if command in RESUMABLE else contextlib.nullcontext():
+        _run(command, arguments)
+
+
+def _ended(said: object, code: int) -> int:
+    """Say on standard error why a command ended, and return the exit code."""
+    print(f"routelaws: {said}", file=sys.stderr)
+    return code
+
+
+def _missing(error: ModuleNotFoundError, command: str) -> str:
+    """Return the line on a package of an extra that is not installed; raises the error where it is of no extra."""
+    extras = NEEDED.get(command, "laws")
+    package = (error.name or "").partition(".")[0]
+    if not any(package in EXTRAS[extra] for extra in extras.split(",")):
+        raise error
+    return f"{package} is missing; install it with: pip install 'routelaws[{extras}]'"
 
 
 def _run(command: str, arguments: list[str]) -> None:

@@ -11,6 +11,7 @@ import tyro
 from ..errors import InputError
 from ..findings.law_fits import SIZE, LawFit, fit_law, fit_some, is_known
 from ..laws.catalogue import LAWS, Law
+from ..laws.held_out import HeldOut
 from ..laws.intervals import Range
 from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, warnings
 from ..tables.several import naming, read_tables
@@ -249,36 +250,48 @@ def _coefficients_table(entry: LawFit):
     """Return a table of one router's fit: what was found, its interval, and what that is worth."""
     from rich.table import Column, Table
 
-    worded = any(item.words for item in entry.ranges)
+    heads = ["best fit"] + ["95 % interval"] * bool(entry.ranges) + ["the data"] * _is_worded(entry)
+    heads += ["by least squares"] * (entry.least_squares is not None)
     title = f"{entry.selection.router}: {entry.fit.rows} rows, optimum: {entry.fit.status}"
-    more = ["95 % interval"] if entry.ranges else []
-    more += ["the data"] if worded else []
-    plain_fit = entry.least_squares
-    more += ["by least squares"] if plain_fit is not None else []
-    table = Table(Column("", no_wrap=True), "best fit", *more, title=title, title_justify="left")
-    ranges = {item.name: item for item in entry.ranges if item.at is None}
+    table = Table(Column("", no_wrap=True), *heads, title=title, title_justify="left")
     for item in entry.ranges:
         if item.at is not None:
             table.add_row(f"{item.name} at N = {item.at:,.0f}", shown(item.value), _ends(item))
+    plain_fit = entry.least_squares
     for name, value in entry.fit.coefficients._asdict().items():
         if np.ndim(value) == 0:
-            item = ranges.get(name)
-            found = shown(float(value)) if _found(entry, name, float(value)) else "not determined"
             beside = [] if plain_fit is None else [shown(float(getattr(plain_fit.coefficients, name)))]
-            table.add_row(name, found, *([_ends(item), item.words][: 1 + worded] if item else beside))
+            table.add_row(name, *_found_cells(entry, name, float(value)), *beside)
     cutoff = _cutoff(entry)
     if cutoff:
-        item = ranges.get(cutoff[0])
-        found = shown(cutoff[1]) if _found(entry, *cutoff) else "not determined"
-        table.add_row(cutoff[0], found, *([_ends(item), item.words][: 1 + worded] if item else []))
+        table.add_row(cutoff[0], *_found_cells(entry, *cutoff))
     table.add_section()
     table.add_row("RMSLE", f"{entry.fit.rmsle:.5f}", *([] if plain_fit is None else [f"{plain_fit.rmsle:.5f}"]))
     for name, held_out in (("leave one out", entry.held_out), ("leave one size out", entry.held_out_size)):
         if held_out is not None:
-            missing = held_out.errors.size - held_out.predicted
-            note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
-            table.add_row(f"RMSLE, {name}", shown(held_out.rmsle, ".5f") + note)
+            table.add_row(f"RMSLE, {name}", _held_out_cell(held_out))
     return table
+
+
+def _is_worded(entry: LawFit) -> bool:
+    """Return whether the intervals of a fit have words on how well the data pin them down."""
+    return any(item.words for item in entry.ranges)
+
+
+def _found_cells(entry: LawFit, name: str, value: float) -> list[str]:
+    """Return a coefficient or a cut-off as text with, where it has one, its interval and what that is worth."""
+    found = shown(value) if _found(entry, name, value) else "not determined"
+    item = next((item for item in entry.ranges if item.name == name and item.at is None), None)
+    if item is None:
+        return [found]
+    return [found, _ends(item), item.words] if _is_worded(entry) else [found, _ends(item)]
+
+
+def _held_out_cell(held_out: HeldOut) -> str:
+    """Return the error on rows that were left out, and how many of them a fit without them cannot predict."""
+    missing = held_out.errors.size - held_out.predicted
+    note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
+    return shown(held_out.rmsle, ".5f") + note
 
 
 def _slopes_table(entry: LawFit):

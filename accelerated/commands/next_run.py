@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from ..findings.law_fits import LEVEL, fit_law, fit_some
-from ..findings.next_run import COLUMNS, NextRuns, propose
+from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
 from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
 from ..tables.several import named, naming, read_tables
@@ -144,9 +144,7 @@ def print_next(report: NextReport, top: int = 10, console=None) -> None:
         top: runs that are shown.
         console: a rich Console; a new one on standard output if None.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     console, found = console or Console(), report.found
     asked, router = found.asked, found.fit.selection.router
@@ -154,19 +152,7 @@ def print_next(report: NextReport, top: int = 10, console=None) -> None:
     console.print(f"{asked.name}{' at ' if where else ''}{where}, {router}, law {found.fit.law.name}", markup=False)
     rows = found.fit.fit.rows
     console.print(f"now, from the {rows} runs of {report.table}: {_interval(found)}", markup=False)
-    unit = "width, decades" if asked.name in ON_LOG_SCALE else "width"
-    heads = ["", "N", "E", "FLOPs", f"{100 * report.level:g} % with the run", unit, "of now", "in the table"]
-    table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for i, each in enumerate(found.proposals[:top]):
-        share = f"{100 * each.run.width / found.width:.0f} %" if math.isfinite(found.width + each.run.width) else ""
-        experts = f"{each.run.at[1]:g}" if len(each.run.at) > 1 else "1"
-        width = f"{each.run.width:.3g}" if math.isfinite(each.run.width) else "open"
-        cost = "not known" if math.isnan(each.flops) else exponent(each.flops)
-        ends = _interval(each.run)
-        table.add_row(
-            str(i + 1), amount(each.run.at[0]), experts, cost, ends, width, share, "again" if each.trained else "new"
-        )
-    console.print(table)
+    console.print(_runs_table(report, top))
     if len(found.proposals) > top:
         console.print(f"{top} of {len(found.proposals)} runs are shown; --top shows more", markup=False)
     if found.too_dear:
@@ -176,6 +162,34 @@ def print_next(report: NextReport, top: int = 10, console=None) -> None:
     console.print(BEST_GUESS, markup=False)
     for warning in warnings_of(found.fit):
         console.print(f"warning: {warning}", markup=False)
+
+
+def _runs_table(report: NextReport, top: int):
+    """Return a table of the runs that could be added, the narrowest interval first."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    found = report.found
+    unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
+    heads = ["", "N", "E", "FLOPs", f"{100 * report.level:g} % with the run", unit, "of now", "in the table"]
+    table = Table(*heads, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, each in enumerate(found.proposals[:top]):
+        table.add_row(str(i + 1), *_cells(each, found.width))
+    return table
+
+
+def _cells(each: Proposal, now: float) -> list[str]:
+    """Return one run as text: N, E, cost, interval, its width, that beside the width `now`, and whether it is new."""
+    run = each.run
+    return [
+        amount(run.at[0]),
+        f"{run.at[1]:g}" if len(run.at) > 1 else "1",
+        "not known" if math.isnan(each.flops) else exponent(each.flops),
+        _interval(run),
+        f"{run.width:.3g}" if math.isfinite(run.width) else "open",
+        f"{100 * run.width / now:.0f} %" if math.isfinite(now + run.width) else "",
+        "again" if each.trained else "new",
+    ]
 
 
 def _interval(ends) -> str:

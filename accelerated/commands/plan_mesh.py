@@ -11,6 +11,7 @@ from ..mesh_plan import (
     AXES,
     Choice,
     DevicePlan,
+    MeshShape,
     best_plan,
     feasible_meshes,
     parse_mesh,
@@ -85,35 +86,14 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
     """
     if devices < 1:
         raise InputError(f"--devices is {devices}; at least 1")
-    model, mesh, shape = config.model, config.mesh, (config.batch_size, config.sequence_length, config.dtype)
-    if mesh is None:
-        meshes = feasible_meshes(model, devices, config.batch_size)
-    else:
-        meshes = [parse_mesh(mesh)]
-        if meshes[0].devices() != devices:
-            raise InputError(f"--mesh {mesh} has {meshes[0].devices()} devices, and --devices is {devices}")
-        problem = why_not(model, meshes[0], config.batch_size)
-        if problem is not None:
-            raise InputError(f"--mesh {mesh}: {problem}")
-    if not meshes:
-        raise InputError(
-            f"--devices {devices}: no mesh of so many: data x expert has to divide the batch of {config.batch_size} "
-            f"sequences, expert the {model.expert_count if model.num_routed else 0} experts, model the {model.heads} "
-            "heads"
-        )
-    plans = [plan_device(model, one, *shape) for one in meshes]
-    best = best_plan(plans, memory)
-    larger = None
-    if best is None and mesh is None:
+    model, shape = config.model, (config.batch_size, config.sequence_length, config.dtype)
+    plans = [plan_device(model, mesh, *shape) for mesh in _meshes(config, devices)]
+    best, larger = best_plan(plans, memory), None
+    if best is None and config.mesh is None:
         larger = smallest_that_fits(model, memory, devices, *shape)
     least = min(plans, key=lambda plan: plan.memory(recomputed=True))
     tokens = config.batch_size * config.sequence_length
-    counted = config.accounting()
-    return {
-        "run": config.name(),
-        "dense_parameters": counted.dense_parameters,
-        "total_parameters": counted.total_parameters,
-        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
+    return _size_entry(config) | {
         "devices": devices,
         "memory_bytes": memory,
         "batch_size": config.batch_size,
@@ -124,6 +104,42 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         "best": _choice(best),
         "least_memory": _choice(Choice(least, True)),
         "smallest_that_fits": _choice(larger),
+    }
+
+
+def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
+    """Return the meshes that are planned: the run's own, or all that the model can be laid over.
+
+    Raises:
+        InputError: as `mesh_report`.
+    """
+    model, mesh, batch_size = config.model, config.mesh, config.batch_size
+    if mesh is not None:
+        own = parse_mesh(mesh)
+        if own.devices() != devices:
+            raise InputError(f"--mesh {mesh} has {own.devices()} devices, and --devices is {devices}")
+        problem = why_not(model, own, batch_size)
+        if problem is not None:
+            raise InputError(f"--mesh {mesh}: {problem}")
+        return [own]
+    meshes = feasible_meshes(model, devices, batch_size)
+    if not meshes:
+        raise InputError(
+            f"--devices {devices}: no mesh of so many: data x expert has to divide the batch of {batch_size} "
+            f"sequences, expert the {model.expert_count if model.num_routed else 0} experts, model the {model.heads} "
+            "heads"
+        )
+    return meshes
+
+
+def _size_entry(config: TrainConfig) -> dict:
+    """Return how large the model of a run is, wherever it is trained."""
+    counted, model = config.accounting(), config.model
+    return {
+        "run": config.name(),
+        "dense_parameters": counted.dense_parameters,
+        "total_parameters": counted.total_parameters,
+        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
     }
 
 

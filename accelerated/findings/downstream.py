@@ -17,6 +17,7 @@ A two-stage law has no logarithm of an accuracy, so that it takes every row. "..
 the direct law takes: what then differs is the law and not the choice of rows.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -192,48 +193,68 @@ def _rows(table: Accuracies, task: str, loss: str, mask: np.ndarray) -> Rows:
 
 def _laws(least_gain: float) -> dict[str, Callable]:
     """Return {name: (rows below, rows above, guess rate) -> predicted accuracies above}."""
+    return {name: functools.partial(predict, least_gain=least_gain) for name, predict in _PREDICTORS.items()}
 
-    def same(rows: Rows, rate: float) -> Rows:
-        used = (rows.accuracy > rate + least_gain) & (rows.accuracy < 1)
-        return Rows(*(column[used] for column in rows))
 
-    def direct(below: Rows, above: Rows, rate: float) -> np.ndarray:
-        fit = downstream.fit_direct(below.flops, below.accuracy, rate, least_gain)
-        return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
+def _direct(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    fit = downstream.fit_direct(below.flops, below.accuracy, rate, least_gain)
+    return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
 
-    def ceiling(below: Rows, above: Rows, rate: float) -> np.ndarray:
-        fit = downstream_sums.fit_ceiling(below.flops, below.accuracy, rate, least_gain)
-        return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
 
-    def across_ratios(below: Rows, above: Rows, rate: float) -> np.ndarray:
-        columns = below.parameters, below.tokens
-        fit = downstream_sums.fit_ratio(*columns, below.accuracy, rate, least_gain, RATIO_HUBER)
-        return downstream.predict_accuracy(fit.coefficients, above.parameters, above.tokens, guess_rate=rate)
+def _ceiling(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    fit = downstream_sums.fit_ceiling(below.flops, below.accuracy, rate, least_gain)
+    return downstream.predict_accuracy(fit.coefficients, above.flops, guess_rate=rate)
 
-    def broken_law(below: Rows, above: Rows, rate: float) -> np.ndarray:
-        fit = broken.fit_broken(below.flops, below.accuracy)
-        return broken.predict_broken(above.flops, fit.coefficients)
 
-    def stages(below: Rows, above: Rows, link: str) -> np.ndarray:
-        fit = two_stage.fit_two_stage(below.flops, below.loss, below.accuracy, link)
-        return two_stage.predict_two_stage(fit, above.flops)
+def _ratio(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    columns = below.parameters, below.tokens
+    fit = downstream_sums.fit_ratio(*columns, below.accuracy, rate, least_gain, RATIO_HUBER)
+    return downstream.predict_accuracy(fit.coefficients, above.parameters, above.tokens, guess_rate=rate)
 
-    def stages_ratio(below: Rows, above: Rows) -> np.ndarray:
-        fit = two_stage.fit_two_stage_ratio(below.parameters, below.tokens, below.loss, below.accuracy)
-        return two_stage.predict_two_stage(fit, above.parameters, above.tokens)
 
-    return {
-        "direct": direct,
-        "ceiling": ceiling,
-        "broken": broken_law,
-        "two-stage linear": lambda below, above, rate: stages(below, above, "linear"),
-        "two-stage logistic": lambda below, above, rate: stages(below, above, "logistic"),
-        "two-stage logistic, same rows": lambda below, above, rate: stages(same(below, rate), above, "logistic"),
-        "ratio": across_ratios,
-        "two-stage ratio": lambda below, above, rate: stages_ratio(below, above),
-        "two-stage ratio, same rows": lambda below, above, rate: stages_ratio(same(below, rate), above),
-        "no change": lambda below, above, rate: np.full(len(above.flops), below.accuracy[np.argmax(below.flops)]),
-    }
+def _broken(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    fit = broken.fit_broken(below.flops, below.accuracy)
+    return broken.predict_broken(above.flops, fit.coefficients)
+
+
+def _two_stage(below: Rows, above: Rows, rate: float, least_gain: float, link: str) -> np.ndarray:
+    fit = two_stage.fit_two_stage(below.flops, below.loss, below.accuracy, link)
+    return two_stage.predict_two_stage(fit, above.flops)
+
+
+def _two_stage_ratio(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    fit = two_stage.fit_two_stage_ratio(below.parameters, below.tokens, below.loss, below.accuracy)
+    return two_stage.predict_two_stage(fit, above.parameters, above.tokens)
+
+
+def _no_change(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+    return np.full(len(above.flops), below.accuracy[np.argmax(below.flops)])
+
+
+def _of_same_rows(predict: Callable) -> Callable:
+    """Return a law that is fitted to those rows only that the direct law takes."""
+
+    def predicted(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
+        used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
+        return predict(Rows(*(column[used] for column in below)), above, rate, least_gain)
+
+    return predicted
+
+
+_linear, _logistic = (functools.partial(_two_stage, link=link) for link in ("linear", "logistic"))
+_PREDICTORS = {
+    "direct": _direct,
+    "ceiling": _ceiling,
+    "broken": _broken,
+    "two-stage linear": _linear,
+    "two-stage logistic": _logistic,
+    "two-stage logistic, same rows": _of_same_rows(_logistic),
+    "ratio": _ratio,
+    "two-stage ratio": _two_stage_ratio,
+    "two-stage ratio, same rows": _of_same_rows(_two_stage_ratio),
+    "no change": _no_change,
+}
+"""Each law as (rows below, rows above, guess rate, least gain) -> predicted accuracies above."""
 
 
 def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> Pair:

@@ -99,29 +99,13 @@ def _losses(runs: list[Run]) -> dict:
 
 def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
     """Return one comparison of two routers: each cell (N, E) that both have, each size, and all together."""
+    both = [(n, e) for router, n, e in sorted(means) if router == first and (second, n, e) in means]
     cells, changes = [], []
-    for router, size, experts in sorted(means):
-        if router == first and (second, size, experts) in means:
-            reach = None
-            if scatter is not None:
-                shares = 1 / seeds[first, size, experts] + 1 / seeds[second, size, experts]
-                reach = student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(shares) * scatter["deviation"]
-            one, other = means[first, size, experts], means[second, size, experts]
-            change = math.log10(one / other)
-            changes.append((size, experts, change))
-            cells.append(
-                {
-                    "N": size,
-                    "E": experts,
-                    "first_loss": one,
-                    "second_loss": other,
-                    "nats": one - other,
-                    "nats_reach": None if reach is None else reach * math.log(10) * other,
-                    "percent": percent(change),
-                    "percent_reach": None if reach is None else 100 * reach * math.log(10),
-                    "size_ratio": None if alpha is None else 10 ** (-change / alpha),
-                }
-            )
+    for size, experts in both:
+        one, other = means[first, size, experts], means[second, size, experts]
+        reach = _reach(scatter, seeds[first, size, experts], seeds[second, size, experts])
+        cells.append({"N": size, "E": experts} | _difference(one, other, reach, alpha))
+        changes.append((size, experts, math.log10(one / other)))
     overall = mean_interval([change for *_, change in changes], [size for size, *_ in changes])
     return {
         "first": first,
@@ -132,6 +116,33 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
         "turned": _turned(cells, overall["mean"]),
         "sizes": _grouped(changes, 0, "N", alpha),
         "experts": _grouped(changes, 1, "E", alpha),
+    }
+
+
+def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
+    """Return half of the interval of a difference of log10 losses that seeds alone make; None if it is not known.
+
+    Args:
+        scatter: of `rows.seed_scatter`.
+        first_seeds, second_seeds: over how many seeds each of the two losses is a mean.
+    """
+    if scatter is None:
+        return None
+    shares = 1 / first_seeds + 1 / second_seeds
+    return student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(shares) * scatter["deviation"]
+
+
+def _difference(one: float, other: float, reach: float | None, alpha: float | None) -> dict:
+    """Return a loss less another in nats, in percent and in dense sizes, as a cell of `compare_routers` says it."""
+    change = math.log10(one / other)
+    return {
+        "first_loss": one,
+        "second_loss": other,
+        "nats": one - other,
+        "nats_reach": None if reach is None else reach * math.log(10) * other,
+        "percent": percent(change),
+        "percent_reach": None if reach is None else 100 * reach * math.log(10),
+        "size_ratio": None if alpha is None else 10 ** (-change / alpha),
     }
 
 

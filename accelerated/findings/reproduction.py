@@ -55,8 +55,25 @@ def gather(table: Table, tell=lambda line: None, huber: float | None = None, poi
         "rows": used_rows(table, runs),
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
+    results |= _laws(table, own, good, huber, tell)
+    tell("ablations and pairs")
+    results |= _comparisons(results, good)
+    results["advice"] = advice(results)
+    results["headlines"] = headlines(results)
+    results["runs"] = [run._asdict() for run in runs]
+    return results, good
+
+
+def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
+    """Return every law that is fitted: dense, in N and E, on other rows, of other forms, in compute, of other losses.
+
+    Args:
+        table, huber, tell: as `gather`.
+        own: the part of the table with the seeds that are chosen.
+        good: its trusted runs.
+    """
     tell("dense power law")
-    results["dense"] = dense_law(own, good) | dense_doubts(own, good)
+    results = {"dense": dense_law(own, good) | dense_doubts(own, good)}
     tell("bounded law of each router, with intervals")
     results["laws"] = router_laws(table, results["dense"], huber)
     tell("the same law on other rows, and by other intervals")
@@ -67,18 +84,24 @@ def gather(table: Table, tell=lambda line: None, huber: float | None = None, poi
     tell("law in compute and parameters per FLOP")
     results["utilisation"] = utilisation_laws(good)
     tell(f"{len(table.loss_columns)} loss columns")
-    results["transfer"] = transfer(table)
-    tell("ablations and pairs")
-    results["experts_per_token"] = experts_per_token(good)
-    results["routing_frequency"] = routing_frequency(good)
+    return results | {"transfer": transfer(table)}
+
+
+def _comparisons(results: dict, good: list[Run]) -> dict:
+    """Return what runs that differ in one thing say of it: k, the share of routed blocks, the router, E.
+
+    Args:
+        results: with "dense", whose exponent turns losses into sizes, and "seed_scatter".
+        good: trusted runs.
+    """
     alpha = results["dense"].get("alpha", {}).get("value")
     known = alpha if results["dense"].get("status") == "interior" else None
-    results["pairs"] = compare_routers(good, known, results["seed_scatter"])
-    results["doublings"] = doublings(good)
-    results["advice"] = advice(results)
-    results["headlines"] = headlines(results)
-    results["runs"] = [run._asdict() for run in runs]
-    return results, good
+    return {
+        "experts_per_token": experts_per_token(good),
+        "routing_frequency": routing_frequency(good),
+        "pairs": compare_routers(good, known, results["seed_scatter"]),
+        "doublings": doublings(good),
+    }
 
 
 def _table(table: Table, runs: list[Run]) -> dict:

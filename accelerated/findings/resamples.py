@@ -38,10 +38,7 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
 def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
     """Return the intervals of one router by profiles, by the jackknife, and by resampled runs and sizes."""
     size, experts, loss = columns
-    top, ends = float(experts.max()), (law["sizes"][0], law["sizes"][-1])
-    asked = [(Quantity(name), law["intervals"][name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
-    asked += [(Quantity("slope", N=float(n)), next(e for e in law["slopes"] if e["N"] == n)) for n in ends]
-    asked += [(Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends]
+    asked = _asked(law, float(experts.max()))
     quantities = [quantity for quantity, _ in asked]
     random, sizes = np.random.default_rng(SEED), np.unique(size).size
     by_run = bootstrap_weights(random.random((RESAMPLES, size.size)))
@@ -63,10 +60,25 @@ def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
         }
         for i, (quantity, profile) in enumerate(asked)
     ]
+    return {"seed": SEED, "resamples": RESAMPLES, "quantities": entries} | _undecided(runs, groups)
+
+
+def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
+    """Return the quantities, each with its profile interval: coefficients, and slope and gain at the end sizes.
+
+    Args:
+        law: an entry of `fits.router_laws`.
+        top: E up to which the gain is.
+    """
+    asked = [(Quantity(name), law["intervals"][name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
+    ends = (law["sizes"][0], law["sizes"][-1])
+    asked += [(Quantity("slope", N=float(n)), next(e for e in law["slopes"] if e["N"] == n)) for n in ends]
+    return asked + [(Quantity("gain", N=float(n), E=top), next(e for e in law["gains"] if e["N"] == n)) for n in ends]
+
+
+def _undecided(runs: Bootstrap, groups: Bootstrap) -> dict:
+    """Return how many resamples of each kind do not determine the law, or have no finite E_max."""
     return {
-        "seed": SEED,
-        "resamples": RESAMPLES,
-        "quantities": entries,
         "undetermined_runs": runs.undetermined,
         "undetermined_sizes": groups.undetermined,
         "unbounded_runs": _unbounded(runs),

@@ -93,10 +93,8 @@ def _doubts(frame, loss_column: str) -> dict:
 def _fitted(table: Table, selection, columns: tuple[np.ndarray, ...], fit, dense: dict) -> dict:
     """Return what the fitted law says, with intervals: coefficients, slopes and gains by size, worth of routing."""
     size, experts, loss = columns
-    sizes, counts = np.unique(size), np.unique(experts)
-    top = float(counts[-1])
-    shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, top)]
-    worth = [(n, e) for n in sizes for e in shown if np.any((size == n) & (experts == e))]
+    sizes, top = np.unique(size), float(experts.max())
+    worth = _shown_cells(size, experts)
     raw = profile_intervals(*columns, _quantities(sizes, top, worth), LEVEL)
     found = [_interval(interval) for interval in raw]
     named, m = len(NAMED), sizes.size
@@ -114,15 +112,27 @@ def _fitted(table: Table, selection, columns: tuple[np.ndarray, ...], fit, dense
             {"N": int(n)} | interval | {"negative": negative(interval), "endless": _endless(interval)}
             for n, interval in zip(sizes, slopes, strict=True)
         ],
-        "gains": [
-            {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
-            for n, interval in zip(sizes, gains, strict=True)
-        ],
+        "gains": _gains(sizes, top, gains),
         "measured_slopes": _measured_slopes(*columns, fit),
         "worth": [
             _worth(table, selection, n, e, interval, dense) for (n, e), interval in zip(worth, effective, strict=True)
         ],
     }
+
+
+def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
+    """Return the gain from dense to E = `top` at each N, with its ends in percent of the loss, too."""
+    return [
+        {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
+        for n, interval in zip(sizes, intervals, strict=True)
+    ]
+
+
+def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
+    """Return the (N, E) of the rows at which the report says what a routed model is worth, see `SHOWN_EXPERTS`."""
+    counts = np.unique(experts)
+    shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, counts[-1])]
+    return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]
 
 
 def _quantities(sizes: np.ndarray, top: float, worth: list[tuple]) -> list[Quantity]:
@@ -261,13 +271,15 @@ def dense_law(table: Table, runs: list[Run]) -> dict:
         "N_c": {"value": critical, "low": critical / spread, "high": critical * spread},
     }
     if table.released and table.loss_column == "loss_validation":
-        by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
-        entry["printed"] = {
-            "alpha": paper.DENSE_ALPHA,
-            "N_c": paper.DENSE_N_C,
-            "rmsle": float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2))),
-        }
+        entry["printed"] = _dense_of_paper(size, loss)
     return entry
+
+
+def _dense_of_paper(size: np.ndarray, loss: np.ndarray) -> dict:
+    """Return the paper's dense law and what it scores on the rows, [n] each."""
+    by_paper = (paper.DENSE_N_C / size) ** paper.DENSE_ALPHA
+    rmsle = float(np.sqrt(np.mean((np.log10(by_paper) - np.log10(loss)) ** 2)))
+    return {"alpha": paper.DENSE_ALPHA, "N_c": paper.DENSE_N_C, "rmsle": rmsle}
 
 
 def dense_doubts(table: Table, runs: list[Run]) -> dict:
@@ -297,12 +309,6 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
     values = printed.coefficients._asdict() | {"N_cutoff": printed.cutoff}
     fitted = entry["coefficients"] | {"N_cutoff": entry["N_cutoff"]}
     residual = np.log10(predict_loss(size, experts, printed.coefficients)) - np.log10(loss)
-    _, b, c, *_ = printed.coefficients
-    ends = [
-        10 ** (-(b + i) / (c + j))
-        for i in (-paper.HALF_UNIT, paper.HALF_UNIT)
-        for j in (-paper.HALF_UNIT, paper.HALF_UNIT)
-    ]
     rmsle = float(np.sqrt(np.mean(residual**2)))
     return {
         "coefficients": printed.coefficients._asdict(),
@@ -316,8 +322,15 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
         "rmsle_percent": percent(rmsle),
         "best_in_box": best_in_box(printed.coefficients, rows),
         "cutoff_of_rounded": cutoff(printed.coefficients),
-        "cutoff_box": [min(ends), max(ends)],
+        "cutoff_box": _cutoff_box(printed.coefficients),
     }
+
+
+def _cutoff_box(printed: RoutedCoefficients) -> list[float]:
+    """Return the least and the largest cut-off 10^(-b/c) of laws whose b and c round to the printed ones."""
+    moves = (-paper.HALF_UNIT, paper.HALF_UNIT)
+    ends = [10 ** (-(printed.b + i) / (printed.c + j)) for i in moves for j in moves]
+    return [min(ends), max(ends)]
 
 
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
@@ -395,21 +408,11 @@ def _transferred(selection, column: str) -> dict:
     except ValueError as error:
         return entry | {"missing": str(error)}
     sizes, top = np.unique(size), float(experts.max())
-    quantities = [Quantity(name) for name in NAMED]
-    quantities += [Quantity("slope", N=float(n)) for n in sizes] + [Quantity("gain", N=float(n), E=top) for n in sizes]
-    raw = profile_intervals(size, experts, loss, quantities, LEVEL)
-    found = [_interval(interval) for interval in raw]
-    gains = [
-        {"N": int(n), "E": int(top)} | interval | {"percent": [percent(interval[end]) for end in _ENDS]}
-        for n, interval in zip(sizes, found[7 + sizes.size :], strict=True)
-    ]
-    return (
-        entry
-        | {"missing": None}
-        | described(fit)
-        | {
-            "determined": _determined(raw[:7]),
-            "intervals": dict(zip(NAMED, found, strict=False)),
-            "gains": gains,
-        }
-    )
+    raw = profile_intervals(size, experts, loss, _quantities(sizes, top, []), LEVEL)
+    found, named = [_interval(interval) for interval in raw], len(NAMED)
+    with_intervals = {
+        "determined": _determined(raw[:named]),
+        "intervals": dict(zip(NAMED, found, strict=False)),
+        "gains": _gains(sizes, top, found[named + sizes.size :]),
+    }
+    return entry | {"missing": None} | described(fit) | with_intervals

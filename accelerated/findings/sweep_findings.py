@@ -81,8 +81,6 @@ def find(sweep: Sweep, results: dict) -> dict:
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
     finished = {run.hyper_id for run in sweep.runs}
-    configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
-    known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
     return {
         "name": sweep.name,
         "planned": len(sweep.planned),
@@ -95,19 +93,42 @@ def find(sweep: Sweep, results: dict) -> dict:
         "outcomes": [outcome(selection.router, comparisons) for selection in sweep.selections],
         "loads": loads(sweep),
         "runs": [_numbers(run) for run in sweep.runs],
+        **_trained(sweep),
+        **evaluation(sweep.runs),
+        **_evaluated(sweep),
+        **_done_how(sweep),
+    }
+
+
+def _trained(sweep: Sweep) -> dict:
+    """Return what the finished models are, and on what text they were trained."""
+    configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
+    return {
         "corpora": list(dict.fromkeys(config.corpus for config in configs)),
         "tokens": _ends(run.row["tokens"] for run in sweep.runs),
         "vocabularies": _values(config.model.vocab_size for config in configs),
         "dense": len(routed) < len(configs),
         "shares": _values(100 * config.model.routing_frequency for config in routed),
         "ks": _values(config.model.k for config in routed),
-        **evaluation(sweep.runs),
+    }
+
+
+def _evaluated(sweep: Sweep) -> dict:
+    """Return on how much text the losses were measured, and how well they are known, where the runs say so."""
+    known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
+    return {
         "errors": _ends(run.standard_error for run in known),
         "evaluation_tokens": _ends(run.row["evaluation_tokens"] for run in known),
         "evaluation_documents": _ends(run.row["evaluation_documents"] for run in known),
+    }
+
+
+def _done_how(sweep: Sweep) -> dict:
+    """Return how the sweep was done and what it takes to do it again: sessions, seeds, devices, code, its command."""
+    return {
         "sessions": len(sweep.sessions),
         "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
-        "seeds": _values(config.seed for config in configs),
+        "seeds": _values(run.config.seed for run in sweep.runs),
         "devices": _values(str(run.row["device"]) for run in sweep.runs),
         "commits": _values(str(run.row["commit"]) for run in sweep.runs),
         "preset": preset_of(sweep),
@@ -196,22 +217,10 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Co
         experts = max(run.experts for run in routed)
         largest = [run for run in routed if run.experts == experts]
         before, after = (float(np.mean([run.loss for run in group])) for group in (dense, largest))
-        error = difference_error(largest, dense)
-        comparisons.append(
-            Comparison(
-                selection.router,
-                size,
-                experts,
-                before,
-                after,
-                after - before,
-                100 * (after - before) / before,
-                spread,
-                borrowed,
-                error,
-                verdict(after - before, spread, error),
-            )
-        )
+        gap, error = after - before, difference_error(largest, dense)
+        losses = (before, after, gap, 100 * gap / before)
+        chance = (spread, borrowed, error, verdict(gap, spread, error))
+        comparisons.append(Comparison(selection.router, size, experts, *losses, *chance))
     return comparisons
 
 

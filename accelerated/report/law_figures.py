@@ -88,8 +88,6 @@ def _seeds(panel, experts: int, losses: list[float]) -> None:
 
 def level_figure(results: dict, runs: list[Run]):
     """Return level curves of the loss in the (N, E) plane, a panel per router: the second panel of Figure 1."""
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm
-
     laws = [law for law in results["laws"] if law["missing"] is None and len(law["sizes"]) > 1]
     if not laws:
         return None
@@ -102,12 +100,9 @@ def level_figure(results: dict, runs: list[Run]):
         n = np.geomspace(sizes[0] / 1.25, sizes[-1] * 1.25, 120)
         e = np.geomspace(1, counts[-1] * 1.25, 120)
         grid = predict_curve(curve_of(law), n[None, :].repeat(e.size, 0), e[:, None].repeat(n.size, 1))
-        norm = LogNorm(min(losses), max(losses))
-        scale = LinearSegmentedColormap.from_list("loss", [colour_of(results, law["router"]), "white"])
         lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
         _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
-        look = {"norm": norm, "cmap": scale, "s": 34, "edgecolors": INK, "linewidths": 0.6, "zorder": 3}
-        panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
+        _scatter(panel, points, colour_of(results, law["router"]), (min(losses), max(losses)))
         panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
@@ -118,6 +113,15 @@ def level_figure(results: dict, runs: list[Run]):
     return figure
 
 
+def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
+    """Draw the runs {(N, E): loss} as dots, the darker the lower their loss between the ends."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    scale = LinearSegmentedColormap.from_list("loss", [colour, "white"])
+    look = {"norm": LogNorm(*ends), "cmap": scale, "s": 34, "edgecolors": INK, "linewidths": 0.6, "zorder": 3}
+    panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
+
+
 def effective_figure(results: dict, runs: list[Run]):
     """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
     laws = [law for law in results["laws"] if law["missing"] is None and law["curve"]["size"] < 0]
@@ -126,21 +130,9 @@ def effective_figure(results: dict, runs: list[Run]):
     figure, panels = panel_grid(len(laws), 4.0)
     everything, reach = [], []
     for panel, law in zip(panels, laws, strict=True):
-        curve, points, colour = curve_of(law), points_of(runs, law["router"]), colour_of(results, law["router"])
-        sizes = sorted({n for n, _ in points})
-        for i, size in enumerate(sizes):
-            at = sorted(e for n, e in points if n == size)
-            worth = _effective(curve, size, at)
-            losses = [points[size, e] for e in at]
-            everything += losses
-            reach += list(worth)
-            for e, x, loss in zip(at, worth, losses, strict=True):
-                if e == 1:
-                    dots(panel, x, loss, INK, "s", "dense" if i == 0 else None, 5.5)
-                else:
-                    first = e == min(at[at[0] == 1 :])
-                    label = f"N = {size_name(results, size)}" if first else None
-                    dots(panel, x, loss, size_shade(colour, i, len(sizes)), "o", label, 5.5)
+        points = points_of(runs, law["router"])
+        everything += points.values()
+        reach += _draw_worth(panel, results, law, points)
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
         _draw_dense_curve(panel, law, low, high)
@@ -150,6 +142,30 @@ def effective_figure(results: dict, runs: list[Run]):
         panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)
     loss_axis(panels, everything, results)
     return figure
+
+
+def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
+    """Draw the losses of one router against effective parameters, which are returned.
+
+    Args:
+        panel: to draw in.
+        results: of `gather`.
+        law: one of results["laws"].
+        points: {(N, E): mean loss}.
+    """
+    sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law["router"]), []
+    for i, size in enumerate(sizes):
+        at = sorted(e for n, e in points if n == size)
+        worth = _effective(curve_of(law), size, at)
+        reach += list(worth)
+        for e, x in zip(at, worth, strict=True):
+            if e == 1:
+                dots(panel, x, points[size, e], INK, "s", "dense" if i == 0 else None, 5.5)
+            else:
+                first = e == min(at[at[0] == 1 :])
+                label = f"N = {size_name(results, size)}" if first else None
+                dots(panel, x, points[size, e], size_shade(colour, i, len(sizes)), "o", label, 5.5)
+    return reach
 
 
 def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
@@ -171,12 +187,7 @@ def slopes_figure(results: dict, runs: list[Run]):
     spread = np.linspace(-1, 1, len(laws)) * 0.018 if len(laws) > 1 else [0.0]
     for shift, law in zip(spread, laws, strict=True):
         colour = colour_of(results, law["router"])
-        entries = law["measured_slopes"]
-        at = np.array([entry["N"] for entry in entries]) * 10**shift
-        _whiskers(panels[0], at, entries, "slope", colour)
-        if all(entry["law"] is not None for entry in entries):
-            panels[0].plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
-        dots(panels[0], at, [entry["slope"] for entry in entries], colour, label=router_name(law["router"]))
+        _draw_measured_slopes(panels[0], law, shift, colour)
         if law in fitted:
             at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
             _whiskers(panels[1], at, law["slopes"], "value", colour)
@@ -192,6 +203,23 @@ def slopes_figure(results: dict, runs: list[Run]):
         panels[1].set(title="Law, per tenfold effective experts Ê")
     shared_legend(figure, panels)
     return figure
+
+
+def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
+    """Draw the measured slopes of a router with intervals, and a line through those of its law at the same E.
+
+    Args:
+        panel: to draw in.
+        law: one of results["laws"].
+        shift: by how many decades of N the router's marks are moved, beside those of others.
+        colour: of the router.
+    """
+    entries = law["measured_slopes"]
+    at = np.array([entry["N"] for entry in entries]) * 10**shift
+    _whiskers(panel, at, entries, "slope", colour)
+    if all(entry["law"] is not None for entry in entries):
+        panel.plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
+    dots(panel, at, [entry["slope"] for entry in entries], colour, label=router_name(law["router"]))
 
 
 def coefficients_figure(results: dict, runs: list[Run]):
@@ -234,14 +262,10 @@ def forms_figure(results: dict, runs: list[Run]):
         (panels[0], "leave_one_out", "One run left out at a time"),
         (panels[1], "leave_one_size_out", "One size left out at a time"),
     ):
-        for router in routers:
-            shown = [
-                (entry[key]["rmsle"], names.index(entry["law"]))
-                for entry in forms
-                if entry["router"] == router and entry[key]["rmsle"] is not None
-            ]
-            offset = min(0.16, 0.7 / len(routers)) * (routers.index(router) - (len(routers) - 1) / 2)
-            x, y = [x for x, _ in shown], [y - offset for _, y in shown]
+        for i, router in enumerate(routers):
+            shown = [entry for entry in forms if entry["router"] == router and entry[key]["rmsle"] is not None]
+            offset = min(0.16, 0.7 / len(routers)) * (i - (len(routers) - 1) / 2)
+            x, y = [entry[key]["rmsle"] for entry in shown], [names.index(entry["law"]) - offset for entry in shown]
             dots(panel, x, y, colour_of(results, router), label=router_name(router), size=7)
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))

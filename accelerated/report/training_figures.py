@@ -17,24 +17,7 @@ def training_figure(results: dict, sweep: Sweep, found: dict):
     figure, panels = panel_grid(len(chosen), 3.6)
     names = _names([run for _, runs in chosen for run in runs])
     for panel, (size, runs) in zip(panels, chosen, strict=True):
-        tops = []
-        for run in runs:
-            colour = colour_of(results, run.router)
-            at, loss = _curve(run, "train", "loss")
-            smooth = _smoothed(loss)
-            panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0)
-            at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
-            panel.plot(
-                at_evaluation,
-                validation,
-                "o-",
-                color=colour,
-                markersize=4,
-                linewidth=1.6,
-                zorder=3,
-                label=names[run.router],
-            )
-            tops += [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
+        tops = [value for run in runs for value in _draw_run(panel, run, colour_of(results, run.router), names)]
         if tops:
             room = 0.04 * (max(tops) - min(tops))
             panel.set_ylim(min(tops) - room, max(tops) + room)
@@ -43,6 +26,20 @@ def training_figure(results: dict, sweep: Sweep, found: dict):
             panel.set_ylabel("loss (nats per token)")
     shared_legend(figure, panels, columns=5)
     return figure
+
+
+def _draw_run(panel, run: SweepRun, colour, names: dict[str, str]) -> list[float]:
+    """Draw the training loss, smoothed, and the evaluations of a run; return the losses that the axis has to hold.
+
+    The first steps fall from so high that all else would be flat, and may leave the panel.
+    """
+    at, loss = _curve(run, "train", "loss")
+    smooth = _smoothed(loss)
+    panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0)
+    at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
+    look = {"color": colour, "markersize": 4, "linewidth": 1.6, "zorder": 3}
+    panel.plot(at_evaluation, validation, "o-", label=names[run.router], **look)
+    return [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
 
 
 def _names(runs: list[SweepRun]) -> dict[str, str]:
@@ -66,16 +63,9 @@ def load_figure(results: dict, sweep: Sweep, found: dict):
     figure, panels = panel_grid(len(shown), 3.4)
     highest = max(load.busiest for load in shown.values())
     for panel, load in zip(panels, shown.values(), strict=True):
-        for i, block in enumerate(load.shares):
-            colour = colour_of(results, load.router)
-            colour = size_shade(colour, i, len(load.shares)) if len(load.shares) > 1 else colour
-            edges = np.arange(len(block) + 1) + 0.5
-            label = f"routed block {i + 1} of {len(load.shares)}" if len(load.shares) > 1 else None
-            panel.stairs(block, edges, color=colour, linewidth=1.8, label=label, baseline=None)
-            if len(load.shares) == 1:
-                panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
-        panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
+        _draw_load(panel, load, colour_of(results, load.router))
         count = len(load.shares[0])
+        panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
         panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
         panel.set(
             title=f"{router_name(load.router)}, E = {load.experts}",
@@ -84,11 +74,24 @@ def load_figure(results: dict, sweep: Sweep, found: dict):
             ylim=(0, highest * 1.06),
         )
         panel.xaxis.get_major_locator().set_params(integer=True)
-        if len(load.shares) > 1:
-            panel.legend(loc="upper right")
         if panel.get_subplotspec().is_first_col():
             panel.set_ylabel("tokens, in units of a fair share")
     return figure
+
+
+def _draw_load(panel, load: Load, colour) -> None:
+    """Draw the shares of the experts as stairs: filled for one routed block, in shades with a legend for several."""
+    blocks = len(load.shares)
+    for i, block in enumerate(load.shares):
+        edges = np.arange(len(block) + 1) + 0.5
+        if blocks == 1:
+            panel.stairs(block, edges, color=colour, linewidth=1.8, baseline=None)
+            panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
+        else:
+            look = {"color": size_shade(colour, i, blocks), "label": f"routed block {i + 1} of {blocks}"}
+            panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
+    if blocks > 1:
+        panel.legend(loc="upper right")
 
 
 def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:

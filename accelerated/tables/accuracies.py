@@ -187,6 +187,31 @@ def _long(columns: CheckedColumns) -> Accuracies:
     score = columns.number("score", least=0.0, most=1.0, blank=True, where=right)
     score = np.where(right, score, columns.number("score", above=0.0, blank=True, where=wanted & ~right))
     columns.raise_if_any()
+    chosen = np.flatnonzero(wanted)
+    if not chosen.size:
+        raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
+    parameters, flops, remarks = _derived(tokens, tpr, parameters, flops, wanted)
+    keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
+    names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
+    losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
+    remarks += _not_used(twice, len(columns.rows) - chosen.size)
+    first: dict[tuple, int] = {}
+    for key, i in zip(keys, chosen, strict=True):
+        first.setdefault(key, i)
+    order = list(first.values())
+    run = np.array([f"{parameters[i]:.3g} parameters, {tokens[i]:.3g} tokens" for i in order])
+    blank = np.full(len(order), "")
+    return Accuracies(run, blank, parameters[order], tokens[order], flops[order], losses, accuracies, remarks)
+
+
+def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return parameters and FLOPs with what is blank in them derived, and a remark on each that was.
+
+    Args:
+        tokens, tpr: [rows], training tokens and tokens per parameter.
+        parameters, flops: [rows], NaN where blank.
+        wanted: [rows] bool, the rows that are taken.
+    """
     remarks = []
     if np.isnan(parameters[wanted]).any():
         remarks.append("params: tokens / tpr, where blank; tpr is nominal, so that these are good to some 10 per cent")
@@ -194,22 +219,17 @@ def _long(columns: CheckedColumns) -> Accuracies:
     if np.isnan(flops[wanted]).any():
         remarks.append("flops: 6 · params · tokens, where blank")
         flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
-    chosen = np.flatnonzero(wanted)
-    if not chosen.size:
-        raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
-    keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
-    first = {key: i for key, i in reversed(list(zip(keys, chosen, strict=True)))}
-    order = [first[key] for key in dict.fromkeys(keys)]
-    names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
-    losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
+    return parameters, flops, remarks
+
+
+def _not_used(twice: int, passed: int) -> list[str]:
+    """Return remarks on rows that repeat others, and on rows of other metrics."""
+    remarks = []
     if twice:
         remarks.append(f"{twice} rows repeat a run, benchmark and metric; the first of each counts")
-    passed = len(columns.rows) - chosen.size
     if passed:
         remarks.append(f"{passed} rows of other metrics passed over")
-    run = np.array([f"{parameters[i]:.3g} parameters, {tokens[i]:.3g} tokens" for i in order])
-    blank = np.full(len(order), "")
-    return Accuracies(run, blank, parameters[order], tokens[order], flops[order], losses, accuracies, remarks)
+    return remarks
 
 
 def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, score: np.ndarray):

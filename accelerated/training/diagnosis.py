@@ -6,6 +6,7 @@ gradient is looked at, whose blocks are met from the last to the first.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -32,35 +33,44 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
     if wrong:
         return f"before this step the weights {wrong} were not finite"
     forward = functools.partial(_forward, config, windows=windows, number=number, given=run_inputs(config, table))
+    return _bad_activations(config.model, params, forward) or _bad_gradient(config.model, params, forward)
+
+
+def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str | None:
+    """Return in words the first block whose activations are not finite; None where all are."""
 
     @jax.jit
     def finite(params, blocks):
-        return jnp.isfinite(forward(first_blocks(params, config.model, blocks)).output.logits).all()
+        return jnp.isfinite(forward(first_blocks(params, model, blocks)).output.logits).all()
 
-    for blocks in range(config.model.blocks + 1):
+    for blocks in range(model.blocks + 1):
         if not finite(params, blocks):
-            return f"the first activations that are not finite are those of {_name(blocks, config.model)}"
-    (total, result), gradient = jax.jit(jax.value_and_grad(lambda p: ((r := forward(p)).total, r), has_aux=True))(
-        params
-    )
+            return f"the first activations that are not finite are those of {_name(blocks, model)}"
+    return None
+
+
+def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
+    """Return in words what is not finite where all activations are: a router's loss, or going back a gradient."""
+
+    def total_and_result(params):
+        result = forward(params)
+        return result.total, result
+
+    (total, result), gradient = jax.jit(jax.value_and_grad(total_and_result, has_aux=True))(params)
     of_routers = np.flatnonzero(~np.isfinite(np.asarray(result.output.auxiliary)))
     if len(of_routers):
-        return (
-            f"what the router of block {special_blocks(config.model)[of_routers[0]] + 1} adds to the loss is not finite"
-        )
-    norms = _norms_of_blocks(gradient, config.model)
+        return f"what the router of block {special_blocks(model)[of_routers[0]] + 1} adds to the loss is not finite"
+    norms = _norms_of_blocks(gradient, model)
     bad = np.flatnonzero(~np.isfinite(norms))
     if len(bad):
-        return f"the first gradient that is not finite, going back, is that of {_name(bad[-1], config.model)}"
+        return f"the first gradient that is not finite, going back, is that of {_name(bad[-1], model)}"
     wrong = _first_bad(gradient)
     if wrong:
         return f"the gradient of {wrong} is not finite"
     if not np.isfinite(total):
         return "all activations are finite, and the loss is not"
     largest = int(np.argmax(norms))
-    return (
-        f"all is finite, and the largest gradient is that of {_name(largest, config.model)}, norm {norms[largest]:.3g}"
-    )
+    return f"all is finite, and the largest gradient is that of {_name(largest, model)}, norm {norms[largest]:.3g}"
 
 
 def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: int, given: RunInputs) -> Loss:

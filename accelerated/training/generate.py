@@ -1,5 +1,6 @@
 """Text from a trained model."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -42,22 +43,9 @@ def generate(
     if not 0 <= temperature < float("inf"):
         raise InputError(f"--temperature {temperature}: has to be at least 0 and finite")
     config = read_config(Path(folder))
-    model = config.model
-    _check_can_continue(folder, model)
-    like = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32),
-        parameter_shapes(model),
-        is_leaf=lambda node: isinstance(node, tuple),
-    )
-    params = load_params(folder, like)
+    _check_can_continue(folder, config.model)
+    next_logits = _next_logits(folder, config.model)
     tokenizer = Tokenizer((Path(folder) / "tokenizer.model").read_bytes())
-
-    table = read_hash_table(Path(folder))
-
-    @jax.jit
-    def next_logits(window, last):
-        copies = jnp.broadcast_to(window, (model.group_size, len(window)))
-        return apply(params, copies, model, table=table).logits[0, last].astype(jnp.float32)
 
     # A document starts after the end of the one before it.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
@@ -71,6 +59,23 @@ def generate(
             break
         ids.append(chosen)
     return tokenizer.decode(ids[1:])
+
+
+def _next_logits(folder: str | Path, model: ModelConfig) -> Callable:
+    """Return a jitted function (window [S], place of the last token read) -> logits [V] of the token after it."""
+    like = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32),
+        parameter_shapes(model),
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
+    params, table = load_params(folder, like), read_hash_table(Path(folder))
+
+    @jax.jit
+    def next_logits(window, last):
+        copies = jnp.broadcast_to(window, (model.group_size, len(window)))
+        return apply(params, copies, model, table=table).logits[0, last].astype(jnp.float32)
+
+    return next_logits
 
 
 def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:

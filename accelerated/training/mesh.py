@@ -52,6 +52,12 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
             raise InputError(f"balancing_group is {balancing_group!r}; it goes with a mesh")
         return
     shape = parse_mesh(mesh)
+    _check_batch(model, mesh, shape, batch_size)
+    _check_weights(model, mesh, shape)
+
+
+def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: int) -> None:
+    """Raise `InputError` where the sequences of a batch cannot be spread over a mesh."""
     if batch_size % shape.shards():
         raise InputError(
             f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts, so it has to be a "
@@ -64,17 +70,19 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
             f"group_size is {model.group_size}; mesh {mesh} leaves {own} sequences to each device, and {model.router} "
             "groups sequences of one device, so it has to divide that"
         )
+
+
+def _check_weights(model: ModelConfig, mesh: str, shape: MeshShape) -> None:
+    """Raise `InputError` where the experts, the heads or the hidden units cannot be spread over a mesh."""
     if model.num_routed and model.expert_count % shape.expert:
         raise InputError(
             f"mesh {mesh}: expert {shape.expert} does not divide the {model.expert_count} experts of a layer"
         )
     if model.heads % shape.model:
         raise InputError(f"mesh {mesh}: model {shape.model} does not divide the {model.heads} attention heads")
-    if model.ffn_width // model.granularity % shape.model:
-        raise InputError(
-            f"mesh {mesh}: model {shape.model} does not divide the {model.ffn_width // model.granularity} hidden units "
-            "of an FFN"
-        )
+    hidden = model.ffn_width // model.granularity
+    if hidden % shape.model:
+        raise InputError(f"mesh {mesh}: model {shape.model} does not divide the {hidden} hidden units of an FFN")
 
 
 def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
