@@ -66,7 +66,6 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
         console: a rich Console; a new one on standard output if None.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
     for remark in remarks:
@@ -76,13 +75,7 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
         f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}",
         markup=False,
     )
-    laws = [law for law in SHOWN if study.errors.get(law)]
-    shown = Table("task", title="mean absolute error of the accuracy above the cut", title_justify="left")
-    for law in laws:
-        shown.add_column(law, min_width=max(map(len, law.split())))
-    for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
-        shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
-    console.print(shown)
+    console.print(_errors_table(study))
     console.print(_pairs_table(study))
     for law in ("direct", "ratio"):
         if missing := study.left_out.get(law):
@@ -91,6 +84,19 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
             )
             console.print(", ".join(missing), markup=False)
     console.print(SIGN)
+
+
+def _errors_table(study: Study):
+    """Return the rich Table of the errors of each law on each task."""
+    from rich.table import Table
+
+    laws = [law for law in SHOWN if study.errors.get(law)]
+    shown = Table("task", title="mean absolute error of the accuracy above the cut", title_justify="left")
+    for law in laws:
+        shown.add_column(law, min_width=max(map(len, law.split())))
+    for task in dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {})):
+        shown.add_row(task, *(_number(study.errors[law].get(task)) for law in laws))
+    return shown
 
 
 def _pairs_table(study: Study):

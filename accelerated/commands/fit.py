@@ -147,15 +147,7 @@ def print_fit(report: FitReport, console=None) -> None:
     for remark in report.remarks:
         console.print(remark, markup=False)
     for entry in report.fits:
-        console.print(_coefficients_table(entry))
-        if not entry.determined:
-            console.print(f"{entry.selection.router}: {NOT_DETERMINED}.", markup=False)
-        if entry.slopes:
-            console.print(_slopes_table(entry))
-        for line in misfit_lines(entry.misfit):
-            console.print(f"  {line}", markup=False)
-        for line in left_out_lines(entry.selection.left_out):
-            console.print(f"  {line}", markup=False)
+        _print_entry(entry, console)
     for router, reason in report.not_fitted.items():
         console.print(f"warning ({router}): not fitted, and left out here: {reason}", markup=False)
     for warning, routers in report.warnings().items():
@@ -166,6 +158,17 @@ def print_fit(report: FitReport, console=None) -> None:
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
     if not report.fits[0].law.has_floor:
         console.print(NO_FLOOR, markup=False)
+
+
+def _print_entry(entry: LawFit, console) -> None:
+    """Print the fit of one router: its coefficients and slopes, where it misses, and which runs are left out."""
+    console.print(_coefficients_table(entry))
+    if not entry.determined:
+        console.print(f"{entry.selection.router}: {NOT_DETERMINED}.", markup=False)
+    if entry.slopes:
+        console.print(_slopes_table(entry))
+    for line in [*misfit_lines(entry.misfit), *left_out_lines(entry.selection.left_out)]:
+        console.print(f"  {line}", markup=False)
 
 
 def warnings_of(entry: LawFit) -> list[str]:

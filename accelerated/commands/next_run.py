@@ -109,30 +109,31 @@ def as_dict(report: NextReport) -> dict:
         "warnings"}. Runs stand with the narrowest first. An open end, and the width of an open interval, is None.
     """
     found = report.found
-    law = found.fit.law
     return {
-        "law": law.name,
+        "law": found.fit.law.name,
         "table": report.table,
         "router": found.fit.selection.router,
         "rows": found.fit.fit.rows,
         "asked": {"name": found.asked.name, "at": list(found.asked.at)},
         "level": report.level,
         "now": {"low": plain(found.low), "high": plain(found.high), "width": plain(found.width)},
-        "runs": [
-            {
-                "at": dict(zip(law.columns, each.run.at, strict=True)),
-                "flops": plain(each.flops),
-                "low": plain(each.run.low),
-                "high": plain(each.run.high),
-                "width": plain(each.run.width),
-                "of_now": plain(each.run.width / found.width) if math.isfinite(found.width) else None,
-                "trained": each.trained,
-            }
-            for each in found.proposals
-        ],
+        "runs": [_proposal(each, found) for each in found.proposals],
         "too_dear": found.too_dear,
         "note": BEST_GUESS,
         "warnings": warnings_of(found.fit),
+    }
+
+
+def _proposal(each: Proposal, found: NextRuns) -> dict:
+    """Return one run that could be added as the entry of the JSON object."""
+    return {
+        "at": dict(zip(found.fit.law.columns, each.run.at, strict=True)),
+        "flops": plain(each.flops),
+        "low": plain(each.run.low),
+        "high": plain(each.run.high),
+        "width": plain(each.run.width),
+        "of_now": plain(each.run.width / found.width) if math.isfinite(found.width) else None,
+        "trained": each.trained,
     }
 
 

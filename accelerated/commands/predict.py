@@ -190,26 +190,29 @@ def as_dict(report: PredictReport) -> dict:
         "level": report.level,
         "remarks": report.remarks,
         "not_fitted": [{"router": router, "reason": reason} for router, reason in report.not_fitted.items()],
-        "predictions": [
-            {
-                "router": p.router,
-                "rows": p.fitted.fit.rows,
-                "left_out": p.fitted.selection.left_out,
-                "loss": plain(p.loss),
-                "law_interval": [plain(end) for end in p.law],
-                "by_size_interval": None if p.by_size is None else [plain(end) for end in p.by_size],
-                "run_interval": [plain(end) for end in p.run],
-                "dense_equivalent": None
-                if p.dense is None
-                else dict(zip(("N", "low", "high"), map(plain, p.dense), strict=True)),
-                "status": p.fitted.fit.status,
-                "determined": p.fitted.determined,
-                "warnings": p.warnings,
-            }
-            | ({} if p.least_squares is None else {"least_squares_loss": plain(p.least_squares)})
-            for p in report.predictions
-        ],
+        "predictions": [_as_dict(prediction) for prediction in report.predictions],
     }
+
+
+def _as_dict(prediction: Prediction) -> dict:
+    """Return the prediction for one router as the entry of the JSON object."""
+    fitted, dense, by_size = prediction.fitted, prediction.dense, prediction.by_size
+    found = {
+        "router": prediction.router,
+        "rows": fitted.fit.rows,
+        "left_out": fitted.selection.left_out,
+        "loss": plain(prediction.loss),
+        "law_interval": [plain(end) for end in prediction.law],
+        "by_size_interval": None if by_size is None else [plain(end) for end in by_size],
+        "run_interval": [plain(end) for end in prediction.run],
+        "dense_equivalent": None if dense is None else dict(zip(("N", "low", "high"), map(plain, dense), strict=True)),
+        "status": fitted.fit.status,
+        "determined": fitted.determined,
+        "warnings": prediction.warnings,
+    }
+    if prediction.least_squares is not None:
+        found["least_squares_loss"] = plain(prediction.least_squares)
+    return found
 
 
 def print_prediction(report: PredictReport, console=None) -> None:
@@ -236,15 +239,13 @@ def print_prediction(report: PredictReport, console=None) -> None:
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
     if not report.predictions[0].fitted.law.has_floor:
         console.print(NO_FLOOR, markup=False)
-    for line, routers in once(
-        (p.router, left_out_lines(p.fitted.selection.left_out)) for p in report.predictions
-    ).items():
+    left_out = once((p.router, left_out_lines(p.fitted.selection.left_out)) for p in report.predictions)
+    for line, routers in left_out.items():
         console.print(f"{', '.join(routers)}: {line}", markup=False)
     for router, reason in report.not_fitted.items():
         console.print(f"warning ({router}): not fitted, and left out here: {reason}", markup=False)
-    for warning in dict.fromkeys(warning for p in report.predictions for warning in p.warnings):
-        routers = ", ".join(p.router for p in report.predictions if warning in p.warnings)
-        console.print(f"warning ({routers}): {warning}", markup=False)
+    for warning, routers in once((p.router, p.warnings) for p in report.predictions).items():
+        console.print(f"warning ({', '.join(routers)}): {warning}", markup=False)
 
 
 def _table(report: PredictReport, level: str):

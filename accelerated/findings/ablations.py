@@ -39,24 +39,18 @@ def experts_per_token(runs: list[Run]) -> dict:
         cells of per_decade less that of growth, or of the dense runs of the same N and flop_increase: above 0 where k
         buys less. Their intervals count each N once.
     """
-    frequency = usual_frequency(runs)
-    points: dict = {}
-    for run in runs:
-        if run.router != DENSE and run.frequency in (frequency, None):
-            points.setdefault((run.router, run.size, run.experts), {}).setdefault(run.k, []).append(run)
-    grid = {cell: {k: _point(group) for k, group in sorted(by_k.items())} for cell, by_k in sorted(points.items())}
-    cells = []
-    for (router, size, experts), by_k in grid.items():
-        if 1 in by_k and len(by_k) > 1:
-            cells.append(
-                {
-                    "router": router,
-                    "N": size,
-                    "E": experts,
-                    "growth": _growth(grid, router, size, experts),
-                    "points": _against_first(by_k, "k"),
-                }
-            )
+    grid = _by_k(runs)
+    cells = [
+        {
+            "router": router,
+            "N": size,
+            "E": experts,
+            "growth": _growth(grid, router, size, experts),
+            "points": _against_first(by_k, "k"),
+        }
+        for (router, size, experts), by_k in grid.items()
+        if 1 in by_k and len(by_k) > 1
+    ]
     dense = _wider_dense(runs)
     by_size = {
         entry["N"]: {point["flop_increase"]: point["per_decade"] for point in entry["points"]} for entry in dense
@@ -67,6 +61,16 @@ def experts_per_token(runs: list[Run]) -> dict:
         "versus_growth": _versus(cells, lambda cell, k: cell["growth"]),
         "versus_dense": _versus(cells, lambda cell, k: by_size.get(cell["N"], {}).get(k)),
     }
+
+
+def _by_k(runs: list[Run]) -> dict[tuple, dict[int, Point]]:
+    """Return {(router, N, E): {k: point}} of the routed runs with the usual share of routed blocks, in order."""
+    frequency = usual_frequency(runs)
+    points: dict = {}
+    for run in runs:
+        if run.router != DENSE and run.frequency in (frequency, None):
+            points.setdefault((run.router, run.size, run.experts), {}).setdefault(run.k, []).append(run)
+    return {cell: {k: _point(group) for k, group in sorted(by_k.items())} for cell, by_k in sorted(points.items())}
 
 
 def routing_frequency(runs: list[Run]) -> dict:

@@ -6,6 +6,8 @@ how well it fills in a grid, the second whether it can be carried to a size that
 
 import math
 
+import numpy as np
+
 from ..laws.catalogue import LAWS
 from ..laws.held_out import Score, compare_forms
 from .estimates import percent
@@ -27,34 +29,37 @@ def compare(table: Table) -> list[dict]:
         None. `verdict` is that of `held_out.compare_forms` against the best form. "missing" says why a form cannot be
         fitted; then the rest is None.
     """
-    found = []
-    for selection in law_rows(table):
-        size, experts, loss = columns_of(selection, table.loss_column)
-        fits, missing = {}, {}
-        for name in FORMS:
-            try:
-                fits[name] = LAWS[name].fit(size, experts, loss)
-            except ValueError as error:
-                missing[name] = str(error)
-        columns = {"dense_parameters": size, "num_experts": experts}
-        both = compare_forms([LAWS[name] for name in fits], columns, loss, size) if fits else ([], [])
-        scores = [{score.name: _score(score) for score in part} for part in both]
-        for name in FORMS:
-            fit = fits.get(name)
-            found.append(
-                {
-                    "router": selection.router,
-                    "law": name,
-                    "formula": LAWS[name].formula,
-                    "rows": loss.size,
-                    "missing": missing.get(name),
-                    "status": fit and fit.status,
-                    "rmsle": fit and fit.rmsle,
-                    "leave_one_out": fit and scores[0][name],
-                    "leave_one_size_out": fit and scores[1][name],
-                }
-            )
-    return found
+    return [
+        {"router": selection.router} | entry
+        for selection in law_rows(table)
+        for entry in _forms(*columns_of(selection, table.loss_column))
+    ]
+
+
+def _forms(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> list[dict]:
+    """Return the entries of one router, without its name: each form of law on its rows, [n] each."""
+    fits, missing = {}, {}
+    for name in FORMS:
+        try:
+            fits[name] = LAWS[name].fit(size, experts, loss)
+        except ValueError as error:
+            missing[name] = str(error)
+    columns = {"dense_parameters": size, "num_experts": experts}
+    both = compare_forms([LAWS[name] for name in fits], columns, loss, size) if fits else ([], [])
+    scores = [{score.name: _score(score) for score in part} for part in both]
+    return [
+        {
+            "law": name,
+            "formula": LAWS[name].formula,
+            "rows": loss.size,
+            "missing": missing.get(name),
+            "status": fit and fit.status,
+            "rmsle": fit and fit.rmsle,
+            "leave_one_out": fit and scores[0][name],
+            "leave_one_size_out": fit and scores[1][name],
+        }
+        for name, fit in ((name, fits.get(name)) for name in FORMS)
+    ]
 
 
 def _score(score: Score) -> dict:

@@ -41,8 +41,7 @@ def read_events(path, files: list[Path]) -> Log:
     top = Path(path) if Path(path).is_dir() else Path(path).parent
     rows, settings, written = {}, {}, {}
     for file in files:
-        run = file.parent.relative_to(top).as_posix()
-        run = top.resolve().name if run == "." else run
+        run = _run_of(file, top)
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 kind = value.metadata.plugin_data.plugin_name
@@ -53,13 +52,24 @@ def read_events(path, files: list[Path]) -> Log:
                     if event.wall_time >= written.get((key, value.tag), 0):
                         written[key, value.tag] = event.wall_time
                         rows.setdefault(key, {})[value.tag] = number
+    _give_to_parents(settings, top)
+    if not rows:
+        raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: some")
+    return Log(STEP, rows, settings, [])
+
+
+def _run_of(file: Path, top: Path) -> str:
+    """Return what the run of an event file is called, below the folder that was given."""
+    run = file.parent.relative_to(top).as_posix()
+    return top.resolve().name if run == "." else run
+
+
+def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
+    """Give what PyTorch wrote below the folder of a run, see `_FOLDER_OF_HPARAMS`, to that run."""
     for run in list(settings):
         parent, _, name = run.rpartition("/")
         if _FOLDER_OF_HPARAMS.fullmatch(name):
             settings.setdefault(parent or top.resolve().name, settings[run])
-    if not rows:
-        raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: some")
-    return Log(STEP, rows, settings, [])
 
 
 def _scalar(value) -> str | None:
