@@ -41,24 +41,27 @@ def routers_figure(results: dict, runs: list[Run]):
         return None
     figure, panels = panel_grid(len(sizes), 3.2)
     for panel, size in zip(panels, sizes, strict=True):
-        losses, counts = [], set()
-        for router in routers:
-            at = sorted(e for n, e in points[router] if n == size and e > 1)
-            here = [points[router][size, e] for e in at]
-            losses += here
-            counts |= set(at)
+        here = {router: _at_size(points[router], size) for router in routers}
+        losses = [loss for shown in here.values() for e, loss in shown.items() if e > 1]
+        for router, shown in here.items():
+            at = [e for e in shown if e > 1]
             colour, label = colour_of(results, router), router_name(router)
-            panel.plot(at, here, "o-", color=colour, markersize=4.5, linewidth=1.4, label=label)
-        dense = next((shown[size, 1] for shown in points.values() if (size, 1) in shown), None)
+            panel.plot(at, [shown[e] for e in at], "o-", color=colour, markersize=4.5, linewidth=1.4, label=label)
+        dense = next((shown[1] for shown in here.values() if 1 in shown), None)
         if dense is not None:
             panel.axhline(dense, color=INK, linewidth=1.1, linestyle=DASHED, label="dense")
             losses.append(dense)
-        log_ticks(panel, sorted(counts))
+        log_ticks(panel, sorted({e for shown in here.values() for e in shown if e > 1}))
         panel.set(title=f"N = {size_name(results, size)}", xlabel="experts E")
         with_room(panel, losses)
     loss_rows(panels, results)
     shared_legend(figure, panels, columns=5)
     return figure
+
+
+def _at_size(points: dict[tuple, float], size: int) -> dict[int, float]:
+    """Return {E: loss} of one size from {(N, E): loss}, by rising E."""
+    return {e: loss for (n, e), loss in sorted(points.items()) if n == size}
 
 
 def pairs_figure(results: dict, runs: list[Run]):
@@ -70,27 +73,26 @@ def pairs_figure(results: dict, runs: list[Run]):
     ends = [cell["percent"] for pair in pairs for cell in pair["cells"]]
     room = 0.08 * (max(ends + [0]) - min(ends + [0])) or 0.1
     for panel, pair in zip(panels, pairs, strict=True):
-        sizes = sorted({cell["N"] for cell in pair["cells"]})
-        reach = next((cell["percent_reach"] for cell in pair["cells"]), None)
-        if reach is not None:
-            panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
-        for i, size in enumerate(sizes):
-            here = sorted((cell["E"], cell["percent"]) for cell in pair["cells"] if cell["N"] == size)
-            panel.plot(
-                [e for e, _ in here],
-                [value for _, value in here],
-                "o-",
-                markersize=4.5,
-                linewidth=1.3,
-                color=size_shade("#5b3a8c", i, len(sizes)),
-                label=f"N = {size_name(results, size)}",
-            )
+        _draw_pair(panel, results, pair["cells"])
         panel.axhline(0, color=INK, linewidth=1.0)
         log_ticks(panel, sorted({cell["E"] for cell in pair["cells"]}))
         panel.set(title=_pair_title(pair), xlabel="experts E", ylim=(min(ends + [0]) - room, max(ends + [0]) + room))
     panels[0].set_ylabel("difference of the loss, %")
     shared_legend(figure, panels)
     return figure
+
+
+def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
+    """Draw the differences of two routers, a line for each size, over a band of what seeds alone make."""
+    reach = next((cell["percent_reach"] for cell in cells), None)
+    if reach is not None:
+        panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
+    sizes = sorted({cell["N"] for cell in cells})
+    for i, size in enumerate(sizes):
+        here = sorted((cell["E"], cell["percent"]) for cell in cells if cell["N"] == size)
+        look = {"color": size_shade("#5b3a8c", i, len(sizes)), "markersize": 4.5, "linewidth": 1.3}
+        label = f"N = {size_name(results, size)}"
+        panel.plot([e for e, _ in here], [value for _, value in here], "o-", label=label, **look)
 
 
 def utilisation_figure(results: dict, runs: list[Run]):
@@ -101,16 +103,9 @@ def utilisation_figure(results: dict, runs: list[Run]):
     figure, panels = panel_grid(len(entries), 4.2)
     everything, reach, marks = [], [], _marks([point["kind"] for entry in entries for point in entry["points"]])
     for panel, entry in zip(panels, entries, strict=True):
-        colour = colour_of(results, entry["router"])
-        for kind, (marker, filled) in marks.items():
-            here = [point for point in entry["points"] if point["kind"] == kind]
-            at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
-            look = _look(kind, filled, colour) | {"zorder": 3 if filled else 4}
-            panel.plot(at, losses, marker, markersize=5.5 if filled else 6.5, label=None, **look)
-            everything += losses
-            reach += at
-        line = sorted((p["effective"], p["predicted"]) for p in entry["points"])
-        panel.plot([x for x, _ in line], [y for _, y in line], color=INK, linewidth=1.1, zorder=2)
+        _draw_kinds(panel, entry["points"], marks, colour_of(results, entry["router"]))
+        everything += [point["loss"] for point in entry["points"]]
+        reach += [point["effective"] for point in entry["points"]]
         panel.set_xscale("log")
         panel.set(title=router_name(entry["router"]), xlabel="effective TeraFLOPs of 2,048 tokens")
     for panel in panels:
@@ -121,6 +116,17 @@ def utilisation_figure(results: dict, runs: list[Run]):
     loss_axis(panels, everything, results)
     shared_legend(figure, panels, columns=5)
     return figure
+
+
+def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
+    """Draw the runs of a router, each kind with its mark, and the line of its law."""
+    for kind, (marker, filled) in marks.items():
+        here = [point for point in points if point["kind"] == kind]
+        at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
+        look = _look(kind, filled, colour) | {"zorder": 3 if filled else 4}
+        panel.plot(at, losses, marker, markersize=5.5 if filled else 6.5, label=None, **look)
+    line = sorted((point["effective"], point["predicted"]) for point in points)
+    panel.plot([x for x, _ in line], [y for _, y in line], color=INK, linewidth=1.1, zorder=2)
 
 
 def _look(kind: str, filled: bool, colour) -> dict:
@@ -221,14 +227,8 @@ def frequency_figure(results: dict, runs: list[Run]):
     sizes = sorted({cell["N"] for cell in cells})
     figure, panels = panel_grid(len(sizes), 4.2, most=2)
     for panel, size in zip(panels, sizes, strict=True):
-        here, ends = [cell for cell in cells if cell["N"] == size], []
-        for cell in here:
-            counts = sorted({other["E"] for other in here if other["router"] == cell["router"]})
-            colour = size_shade(colour_of(results, cell["router"]), counts.index(cell["E"]), len(counts))
-            at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
-            dots(panel, at, losses, colour, line=1.4)
-            name = f"{router_name(cell['router'])}, E = {cell['E']}"
-            ends.append((at[-1], losses[-1], name, colour_of(results, cell["router"])))
+        here = [cell for cell in cells if cell["N"] == size]
+        ends = [_draw_shares(panel, results, cell, here) for cell in here]
         values = sorted({point["R"] for cell in here for point in cell["points"]})
         panel.set_xscale("log", base=2)
         panel.set_xticks(values, [share(value) for value in values])
@@ -244,6 +244,22 @@ def frequency_figure(results: dict, runs: list[Run]):
         label_ends(panel, ends)
     loss_rows(panels, results)
     return figure
+
+
+def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
+    """Draw the line of one router and E over the shares of routed blocks; return its end, name and colour.
+
+    Args:
+        panel: to draw in.
+        results: of `gather`.
+        cell: to draw.
+        beside: all cells of the panel; those of the same router have shades of one colour.
+    """
+    colour = colour_of(results, cell["router"])
+    counts = sorted({other["E"] for other in beside if other["router"] == cell["router"]})
+    at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
+    dots(panel, at, losses, size_shade(colour, counts.index(cell["E"]), len(counts)), line=1.4)
+    return at[-1], losses[-1], f"{router_name(cell['router'])}, E = {cell['E']}", colour
 
 
 def _pair_title(pair: dict) -> str:

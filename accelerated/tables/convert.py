@@ -457,17 +457,9 @@ class _Table:
         self._check_size(numbers)
         given = self.number("dense_parameter_count").tolist()
         for name in _COUNTED:
-            values, blank = {}, self.blank(name)
-            for i in blank:
-                try:
-                    value = _count(name, self.cells["router_type"][i], {n: v[i] for n, v in numbers.items()})
-                except InputError as error:
-                    raise InputError(f"{self.runs}: row {i + 1}: {error}") from None
-                if value is not None:
-                    of_n = name == "total_parameter_count" and self.cells["router_type"][i] == DENSE
-                    if of_n and numbers["flop_increase"][i] in (None, 1):  # a dense model has no parameters but N
-                        value = given[i] if math.isfinite(given[i]) else value
-                    values[i] = repr(value)
+            blank = self.blank(name)
+            counted = {i: self._counted(name, i, numbers, given[i]) for i in blank}
+            values = {i: repr(value) for i, value in counted.items() if value is not None}
             self.fill(name, values, "counted from the shape of the model")
             told = name == "dense_parameter_count" or "d_model" not in self.cells  # by `read_table`, or no shape at all
             if len(values) < len(blank) and not told:
@@ -477,6 +469,27 @@ class _Table:
                 self.remarks.append(
                     f"{name}: blank{missing}, since it is counted from the shape; {causes} (row {row + 1})"
                 )
+
+    def _counted(self, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
+        """Return a count of a row that follows from the shape of its model; None where the shape is not known.
+
+        Args:
+            name: of the count.
+            i: the row.
+            numbers: {column: [rows]} of the shape.
+            given: N of the row as the user gives it, NaN if not. A dense model has no parameters but these.
+
+        Raises:
+            InputError: there is no model of this shape.
+        """
+        router = self.cells["router_type"][i]
+        try:
+            value = _count(name, router, {n: v[i] for n, v in numbers.items()})
+        except InputError as error:
+            raise InputError(f"{self.runs}: row {i + 1}: {error}") from None
+        if value is None or name != "total_parameter_count" or router != DENSE:
+            return value
+        return given if numbers["flop_increase"][i] in (None, 1) and math.isfinite(given) else value
 
     def _check_size(self, numbers: dict[str, list]) -> None:
         """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""

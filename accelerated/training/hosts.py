@@ -90,18 +90,27 @@ def hosts_of(
     if distributed == "auto":
         if len(missing) < 3:
             raise InputError("--distributed auto finds the other processes by itself; leave out " + _rest(given))
-        if launcher(environment) is None:
-            who = "neither SLURM, Open MPI nor a TPU pod has started this process"
-            if "OMPI_COMM_WORLD_SIZE" in environment:
-                who = "Open MPI 5 does not say where process 0 is, as Open MPI 4 did"
-            raise InputError(
-                f"--distributed auto: {who}; give --coordinator HOST:PORT, --processes N and --process-id I"
-            )
+        _check_launcher(environment)
         return Hosts()
     if len(missing) == 3:
         return None
     if missing:
         raise InputError(f"{', '.join(missing)}: missing beside {_rest(given)}; all three are needed")
+    _check_place(coordinator, processes, process_id)
+    return Hosts(coordinator, processes, process_id)
+
+
+def _check_launcher(environment: Mapping[str, str]) -> None:
+    """Raise InputError where nothing in the environment says which process of several this one is."""
+    if launcher(environment) is None:
+        who = "neither SLURM, Open MPI nor a TPU pod has started this process"
+        if "OMPI_COMM_WORLD_SIZE" in environment:
+            who = "Open MPI 5 does not say where process 0 is, as Open MPI 4 did"
+        raise InputError(f"--distributed auto: {who}; give --coordinator HOST:PORT, --processes N and --process-id I")
+
+
+def _check_place(coordinator: str, processes: int, process_id: int) -> None:
+    """Raise InputError where the flags give no address of process 0, or no place among the processes."""
     host, colon, port = coordinator.rpartition(":")
     if not host or not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
@@ -109,7 +118,6 @@ def hosts_of(
         raise InputError(f"--processes is {processes}; at least 1")
     if not 0 <= process_id < processes:
         raise InputError(f"--process-id is {process_id}; allowed with --processes {processes}: 0 to {processes - 1}")
-    return Hosts(coordinator, processes, process_id)
 
 
 def _rest(given: dict) -> str:
