@@ -123,14 +123,8 @@ def print_report(report: MeasuredReport, console=None) -> None:
     from rich.console import Console
 
     console = console or Console()
-    law, words = report.law, report.law.measured
-    console.print(f"law {law.name}, of {words}: {law.formula}", markup=False)
-    console.print(f"fitted by: {report.fits[0].fit.criterion}", markup=False)
-    for name, printed in law.published.items():
-        values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
-        console.print(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}", markup=False)
-    for remark in report.remarks:
-        console.print(remark, markup=False)
+    for line in [*_law_lines(report), *report.remarks]:
+        console.print(line, markup=False)
     if report.at is not None:
         where = ", ".join(f"{name} = {value:,.6g}" for name, value in report.at.items())
         console.print(f"at {where}", markup=False)
@@ -147,6 +141,16 @@ def print_report(report: MeasuredReport, console=None) -> None:
     said += [(e.group.label, more) for e, (_, more) in zip(report.fits, report.predictions, strict=False)]
     for warning, labels in once(said).items():
         console.print(f"warning ({_short(labels)}): {warning}", markup=False)
+
+
+def _law_lines(report: MeasuredReport) -> list[str]:
+    """Return which law it is, how it is fitted, and its printed coefficients."""
+    law = report.law
+    lines = [f"law {law.name}, of {law.measured}: {law.formula}", f"fitted by: {report.fits[0].fit.criterion}"]
+    for name, printed in law.published.items():
+        values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
+        lines.append(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}")
+    return lines
 
 
 def warnings_of(entry: MeasuredFit) -> list[str]:

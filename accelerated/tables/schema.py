@@ -261,16 +261,9 @@ def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
-    """Check each row's numbers against its router_type, and P against N."""
+    """Check the names of routers and objectives, each row's numbers against its router_type, and P against N."""
+    _check_names(frame, rows, problems)
     kind = frame["router_type"]
-    known = {name.casefold(): name for name in ROUTER_TYPES.values()}
-    for spelled in kind.unique():
-        meant = known.get(spelled.casefold(), spelled)
-        if spelled != meant:
-            _name(frame, "router_type", (kind == spelled).to_numpy(), f"{meant}, in this spelling", rows, problems)
-    if "objective" in frame:
-        unknown = ~frame["objective"].isin((*OBJECTIVES, *BLANK)).to_numpy()
-        _name(frame, "objective", unknown, f"{' or '.join(OBJECTIVES)}, or nothing", rows, problems)
     dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
 
     def column(name):
@@ -290,6 +283,19 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
     ]
     for name, mask, needed in checks:
         _name(frame, name, mask, needed, rows, problems)
+
+
+def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
+    """Check that routers which we know are spelled as ours are, and that objectives are known ones."""
+    kind = frame["router_type"]
+    known = {name.casefold(): name for name in ROUTER_TYPES.values()}
+    for spelled in kind.unique():
+        meant = known.get(spelled.casefold(), spelled)
+        if spelled != meant:
+            _name(frame, "router_type", (kind == spelled).to_numpy(), f"{meant}, in this spelling", rows, problems)
+    if "objective" in frame:
+        unknown = ~frame["objective"].isin((*OBJECTIVES, *BLANK)).to_numpy()
+        _name(frame, "objective", unknown, f"{' or '.join(OBJECTIVES)}, or nothing", rows, problems)
 
 
 def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Problems) -> None:

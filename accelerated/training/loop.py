@@ -18,6 +18,7 @@ took. A batch whose loss or gradient is not finite changes nothing: the run stop
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -157,11 +158,11 @@ class Run:
         return step in _stops(self.config)[0] and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
+        """Train from a step to the end: in calls of several steps that end at each evaluation and each checkpoint."""
         config = self.config
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = _stops(config)
-        stops = sorted(evaluation_steps | checkpoint_steps)
         before, started = self.seconds, time.perf_counter()
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as self._log:
             if self._row_is_missing(step):  # stopped after the last checkpoint and before the last row
@@ -170,26 +171,34 @@ class Run:
             while step < config.steps:
                 if hosts.asked_anywhere(stopping.asked()):
                     self._stop(step, saved, state, checkpoints)
-                stop = next(s for s in stops if s > step)
+                stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
                 n = min(config.steps_per_call, stop - step)
-                call_started = time.perf_counter()
-                batches = self._batches(n)
-                state, metrics = train_steps(state, batches, step, config.skip_bad_batches - self.skipped)
-                wait_for(metrics, call_started)
-                self._look_for_bad(step, batches, metrics, state.params, checkpoints)
+                state = self._take(n, step, state, train_steps, checkpoints)
                 step += n
-                self._record_steps(step, n, metrics, call_started)
                 self.seconds = before + time.perf_counter() - started
                 found = self._evaluate(step, evaluate, state.params, checkpoints) if step in evaluation_steps else None
                 if found and step < config.steps:
                     self._keep(*found)
                 self.seconds = before + time.perf_counter() - started
                 if step in checkpoint_steps:
-                    checkpoints.save(step, state._asdict(), self._extra())
-                    saved = step
+                    saved = self._save(step, state, checkpoints)
             if found:
                 checkpoints.wait()  # the last row says that the run is finished: its weights are whole by then
                 self._keep(*found)
+
+    def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
+        """Return the state after n steps beyond `step`, which are taken in one compiled call, looked at and logged.
+
+        Raises:
+            DivergedError: as `_look_for_bad`.
+        """
+        started = time.perf_counter()
+        batches = self._batches(n)
+        state, metrics = train_steps(state, batches, step, self.config.skip_bad_batches - self.skipped)
+        wait_for(metrics, started)
+        self._look_for_bad(step, batches, metrics, state.params, checkpoints)
+        self._record_steps(step + n, n, metrics, started)
+        return state
 
     def _own_rows(self) -> np.ndarray | None:
         """Return which sequences of a batch this process reads; None for all."""
@@ -214,18 +223,19 @@ class Run:
     def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
         """Save what was done and raise `Resumable`."""
         if step > saved:
-            checkpoints.save(step, state._asdict(), self._extra())
+            self._save(step, state, checkpoints)
         checkpoints.wait()
         raise stopping.Resumable(
             f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; resumable: the same command goes on "
             "from there"
         )
 
-    def _extra(self) -> dict:
-        """Return what a checkpoint has to hold beside the arrays."""
+    def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
+        """Save the state after a step, and what the run has counted; return the step."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped}
-        return {"position": position, "wall_seconds": self.seconds, **counted}
+        checkpoints.save(step, state._asdict(), {"position": position, "wall_seconds": self.seconds, **counted})
+        return step
 
     def _look_for_bad(
         self, step: int, batches: np.ndarray, metrics: StepMetrics, params: dict, checkpoints: Checkpoints

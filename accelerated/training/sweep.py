@@ -87,13 +87,7 @@ def run_sweep(
         with alone, session(folder, started, jobs, task):
             tasks = [Task(i, run, folder_of_run(folder, i, run), tokens[i]) for i, run in enumerate(grid.runs)]
             mine = tasks if part is None else tasks[part.index :: part.of]
-            todo = []
-            for task in mine:
-                if is_finished(task.folder, task.config):
-                    watch("finished", run=task.hyper_id)
-                elif task.hyper_id not in later:
-                    todo.append(task)
-            todo = in_order(todo)
+            todo = in_order(_unfinished(mine, later, watch))
             try:
                 failures = _train_in_workers(todo, jobs, watch) if on_cpu else _train_here(todo, watch)
             except Resumable:
@@ -116,6 +110,17 @@ class Task(NamedTuple):
     config: TrainConfig
     folder: Path
     tokens: TokenFiles
+
+
+def _unfinished(tasks: list[Task], later: Collection[int], watch: Watch) -> list[Task]:
+    """Return the runs that are to be trained now; the watcher is told of those that are finished."""
+    todo = []
+    for task in tasks:
+        if is_finished(task.folder, task.config):
+            watch("finished", run=task.hyper_id)
+        elif task.hyper_id not in later:
+            todo.append(task)
+    return todo
 
 
 def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
@@ -185,18 +190,11 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
     events, sender = context.Pipe(duplex=False)
     over = threading.Event()
     listener = threading.Thread(target=_pass_on, args=(events, over, watch), daemon=True)
-    failures = {}
     with _environment(thread_environment(1)):
         listener.start()
         pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _start_worker, (sender, context.Lock()))
         try:
-            futures = {pool.submit(_train_in_worker, task): task for task in todo}
-            for future in concurrent.futures.as_completed(futures):
-                message = future.result()
-                if message == STOPPED:
-                    raise Resumable("a training process was told to stop")
-                if message is not None:
-                    failures[futures[future].hyper_id] = message
+            return _failures(pool, todo)
         except Resumable:
             _stop_workers(pool)
             raise
@@ -209,6 +207,23 @@ def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, st
             pool.shutdown(cancel_futures=True)
             over.set()
             listener.join()
+
+
+def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) -> dict[int, str]:
+    """Hand the runs to the workers, wait for all of them, and return {hyper_id: message} of those that failed.
+
+    Raises:
+        Resumable: a worker was told to stop.
+        BrokenProcessPool: a worker was killed.
+    """
+    failures = {}
+    futures = {pool.submit(_train_in_worker, task): task for task in todo}
+    for future in concurrent.futures.as_completed(futures):
+        message = future.result()
+        if message == STOPPED:
+            raise Resumable("a training process was told to stop")
+        if message is not None:
+            failures[futures[future].hyper_id] = message
     return failures
 
 
