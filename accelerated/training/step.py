@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -202,44 +203,13 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         base_method: how BASE finds its assignment, see `routers.base.balanced_assignment`.
         layout: see `make_train_steps`.
     """
-    model, dtype = config.model, compute_dtype(config)
-
-    def objective(params, tokens, noise, hidden, table, spread=None):
-        options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {"rematerialise": config.rematerialise} | ({} if spread is None else {"spread": spread})
-        result = loss(params, tokens, model, training=True, base_method=base_method, **options)
-        output = result.output
-        return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
-
-    def on_one_device(params, *given):
-        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given)
-        return numbers, gradient
-
-    differentiate = on_one_device if layout is None else layout.differentiate(objective)
+    differentiate = _differentiate(config, base_method, layout)
     shardings = None if layout is None else state_shardings(config, layout)
-
-    def look(state, now, given: RunInputs):
-        windows, number = now
-        tokens, noise, hidden = drawn(config, windows, number, given)
-        numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
-        dropped = numbers.dropped_fraction
-        dropped = dropped.mean() if dropped.size else jnp.zeros(())
-        value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)
-        bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
-        return StepMetrics(value, added, norm, dropped, bad), numbers, gradient
-
-    def change(state, numbers, gradient, rate):
-        transformation = optimizer(config, rate)
-        updates, opt_state = transformation.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
-            params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
-        state = TrainState(carry_bias(params, numbers), opt_state)
-        return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
+    change = functools.partial(_changed, config=config, layout=layout, shardings=shardings)
 
     def guarded(carry, now, given: RunInputs):
         state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
-        metrics, *found = look(state, now, given)
+        metrics, *found = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]])
         if layout is None:  # one copy of the state less than a choice between two
@@ -255,6 +225,54 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         return carry[0], metrics
 
     return train_steps
+
+
+def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None) -> Callable:
+    """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient), see `compiled_steps`."""
+    model, dtype = config.model, compute_dtype(config)
+
+    def objective(params, tokens, noise, hidden, table, spread=None):
+        options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
+        options |= {"rematerialise": config.rematerialise} | ({} if spread is None else {"spread": spread})
+        result = loss(params, tokens, model, training=True, base_method=base_method, **options)
+        output = result.output
+        return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
+
+    def on_one_device(params, *given):
+        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given)
+        return numbers, gradient
+
+    return on_one_device if layout is None else layout.differentiate(objective)
+
+
+def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, differentiate: Callable) -> tuple:
+    """Return what a batch says at the weights of a state: (`StepMetrics`, `BatchNumbers`, gradient).
+
+    Args:
+        state: before the step.
+        now: (windows [b, S + 1], number of the step).
+        given: rates, keys and table of the run.
+        config: the run.
+        differentiate: of `_differentiate`.
+    """
+    windows, number = now
+    tokens, noise, hidden = drawn(config, windows, number, given)
+    numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
+    dropped = numbers.dropped_fraction
+    dropped = dropped.mean() if dropped.size else jnp.zeros(())
+    value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)
+    bad = ~jnp.isfinite(value + added + norm) | (value > highest_loss(config))
+    return StepMetrics(value, added, norm, dropped, bad), numbers, gradient
+
+
+def _changed(state: TrainState, numbers: BatchNumbers, gradient, rate, *, config, layout, shardings) -> TrainState:
+    """Return the state after one update at a learning rate; `shardings` are those of the state on the layout."""
+    updates, opt_state = optimizer(config, rate).update(gradient, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
+        params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
+    state = TrainState(carry_bias(params, numbers), opt_state)
+    return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
 
 
 def wait_for(metrics: StepMetrics, begun: float) -> None:
@@ -305,15 +323,7 @@ def make_evaluate(
     model, dtype = model or config.model, compute_dtype(config)
     hidden_key = jax.random.key(EVALUATION_SEED)
 
-    def of_batch(params, tokens, hidden, table, spread=None):
-        """Return the loss of each token and the load of each expert."""
-        options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {} if spread is None else {"spread": spread}
-        output = loss(params, tokens, model, training=False, **options).output
-        targets = tokens[:, 1:] if hidden is None else tokens
-        losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
-        return losses, _load(output.routing, model)
-
+    of_batch = functools.partial(_of_batch, model=model, dtype=dtype)
     of_batch = of_batch if layout is None else layout.evaluate(of_batch)
 
     @jax.jit
@@ -338,6 +348,16 @@ def make_evaluate(
         return evaluate(params, batches, table)
 
     return run
+
+
+def _of_batch(params, tokens, hidden, table, spread=None, *, model: ModelConfig, dtype) -> tuple[jax.Array, jax.Array]:
+    """Return the loss of each token [b, S] and the load of each expert, with routing as in evaluation."""
+    options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
+    options |= {} if spread is None else {"spread": spread}
+    output = loss(params, tokens, model, training=False, **options).output
+    targets = tokens[:, 1:] if hidden is None else tokens
+    losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
+    return losses, _load(output.routing, model)
 
 
 def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: RunInputs) -> tuple:
