@@ -1,5 +1,6 @@
 """What `routelaws plan TABLE --next` does: which run, added to the table, narrows the interval of one number most."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
 from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
 from ..tables.several import named, naming, read_tables
-from ..tables.table import RouterRows, select_rows
+from ..tables.table import select_rows
 from .fit import warnings_of
 from .laws import law_of
 from .shown import plain
@@ -70,13 +71,13 @@ def next_report(
     if len(selections) != 1:
         said = f"--router {router}: no such router_type" if router else "--router is missing: there are several"
         raise InputError(f"{said}; there: {', '.join(there)}")
-
-    def proposed(selection: RouterRows) -> NextRuns:
-        fit = fit_law(selection, chosen, loss_column, level=level)
-        return propose(fit, _asked(fit, asked, n, experts), flops, level)
-
     with naming(paths):
-        [found], _ = fit_some(selections, loss_column, proposed)
+        fitted = functools.partial(fit_law, name=chosen, loss_column=loss_column, level=level)
+        [fit], _ = fit_some(selections, loss_column, fitted)
+        try:
+            found = propose(fit, _asked(fit, asked, n, experts), flops, level)
+        except ValueError as error:
+            raise InputError(f"router {fit.selection.router}: {error}") from None
     return NextReport(named(paths), level, found, flops)
 
 

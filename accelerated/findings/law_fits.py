@@ -95,11 +95,11 @@ def fit_law(
         least_squares = law.fit(*columns, loss)
     determined = is_determined(slopes or _steepness(law, columns, loss, fit))
     misfit = misfit_of(selection, law, columns, loss, fit, held_out_size, huber)
-    found = _differences(selection, law) + impossible_losses(selection.frame, loss_column)
+    differing = _differences(selection, law) + impossible_losses(selection.frame, loss_column)
     shorter = [] if "tokens" in law.columns else shorter_runs(selection.frame)
     return LawFit(
-        selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, determined, misfit, found, shorter,
-        least_squares,
+        selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, determined, misfit, differing,
+        shorter, least_squares,
     )  # fmt: skip
 
 
