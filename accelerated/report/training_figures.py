@@ -8,6 +8,9 @@ from ..tables.table import DENSE
 from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade
 from .words import router_name
 
+EVEN = 2.0
+"""Fair shares that the busiest expert has at most where the upper half of a panel of loads is needed for its lines."""
+
 
 def training_figure(results: dict, sweep: Sweep, found: dict):
     """Return the training curves by size: dense, and each router at its largest E; None without logs."""
@@ -74,13 +77,15 @@ def load_figure(results: dict, sweep: Sweep, found: dict):
             ylim=(0, highest * 1.06),
         )
         panel.xaxis.get_major_locator().set_params(integer=True)
+        if len(load.shares) > 1:  # where all experts have about a fair share, the lines are at the top
+            panel.legend(loc="lower left" if highest < EVEN else "upper right")
         if panel.get_subplotspec().is_first_col():
             panel.set_ylabel("tokens, in units of a fair share")
     return figure
 
 
 def _draw_load(panel, load: Load, colour) -> None:
-    """Draw the shares of the experts as stairs: filled for one routed block, in shades with a legend for several."""
+    """Draw the shares of the experts as stairs: filled for one routed block, in shades for several."""
     blocks = len(load.shares)
     for i, block in enumerate(load.shares):
         edges = np.arange(len(block) + 1) + 0.5
@@ -90,8 +95,6 @@ def _draw_load(panel, load: Load, colour) -> None:
         else:
             look = {"color": size_shade(colour, i, blocks), "label": f"routed block {i + 1} of {blocks}"}
             panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
-    if blocks > 1:
-        panel.legend(loc="upper right")
 
 
 def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:

@@ -232,10 +232,14 @@ class Run:
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
         """Save the state after a step, and what the run has counted; return the step."""
+        checkpoints.save(step, state._asdict(), self._extra())
+        return step
+
+    def _extra(self) -> dict:
+        """Return what a checkpoint has to hold beside the arrays."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped}
-        checkpoints.save(step, state._asdict(), {"position": position, "wall_seconds": self.seconds, **counted})
-        return step
+        return {"position": position, "wall_seconds": self.seconds, **counted}
 
     def _look_for_bad(
         self, step: int, batches: np.ndarray, metrics: StepMetrics, params: dict, checkpoints: Checkpoints
