@@ -9,14 +9,8 @@ from pathlib import Path
 from ..files import make_folder
 from ..findings.rows import Run
 from ..findings.sweep_data import Sweep
-from .law_figures import (
-    coefficients_figure,
-    effective_figure,
-    forms_figure,
-    level_figure,
-    loss_figure,
-    slopes_figure,
-)
+from .coefficient_figures import coefficients_figure, forms_figure, slopes_figure
+from .law_figures import effective_figure, level_figure, loss_figure
 from .run_figures import (
     frequency_figure,
     k_figure,

@@ -1,4 +1,4 @@
-"""The figures of the laws in N and E."""
+"""The figures of the laws in N and E that the paper shows as Figure 1: loss against E, its levels, effective size."""
 
 import numpy as np
 
@@ -8,7 +8,6 @@ from .style import (
     DASHED,
     INK,
     colour_of,
-    count_label,
     curve_of,
     dots,
     label_ends,
@@ -17,16 +16,11 @@ from .style import (
     losses_of,
     panel_grid,
     points_of,
-    round_ticks,
-    shared_legend,
     size_axis,
     size_name,
     size_shade,
 )
 from .words import router_name
-
-FAR = 1e3
-"""How many times the largest value an end of an interval may be to have its place on the axis."""
 
 
 def loss_figure(results: dict, runs: list[Run]):
@@ -177,114 +171,6 @@ def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
     panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
 
 
-def slopes_figure(results: dict, runs: list[Run]):
-    """Return slopes against N: as measured per tenfold E, and those of the law per tenfold effective experts."""
-    laws = [law for law in results["laws"] if law["measured_slopes"]]
-    if not laws:
-        return None
-    fitted = [law for law in laws if law["missing"] is None and law["status"] != "linear limit"]
-    figure, panels = panel_grid(2 if fitted else 1, 3.9)
-    spread = np.linspace(-1, 1, len(laws)) * 0.018 if len(laws) > 1 else [0.0]
-    for shift, law in zip(spread, laws, strict=True):
-        colour = colour_of(results, law["router"])
-        _draw_measured_slopes(panels[0], law, shift, colour)
-        if law in fitted:
-            at = np.array([entry["N"] for entry in law["slopes"]]) * 10**shift
-            _whiskers(panels[1], at, law["slopes"], "value", colour)
-            dots(panels[1], at, [entry["value"] for entry in law["slopes"]], colour, line=1.3)
-    sizes = sorted({n for law in laws for n in law["sizes"]})
-    for panel in panels:
-        panel.axhline(0, color="#bbbbbb", linewidth=1.0)
-        panel.set_xscale("log")
-        size_axis(panel, sizes[0] / 1.3, sizes[-1] * 1.3)
-        panel.set(xlabel="dense parameters N", xlim=(sizes[0] / 1.3, sizes[-1] * 1.3))
-    panels[0].set(title="Measured, per tenfold E", ylabel="change of log10 L")
-    if fitted:
-        panels[1].set(title="Law, per tenfold effective experts Ê")
-    shared_legend(figure, panels)
-    return figure
-
-
-def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
-    """Draw the measured slopes of a router with intervals, and a line through those of its law at the same E.
-
-    Args:
-        panel: to draw in.
-        law: one of results["laws"].
-        shift: by how many decades of N the router's marks are moved, beside those of others.
-        colour: of the router.
-    """
-    entries = law["measured_slopes"]
-    at = np.array([entry["N"] for entry in entries]) * 10**shift
-    _whiskers(panel, at, entries, "slope", colour)
-    if all(entry["law"] is not None for entry in entries):
-        panel.plot(at, [entry["law"] for entry in entries], color=colour, linewidth=1.3, zorder=2)
-    dots(panel, at, [entry["slope"] for entry in entries], colour, label=router_name(law["router"]))
-
-
-def coefficients_figure(results: dict, runs: list[Run]):
-    """Return each coefficient with its interval, router by router, and the paper's printed value."""
-    laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
-    if not laws:
-        return None
-    names = [
-        name
-        for name in ("a", "b", "c", "E_start", "E_max", "N_cutoff")
-        if any(0 < abs(law["intervals"][name]["value"]) < np.inf for law in laws)
-    ]
-    if not names:
-        return None
-    figure, panels = panel_grid(len(names), 0.6 + 0.42 * len(laws) + 0.75)
-    for panel, name in zip(panels, names, strict=True):
-        if name in ("E_start", "E_max", "N_cutoff"):
-            panel.set_xscale("log")
-        low, high = _reach(laws, name, panel.get_xscale() == "log")
-        for i, law in enumerate(laws):
-            _forest(panel, law, name, len(laws) - 1 - i, (low, high), colour_of(results, law["router"]))
-        panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
-        panel.grid(axis="y", visible=False)
-        _few_ticks(panel, low, high)
-    shared_legend(figure, panels)
-    return figure
-
-
-def forms_figure(results: dict, runs: list[Run]):
-    """Return the held-out error of each form of law, run by run and size by size."""
-    from matplotlib.ticker import MaxNLocator
-
-    forms = [entry for entry in results["forms"] if entry["missing"] is None]
-    if not forms:
-        return None
-    routers = list(dict.fromkeys(entry["router"] for entry in forms))
-    names = list(dict.fromkeys(entry["law"] for entry in forms))[::-1]
-    figure, panels = panel_grid(2, 1.5 + max(0.5, 0.11 * len(routers)) * len(names))
-    for panel, key, title in (
-        (panels[0], "leave_one_out", "One run left out at a time"),
-        (panels[1], "leave_one_size_out", "One size left out at a time"),
-    ):
-        for i, router in enumerate(routers):
-            shown = [entry for entry in forms if entry["router"] == router and entry[key]["rmsle"] is not None]
-            offset = min(0.16, 0.7 / len(routers)) * (i - (len(routers) - 1) / 2)
-            x, y = [entry[key]["rmsle"] for entry in shown], [names.index(entry["law"]) - offset for entry in shown]
-            dots(panel, x, y, colour_of(results, router), label=router_name(router), size=7)
-        panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
-        panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
-        panel.set_xlim(0, None)
-        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        unknown = [n for n in names if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == n)]
-        _say_nothing(panel, [names.index(name) for name in unknown])
-    shared_legend(figure, panels)
-    return figure
-
-
-def _say_nothing(panel, rows: list[int]) -> None:
-    """Write into these rows that a form has no prediction there."""
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-    look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
-    for row in rows:
-        panel.text(0.02, row, "says nothing about another size", transform=panel.get_yaxis_transform(), **look)
-
-
 def _effective(curve: LossCurve, size: int, experts: list[int]) -> np.ndarray:
     """Return the sizes of the dense models to which the law gives the losses of (N, E)."""
     loss = predict_curve(curve, np.full(len(experts), float(size)), np.array(experts, dtype=float))
@@ -319,62 +205,3 @@ def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> No
                 zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )
-
-
-def _few_ticks(panel, low: float, high: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    if panel.get_xscale() == "log":
-        steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
-        round_ticks(panel, low, high, steps, 6, count_label)
-    else:
-        panel.xaxis.set_major_locator(MaxNLocator(4))
-
-
-def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis that holds the values, and the intervals as far as they are of the same order."""
-    values = [law["intervals"][name]["value"] for law in laws]
-    values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
-    values += [_printed(law, name) for law in laws if "printed" in law]
-    ends = [law["intervals"][name][end] for law in laws for end in ("low", "high")]
-    if logarithmic:
-        low, high = min(values) / FAR, max(values) * FAR
-        ends = [end for end in ends if low <= end <= high]
-        low, high = min(values + ends), max(values + ends)
-        factor = max((high / low) ** 0.12, 1.1)
-        return low / factor, high * factor
-    width = max(map(abs, values)) * FAR or 1.0
-    ends = [end for end in ends if abs(end) <= width]
-    low, high = min(values + ends), max(values + ends)
-    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
-    return low - room, high + room
-
-
-def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float], colour: str) -> None:
-    """Draw one interval; an end beyond the axis runs to its edge with an arrow, an infinite value is not drawn."""
-    interval = law["intervals"][name]
-    low, high = max(interval["low"], ends[0]), min(interval["high"], ends[1])
-    panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
-    if interval["high"] > ends[1]:
-        panel.plot(ends[1], height, ">", color=colour, markersize=7, clip_on=False)
-    if interval["low"] < ends[0]:
-        panel.plot(ends[0], height, "<", color=colour, markersize=7, clip_on=False)
-    if np.isfinite(interval["value"]):
-        dots(panel, interval["value"], height, colour, label=router_name(law["router"]), size=7)
-    if "printed" in law:
-        open_mark = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.2, "zorder": 4}
-        label = "printed in the paper"
-        panel.plot(_printed(law, name), height - 0.27, "D", color="white", markersize=5, label=label, **open_mark)
-
-
-def _printed(law: dict, name: str) -> float:
-    return law["printed"]["N_cutoff"] if name == "N_cutoff" else law["printed"]["coefficients"][name]
-
-
-def _whiskers(panel, at: np.ndarray, entries: list[dict], key: str, colour) -> None:
-    """Draw intervals as bars; an end that is None or infinite is not drawn."""
-    for x, entry in zip(at, entries, strict=True):
-        low, high = (
-            entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end] for end in ("low", "high")
-        )
-        panel.plot([x, x], [low, high], color=colour, linewidth=1.5, alpha=0.8, solid_capstyle="butt")

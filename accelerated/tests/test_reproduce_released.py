@@ -5,6 +5,7 @@ import pytest
 
 from routelaws.accelerated.findings import paper, rows
 from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings.beside_paper import best_in_box
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.routed import predict_loss
@@ -121,7 +122,7 @@ def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
     selection = next(s for s in rows.law_rows(table) if s.router == "RL-R")
     columns = rows.columns_of(selection, "loss_validation")
     printed, half = paper.PRINTED["RL-R"].coefficients, paper.HALF_UNIT
-    best = fits.best_in_box(printed, columns)
+    best = best_in_box(printed, columns)
     random = np.random.default_rng(0)
     for move in random.uniform(-half, half, (300, 4)):
         law = printed._replace(**dict(zip("abcd", np.array(printed[:4]) + move, strict=True)))
