@@ -82,28 +82,12 @@ def _search(model, data, target, weight, starts, delta):
     """Return the parameters, the sum, the residuals and the derivatives of the best start."""
 
     def terms(residual):
-        size = jnp.abs(residual)
-        outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
-        return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))
-
-    def both(parameters):
-        """Return the residuals [n] and the derivatives of the prediction [n, p]."""
-        return target - model(parameters, data), jax.jacfwd(model)(parameters, data)
-
-    def going(state):
-        _, total, damping, rounds, arrived = state
-        return (rounds < ROUNDS) & ~arrived & jnp.isfinite(total) & (total > 0) & (damping <= _LAST_DAMPING)
+        return _huber_sum(residual, weight, delta)
 
     def step(state):
         parameters, total, damping, rounds, _ = state
-        residual, jacobian = both(parameters)
-        pull = weight * jnp.minimum(1.0, delta / jnp.maximum(jnp.abs(residual), 1e-300))
-        curvature = jacobian.T @ (pull[:, None] * jacobian)
-        scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))
-        square = curvature / jnp.outer(scale, scale) + damping * jnp.eye(scale.size)
-        # Positive definite by the damping; where rounding has spoilt that the step is NaN, and is not taken.
-        root = jax.scipy.linalg.cho_factor(square, lower=True)
-        there = parameters + jax.scipy.linalg.cho_solve(root, jacobian.T @ (pull * residual) / scale) / scale
+        residual, jacobian = _residual_and_jacobian(model, parameters, data, target)
+        there = parameters + _damped_step(residual, jacobian, weight, delta, damping)
         new = terms(target - model(there, data))
         lower = new < total  # not for NaN
         return (
@@ -117,8 +101,37 @@ def _search(model, data, target, weight, starts, delta):
     def descend(start):
         total = terms(target - model(start, data))
         total = jnp.where(jnp.isfinite(total), total, jnp.inf)
-        return jax.lax.while_loop(going, step, (start, total, jnp.asarray(_FIRST_DAMPING), 0, jnp.asarray(False)))[:2]
+        return jax.lax.while_loop(_going, step, (start, total, jnp.asarray(_FIRST_DAMPING), 0, jnp.asarray(False)))[:2]
 
     parameters, totals = jax.vmap(descend)(starts)
     best = jnp.argmin(totals)
-    return parameters[best], totals[best], *both(parameters[best])
+    return parameters[best], totals[best], *_residual_and_jacobian(model, parameters[best], data, target)
+
+
+def _going(state):
+    """Return whether a search of this state, (parameters, sum, damping, rounds, arrived), goes on."""
+    _, total, damping, rounds, arrived = state
+    return (rounds < ROUNDS) & ~arrived & jnp.isfinite(total) & (total > 0) & (damping <= _LAST_DAMPING)
+
+
+def _huber_sum(residual, weight, delta):
+    """Return the weighted sum of Huber's terms."""
+    size = jnp.abs(residual)
+    outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
+    return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))
+
+
+def _residual_and_jacobian(model, parameters, data, target):
+    """Return the residuals [n] and the derivatives of the prediction [n, p]."""
+    return target - model(parameters, data), jax.jacfwd(model)(parameters, data)
+
+
+def _damped_step(residual, jacobian, weight, delta, damping):
+    """Return the step [p] of damped and reweighted least squares."""
+    pull = weight * jnp.minimum(1.0, delta / jnp.maximum(jnp.abs(residual), 1e-300))
+    curvature = jacobian.T @ (pull[:, None] * jacobian)
+    scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))
+    square = curvature / jnp.outer(scale, scale) + damping * jnp.eye(scale.size)
+    # Positive definite by the damping; where rounding has spoilt that the step is NaN, and is not taken.
+    root = jax.scipy.linalg.cho_factor(square, lower=True)
+    return jax.scipy.linalg.cho_solve(root, jacobian.T @ (pull * residual) / scale) / scale

@@ -103,17 +103,7 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
 
     Differs from the reference: the line is found by a unit vector of the centred ln C.
     """
-    floor = float(check_range("floor", floor, least=0.0))
-    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
-    loss = np.atleast_1d(check_range("loss", loss, above=floor))
-    if flops.ndim != 1 or flops.shape != loss.shape:
-        raise ValueError(
-            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
-        )
-    if flops.size < 3 or np.unique(flops).size < 2:
-        raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
-        )
+    flops, loss, floor = _checked(flops, loss, floor)
     log_flops, target = np.log(flops), np.log(loss - floor)
     centre = float(log_flops.mean())
     length = float(np.linalg.norm(log_flops - centre))
@@ -135,6 +125,22 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
         CRITERION,
         centre,
     )
+
+
+def _checked(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return a table, [n] each, and the floor as float64; raises ValueError as `fit_compute` says."""
+    floor = float(check_range("floor", floor, least=0.0))
+    flops = np.atleast_1d(check_range("flops", flops, above=0.0))
+    loss = np.atleast_1d(check_range("loss", loss, above=floor))
+    if flops.ndim != 1 or flops.shape != loss.shape:
+        raise ValueError(
+            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
+        )
+    if flops.size < 3 or np.unique(flops).size < 2:
+        raise ValueError(
+            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
+        )
+    return flops, loss, floor
 
 
 def predict_interval(

@@ -226,6 +226,23 @@ def level_table(
     size = np.atleast_1d(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
     experts = np.atleast_1d(_checked("num_experts", num_experts, 1.0, strict=False))
     loss = np.atleast_1d(_checked("loss", loss, 0.0, strict=True))
+    _need_columns(size, experts, loss)
+    extra, level = np.unique(experts - 1.0, return_inverse=True)
+    if extra.size < law_fit.LEAST_LEVELS:
+        raise ValueError(
+            f"{extra.size} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
+            f"{law_fit.LEAST_LEVELS}"
+        )
+    cell = _cells(level, size, words)
+    log_size = np.log10(size)
+    centre = float(log_size.mean())
+    for psi in (np.log1p(extra)[level], extra[level]):  # the two ends of what psi can be
+        _need_independent(log_size - centre, psi, words)
+    return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
+
+
+def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> None:
+    """Raise ValueError unless the columns have one axis, one length, and enough rows."""
     if size.ndim != 1 or size.shape != experts.shape or size.shape != loss.shape:
         raise ValueError(
             f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
@@ -235,12 +252,10 @@ def level_table(
         raise ValueError(
             f"{size.size} rows; the bounded law has 6 coefficients and needs at least {law_fit.LEAST_ROWS} rows"
         )
-    extra, level = np.unique(experts - 1.0, return_inverse=True)
-    if extra.size < law_fit.LEAST_LEVELS:
-        raise ValueError(
-            f"{extra.size} different {words.expert_counts}; {words.searched} cannot be told apart with fewer than "
-            f"{law_fit.LEAST_LEVELS}"
-        )
+
+
+def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
+    """Return which pair (N, E) each row is, [n] integers; raises ValueError where there are too few."""
     pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
     cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     cells = int(cell.max()) + 1
@@ -249,29 +264,25 @@ def level_table(
             f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least "
             f"{law_fit.LEAST_CELLS}"
         )
-    log_size = np.log10(size)
-    centre = float(log_size.mean())
-    for psi in (np.log1p(extra)[level], extra[level]):  # the two ends of what psi can be
-        design = np.stack([np.ones_like(psi), log_size - centre, psi, psi * (log_size - centre)], axis=1)
-        triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
-        if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
-            raise ValueError(
-                f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least "
-                f"two {words.sizes}, with more than one {words.expert_count} at two of them"
-            )
-    return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
+    return cell
+
+
+def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None:
+    """Raise ValueError where the columns 1, n, psi and psi n depend on each other; all [n], n is `offset`."""
+    design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
+    triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
+    if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
+        raise ValueError(
+            f"{words.size}, {words.experts} and their product cannot be told apart in these rows; needed: at least "
+            f"two {words.sizes}, with more than one {words.expert_count} at two of them"
+        )
 
 
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
     """Return the fit to a checked table."""
     count = table.log_loss.size
-    if huber is None:
-        found = law_fit.fit_batch(*_arrays(table), np.ones((1, count)), scan, starts, True)[0]
-    else:
-        huber = _checked_delta(huber)
-        found = law_huber.fit(
-            table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2, 2 * starts
-        )
+    huber = huber if huber is None else _checked_delta(huber)
+    found = _best(table, huber, scan, starts)
     piece, alpha, ratio, rest = int(found[0]), *found[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
@@ -291,6 +302,13 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
     coefficients = _coefficients(curve, piece, alpha, ratio)
     covariance = _covariance(table, psi, coefficients, curve, piece, _error_variance(residual, huber))
     return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
+
+
+def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.ndarray:
+    """Return what the loops of the criterion find: the piece of the domain, alpha, ratio, 1 - ratio, the sum, [4]."""
+    if huber is None:
+        return law_fit.fit_batch(*_arrays(table), np.ones((1, table.log_loss.size)), scan, starts, True)[0]
+    return law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2, 2 * starts)
 
 
 def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:

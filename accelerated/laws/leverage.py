@@ -11,7 +11,7 @@ What differs here: natural logarithms inside, and A_start by Brent's method abou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -185,42 +185,17 @@ def fit_leverage(
     Differs from the reference: A_start is found by Brent's method about the best of a coarse scan.
     """
     given = {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
-    columns = [np.atleast_1d(check_range(name, np.atleast_1d(column), above=0.0)) for name, column in given.items()]
-    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
-        shapes = ", ".join(str(column.shape) for column in columns)
-        raise ValueError(f"{', '.join(given)} have shapes {shapes}; needed: one axis, the same length")
-    if not A_max >= 10:
-        raise ValueError(f"A_max is {A_max}; needed: at least 10")
-    activation, tian_granularity, flops, measured = columns
-    need_rows(measured.size, 6, "leverage")
-    log_granularity = np.log(tian_granularity) / _LOG_2
-    powers = np.stack([np.ones_like(flops), np.log(flops) / _LOG_10, log_granularity**2, log_granularity], axis=1)
-    target = np.log(measured)
+    activation, tian_granularity, flops, measured = _checked(given, A_max)
+    powers, target = _powers(tian_granularity, flops), np.log(measured)
 
     def design(log_start: float) -> np.ndarray:
         return powers * _log_effective(activation, math.exp(log_start), A_max)[:, None]
 
-    def squares(log_start: float) -> float:
-        factors = triangle(design(log_start))
-        if factors is None:
-            return math.inf
-        residual = target - factors[0] @ (factors[0].T @ target)
-        return float(residual @ residual)
-
-    low, high = math.log(_STARTS[0]), math.log(_STARTS[1])
-    if np.unique(activation).size < 3 or triangle(design(high)) is None:
+    if np.unique(activation).size < 3 or triangle(design(math.log(_STARTS[1]))) is None:
         raise ValueError(
             "these rows cannot tell the coefficients apart; needed: two flops, three granularities, three A"
         )
-    grid = np.linspace(low, high, _GRID)
-    best = int(np.argmin([squares(t) for t in grid]))
-    ends = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
-    at = float(minimize_scalar(squares, bounds=ends, method="bounded", options={"xatol": 1e-10}).x)
-    status = "interior"
-    if at <= low + 0.01:
-        status = "A_start at its lower end"
-    elif at >= high - 0.01:
-        status = "A_start at its upper end"
+    at, status = _best_log_start(design, target)
     unit, upper = triangle(design(at))
     scores = unit.T @ target
     residual = target - unit @ scores
@@ -230,10 +205,52 @@ def fit_leverage(
     coefficients = LeverageCoefficients(*values.tolist(), math.exp(at), A_max)
     spread = np.full((5, 5), np.nan)
     if status == "interior":
-        root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, activation, tian_granularity, flops), mode="r"))
-        spread = squares / (measured.size - 5) * (root @ root.T)
+        spread = _covariance(coefficients, squares, activation, tian_granularity, flops)
     objective = squares / measured.size
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, spread, measured.size, CRITERION)
+
+
+def _checked(given: dict[str, np.ndarray], A_max: float) -> list[np.ndarray]:
+    """Return the columns of a table as float64 [n] each; raises ValueError as `fit_leverage` says."""
+    columns = [np.atleast_1d(check_range(name, np.atleast_1d(column), above=0.0)) for name, column in given.items()]
+    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
+        shapes = ", ".join(str(column.shape) for column in columns)
+        raise ValueError(f"{', '.join(given)} have shapes {shapes}; needed: one axis, the same length")
+    if not A_max >= 10:
+        raise ValueError(f"A_max is {A_max}; needed: at least 10")
+    need_rows(columns[0].size, 6, "leverage")
+    return columns
+
+
+def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
+    """Return what a, d, gamma and beta multiply in the power of Â, [n, 4]."""
+    log_granularity = np.log(tian_granularity) / _LOG_2
+    return np.stack([np.ones_like(flops), np.log(flops) / _LOG_10, log_granularity**2, log_granularity], axis=1)
+
+
+def _best_log_start(design: Callable[[float], np.ndarray], target: np.ndarray) -> tuple[float, Status]:
+    """Return ln A_start with the least sum of squares, and whether it is at an end of its range.
+
+    Args:
+        design: from ln A_start to what the four other coefficients multiply, [n, 4].
+        target: [n] ln EL.
+    """
+
+    def squares(log_start: float) -> float:
+        factors = triangle(design(log_start))
+        if factors is None:
+            return math.inf
+        residual = target - factors[0] @ (factors[0].T @ target)
+        return float(residual @ residual)
+
+    low, high = math.log(_STARTS[0]), math.log(_STARTS[1])
+    grid = np.linspace(low, high, _GRID)
+    best = int(np.argmin([squares(t) for t in grid]))
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    at = float(minimize_scalar(squares, bounds=ends, method="bounded", options={"xatol": 1e-10}).x)
+    if at <= low + 0.01:
+        return at, "A_start at its lower end"
+    return at, "A_start at its upper end" if at >= high - 0.01 else "interior"
 
 
 def predict_interval(
@@ -311,6 +328,12 @@ def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, 
     columns = (np.ones_like(log_flops), log_flops, log_granularity**2, log_granularity)
     columns = [column * log_effective / _LOG_10 for column in columns] + [exponent * change / _LOG_10]
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+
+def _covariance(coefficients: LeverageCoefficients, squares: float, *columns: np.ndarray) -> np.ndarray:
+    """Return the covariance [5, 5] of (a, d, gamma, beta, ln A_start) to first order; columns are A, G and C, [n]."""
+    root = np.linalg.inv(np.linalg.qr(_gradient(coefficients, *columns), mode="r"))
+    return squares / (columns[0].size - 5) * (root @ root.T)
 
 
 def _log_effective(activation: np.ndarray, start: float, limit: float) -> np.ndarray:

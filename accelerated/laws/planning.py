@@ -223,14 +223,45 @@ def joint_optimum(
             f"at {num_experts:g} experts the powers of N and D are {mu:.4g} and {nu:.4g}; needed: both below 0"
         )
 
+    widest = _widest(budget, num_experts, vocab_size)
+
+    def active(d: float) -> float:
+        return float(joint.joint_active(d, vocab_size))
+
+    if budget.inference_tokens == 0:
+        log_size = (nu * math.log(budget.flops / 6) - math.log(mu * m / (nu * n))) / (mu + nu)
+        d = min(max(_width(active, math.exp(log_size)), LEAST_WIDTH), widest)
+    else:
+
+        def loss(t: float) -> float:
+            size = active(math.exp(t))
+            return m * size**mu + n * max(_tokens(budget, size), 1.0) ** nu + c
+
+        d = math.exp(_lowest(loss, math.log(LEAST_WIDTH), math.log(widest)))
+    size, memory, tokens = active(d), _memory(budget, d, num_experts, vocab_size), _tokens(budget, active(d))
+    total = float(joint.joint_total(d, num_experts, vocab_size))
+    return JointOptimum(num_experts, d, size, total, tokens, memory, m * size**mu + n * tokens**nu + c)
+
+
+def _tokens(budget: Budget, active_parameters: float) -> float:
+    """Return the training tokens that the FLOPs of a budget leave to a model."""
+    return (budget.flops / active_parameters - 2 * budget.inference_tokens) / 6
+
+
+def _memory(budget: Budget, d: float, num_experts: float, vocab_size: int) -> float:
+    """Return the bytes of all parameters and of the cache, at width d."""
+    numbers = float(joint.joint_total(d, num_experts, vocab_size)) + float(joint.joint_cache(d, budget.cached_tokens))
+    return budget.bytes_per_number * numbers
+
+
+def _widest(budget: Budget, num_experts: float, vocab_size: int) -> float:
+    """Return the greatest width that the FLOPs, at one token, and the memory allow; ValueError below `LEAST_WIDTH`."""
+
     def active(d: float) -> float:
         return float(joint.joint_active(d, vocab_size))
 
     def memory(d: float) -> float:
-        numbers = float(joint.joint_total(d, num_experts, vocab_size)) + float(
-            joint.joint_cache(d, budget.cached_tokens)
-        )
-        return budget.bytes_per_number * numbers
+        return _memory(budget, d, num_experts, vocab_size)
 
     most = budget.flops / (6 + 2 * budget.inference_tokens)  # parameters, at one token
     if active(LEAST_WIDTH) > most or memory(LEAST_WIDTH) > budget.memory:
@@ -239,22 +270,7 @@ def joint_optimum(
             "memory of the budget"
         )
     widest = _width(active, most)
-    if math.isfinite(budget.memory):
-        widest = min(widest, _width(memory, budget.memory))
-    if budget.inference_tokens == 0:
-        log_size = (nu * math.log(budget.flops / 6) - math.log(mu * m / (nu * n))) / (mu + nu)
-        d = min(max(_width(active, math.exp(log_size)), LEAST_WIDTH), widest)
-    else:
-
-        def loss(t: float) -> float:
-            size = active(math.exp(t))
-            tokens = (budget.flops / size - 2 * budget.inference_tokens) / 6
-            return m * size**mu + n * max(tokens, 1.0) ** nu + c
-
-        d = math.exp(_lowest(loss, math.log(LEAST_WIDTH), math.log(widest)))
-    size, tokens = active(d), (budget.flops / active(d) - 2 * budget.inference_tokens) / 6
-    total = float(joint.joint_total(d, num_experts, vocab_size))
-    return JointOptimum(num_experts, d, size, total, tokens, memory(d), m * size**mu + n * tokens**nu + c)
+    return min(widest, _width(memory, budget.memory)) if math.isfinite(budget.memory) else widest
 
 
 def joint_optima(

@@ -207,17 +207,10 @@ def base_router(
     logits = _masked_rows(logits, mask)
     # SELECT
     if held is None:
-        valid = True
-        if training and axis_name is None:
-            found = balanced_assignment(logits, k, mask=mask, method=method, epsilon=epsilon)
-            expert, valid = found.expert, jnp.isfinite(found.gap)
-        elif training:
-            scores = _gathered(jax.lax.stop_gradient(logits), axis_name)
-            everyone = mask if mask is None else _gathered(_real_tokens(mask, num_tokens), axis_name)
-            found = balanced_assignment(scores, k, mask=everyone, method=method, epsilon=epsilon)
-            expert, valid = _own_rows(found.expert, num_tokens, axis_name), jnp.isfinite(found.gap)
+        if training:
+            expert, valid = _balanced(logits, k, mask, method, epsilon, axis_name)  # [T, k]
         else:
-            expert = top_k_indices(jax.lax.stop_gradient(logits), k)  # [T, k]
+            expert, valid = top_k_indices(jax.lax.stop_gradient(logits), k), True
         num_real = _count_real(num_tokens, mask, axis_name)
         plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (num_real * k), mask)  # [T, E]
         load = _total(plan.sum(axis=0), axis_name)  # [E]
@@ -228,6 +221,17 @@ def base_router(
     values = gate_values(logits, held.expert, gate)
     values = jnp.where(jnp.isfinite(logits).all(axis=1, keepdims=True), values, jnp.nan)
     return held._replace(gate=_masked_rows(values, mask))
+
+
+def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, method: str, epsilon: float | None, axis_name):
+    """Return the experts [T, k] of these tokens in the whole group's balanced assignment, and whether it is one."""
+    if axis_name is None:
+        found = balanced_assignment(logits, k, mask=mask, method=method, epsilon=epsilon)
+        return found.expert, jnp.isfinite(found.gap)
+    scores = _gathered(jax.lax.stop_gradient(logits), axis_name)
+    everyone = mask if mask is None else _gathered(_real_tokens(mask, len(logits)), axis_name)
+    found = balanced_assignment(scores, k, mask=everyone, method=method, epsilon=epsilon)
+    return _own_rows(found.expert, len(logits), axis_name), jnp.isfinite(found.gap)
 
 
 def _column(mask: jax.Array | None):
@@ -293,9 +297,13 @@ def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float |
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
     scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
     spread = -scores.min()
-    wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, scores.dtype)
-    epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(scores.dtype).eps)
-    epsilon = jnp.where(spread > 0, epsilon, 1)
+    expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts))
+    return expert, jnp.where(spread > 0, price - price.min(), 0)
+
+
+def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array):
+    """Return the experts [T, k] and prices [E] that the bids end with; the increment falls from `first` to `last`."""
+    num_tokens, num_experts = scores.shape
     sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
     places = -(-sold // num_experts)
     idle = places * num_experts - sold  # places that the additional bidder takes, one at each expert
@@ -305,25 +313,27 @@ def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float |
 
     def one_round(state):
         price, expert, level, step = state
-        choice, offer = _bids(scores, price, expert[:slots].reshape(num_tokens, k), step)
-        choice = jnp.where(_column(mask), choice, nowhere).ravel()
-        offer = offer.ravel()
-        if rows > slots:
-            its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step)
-            choice, offer = jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
+        choice, offer = _all_bids(scores, price, expert, k, mask, idle, step)
         expert, level = (jnp.where(expert == nowhere, new, old) for new, old in ((choice, expert), (offer, level)))
         expert, price, full = _keep_highest(expert, level, price, places)
-        again = full.all() & (step > epsilon)
-        step = jnp.where(again, jnp.maximum(step / _SHRINK, epsilon), step)
+        again = full.all() & (step > last)
+        step = jnp.where(again, jnp.maximum(step / _SHRINK, last), step)
         return price, jnp.where(again, nowhere, expert), level, step
 
     def unfinished(state):
         return (state[1] != nowhere).sum() < places * num_experts
 
     state = jnp.zeros(num_experts, scores.dtype), jnp.full(rows, nowhere, jnp.int32), jnp.zeros(rows, scores.dtype)
-    state = *state, jnp.maximum(spread / 4, epsilon)
+    state = *state, jnp.maximum(first, last)
     price, expert, _, _ = jax.lax.while_loop(unfinished, one_round, state)
-    return expert[:slots].reshape(num_tokens, k), jnp.where(spread > 0, price - price.min(), 0)
+    return expert[:slots].reshape(num_tokens, k), price
+
+
+def _increment(epsilon: float | None, spread: jax.Array, num_experts: int) -> jax.Array:
+    """Return the last increment of the auction: what is asked for, or as much as the prices can tell apart; above 0."""
+    wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, spread.dtype)
+    epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(spread.dtype).eps)
+    return jnp.where(spread > 0, epsilon, 1)
 
 
 def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places: int | jax.Array):
@@ -338,6 +348,17 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
     last = start[:-1] + places - 1
     full = last < start[1:]
     return expert, jnp.where(full, -by_bid[jnp.minimum(last, len(index) - 1)], price), full
+
+
+def _all_bids(scores: jax.Array, price: jax.Array, expert: jax.Array, k: int, mask: jax.Array | None, idle, step):
+    """Return where each row of `expert` bids, and how much: the tokens' places, then those of the additional bidder."""
+    slots, nowhere = len(scores) * k, len(price)
+    choice, offer = _bids(scores, price, expert[:slots].reshape(len(scores), k), step)
+    choice, offer = jnp.where(_column(mask), choice, nowhere).ravel(), offer.ravel()
+    if len(expert) == slots:
+        return choice, offer
+    its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step)
+    return jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
 
 
 def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Array):

@@ -23,6 +23,7 @@ and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 
 to 0.92; 1.07 to 1.79). Why, how these numbers are computed, and our choices: see the reference.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -119,10 +120,7 @@ def sinkhorn_plan(
     logits = jax.lax.stop_gradient(logits)
     group = _group(logits, mask, axis_name)
 
-    def unfinished(residual, sweeps):
-        if num_sweeps is not None:
-            return sweeps < num_sweeps
-        return (sweeps < max_sweeps) & ~(residual <= tolerance)
+    unfinished = functools.partial(_unfinished, tolerance, max_sweeps, num_sweeps)
 
     def with_logarithms(state):
         g, plan, _, sweeps, steps, _ = state
@@ -131,11 +129,7 @@ def sinkhorn_plan(
         group = _group(again, mask, axis_name)
         g, plan, residual, sweeps = _log_sweeps(group, g, sweeps, unfinished)
         if num_sweeps is None and max_newton > 0:
-            g, plan, residual, steps = jax.lax.while_loop(  # of at most one round, too
-                lambda s: (s[2] > tolerance) & (s[3] == 0),
-                lambda s: _newton(group, *s[:3], tolerance, max_newton),
-                (g, plan, residual, steps),
-            )
+            g, plan, residual, steps = _newton_if_needed(group, (g, plan, residual, steps), tolerance, max_newton)
         return g, plan, residual, sweeps, steps, jnp.bool_(True)
 
     g, plan, residual, sweeps, precise = _scaling_sweeps(group, unfinished)
@@ -232,6 +226,13 @@ def _group(logits: jax.Array, mask: jax.Array | None, axis_name: str | None) -> 
     count = _count_real(len(logits), mask, axis_name)
     top = jax.lax.optimization_barrier(logits.max(axis=1, keepdims=True))  # or XLA stores the difference before its exp
     return _Group(logits - top, mask, count, axis_name)
+
+
+def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
+    """Return whether another sweep is wanted, after so many and with such a residual."""
+    if num_sweeps is not None:
+        return sweeps < num_sweeps
+    return (sweeps < max_sweeps) & ~(residual <= tolerance)
 
 
 def _scaling_sweeps(group: _Group, unfinished):
@@ -351,6 +352,16 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
         return jnp.where(mass >= jnp.finfo(mass.dtype).tiny, jnp.log(mass), top + below)
 
     return jax.lax.cond((mass < jnp.finfo(mass.dtype).tiny).any(), shifted, lambda: jnp.log(mass))
+
+
+def _newton_if_needed(group: _Group, state: tuple, tolerance: float, max_newton: int) -> tuple:
+    """Return `state`, which is g, plan, residual and steps, after `_newton` where the residual is above the tolerance.
+
+    A loop of at most one round, as in `sinkhorn_plan`.
+    """
+    return jax.lax.while_loop(
+        lambda s: (s[2] > tolerance) & (s[3] == 0), lambda s: _newton(group, *s[:3], tolerance, max_newton), state
+    )
 
 
 def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):

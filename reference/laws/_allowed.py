@@ -8,29 +8,25 @@ there: the value v is allowed if some law that says v has a residual sum of squa
    is one linear condition h·β = s on it. Let X be the columns, β̂ the least-squares solution and RSS its residual sum.
    The least residual sum of all β that meet the condition is (by a Lagrange multiplier)
 
-       RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h),
+       RSS + (h·β̂ - s)² / (hᵀ (XᵀX)⁻¹ h)                                                       (`least_sum`)
 
-   which grows with the square of what β̂ misses the condition by. The condition is allowed if this is at most `limit`.
-   The denominator is the variance of h·β̂ where the errors have variance 1.
-
-3. Most quantities are linear in β at a given shape, v = h·β, so that s = v: the values allowed are those of a parabola
-   below a line, h·β̂ ± √(room · hᵀ(XᵀX)⁻¹h) with room = limit - RSS (`_linear_ends`). A new run is one more row, whose
-   error may take a share of the room: for an observation 1 is added to the variance. With ψ₀ = ψ(E - 1),
-   span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table, and
-   K = log10(E_start/Ê₀)/span with Ê₀ = 1, unless the quantity names another, the h of each is
+   An observation, a new run, is one more row, whose error may take a share: 1 is added to the denominator.
+3. Most quantities are linear in β at a given shape, so that v is allowed if the condition h·β = v is. With
+   ψ₀ = ψ(E - 1), span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table,
+   and K = log10(E_start/Ê₀)/span with Ê₀ = 1, unless the quantity names another, the h of each is
 
        prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span, of which b at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
                                                           a          (0, 1, 0, -K)
                                                           d          (1, n₀, -K, -K n₀) at N = 1
 
-4. Two are ratios, v = (y·β)/(x·β), so that the condition is (y - v x)·β = 0, linear as well: h = y - v x and s = 0.
+   Two are ratios, v = (y·β)/(x·β), which is the condition (y - v x)·β = 0:
 
        log10 N̄ - log10 N      = ψ₀ (gain + interaction n₀) / size        (effective_parameters)
        log10 N_cutoff - n̄     = -gain / interaction                      (N_cutoff)
 
-   h is of first degree in v, so that step 2 is an inequality of second degree in v (`_ratio`). As long as x·β = 0
-   is rejected, the values allowed lie between its two roots. Else they run to infinity.
+4. β̂ says the best value. From there the least residual sum grows to both sides, and nothing beyond an end is allowed:
+   so each end is found by bisection (`_last_allowed`). A ratio has no end where x·β = 0 is allowed.
 5. The interval is the union over all shapes: its ends are the least lower end and the greatest upper end of the shapes
    that are allowed, found as the optimum of the fit is, by `minimise`. Were the union in pieces, this would be the
    shortest interval that holds them. E_start and E_max belong to the shape itself (`_own_ends`).
@@ -38,6 +34,7 @@ there: the value v is allowed if some law that says v has a residual sum of squa
 
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +56,7 @@ class Solved(NamedTuple):
     """The least-squares problem of one shape (step 2)."""
 
     residual: float  # RSS
-    room: float  # limit - RSS, or 0 where the shape is rejected
+    limit: float  # what is allowed, or RSS where the shape is rejected
     solution: np.ndarray  # [4] β̂
     root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so that hᵀ(XᵀX)⁻¹h = |rootᵀh|²
 
@@ -103,7 +100,7 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
     if quantity.name in ("E_start", "E_max"):
         ends = _own_ends(quantity.name, rise, bend)
     elif quantity.name == "N_cutoff":
-        ends = _cutoff_ends(rows, solved)
+        ends = rows.log_size.mean() + np.array(cutoff_ends(solved, (0, 0, 1, 0), (0, 0, 0, 1)))
     elif quantity.name == "effective_parameters":
         ends = _worth_ends(rows, quantity, solved, rise, bend)
     elif quantity.name in ("a", "d"):
@@ -114,19 +111,93 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
 
 
 def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
-    """Return the least-squares solution at one shape, with columns X = Q · triangle."""
+    """Return the least-squares problem of one shape, with columns X = Q · triangle."""
     unit, triangle = np.linalg.qr(columns(rows, rise, bend))
     mean = rows.log_loss.mean()  # taken off, and put on the intercept at the end, so that fewer digits cancel
     scores = unit.T @ (rows.log_loss - mean)
     residual = float(np.sum((rows.log_loss - mean - unit @ scores) ** 2))
     root = np.linalg.inv(triangle)
-    return Solved(residual, max(limit - residual, 0.0), root @ scores + [mean, 0, 0, 0], root)
+    return Solved(residual, max(limit, residual), root @ scores + [mean, 0, 0, 0], root)
 
 
-def _linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
-    """Return the best value, the low end and the high end of h·β (step 3); noise is 1 for an observation."""
-    value, variance = h @ solved.solution, np.sum((h @ solved.root) ** 2)  # |rootᵀh|²
-    return value + np.array([0, -1, 1]) * math.sqrt(solved.room * (variance + noise))
+def least_sum(solved: Solved, h: np.ndarray, s: float, noise: float = 0.0) -> float:
+    """Return the least residual sum of all β with h·β = s (step 2); noise is 1 for an observation.
+
+    Example:
+        Two rows say that β is (1, 3). Of all β with a sum of 2 (0, 2) is the nearest, which misses each row by 1.
+
+        >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
+        >>> print(least_sum(two, np.array([1.0, 1.0]), 2.0))
+        2.0
+    """
+    missed, across = h @ solved.solution - s, h @ solved.root
+    if missed == 0:
+        return solved.residual
+    variance = across @ across + noise  # |rootᵀh|²
+    return solved.residual + missed * missed / variance if variance > 0 else math.inf  # 0 where h is: no law says s
+
+
+def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
+    """Return the value furthest from the best one, to the side of `step`, whose least residual sum is allowed.
+
+    The steps double until a value is not allowed; then what lies between is halved until no number of float64 is left.
+    """
+    if solved.limit == solved.residual:  # nothing but the least-squares solution is allowed
+        return best
+    inside, outside = best, best + step
+    while least(outside) <= solved.limit:
+        inside, outside = outside, outside + 2 * (outside - inside)
+    middle = (inside + outside) / 2
+    while middle not in (inside, outside):
+        if least(middle) <= solved.limit:
+            inside = middle
+        else:
+            outside = middle
+        middle = (inside + outside) / 2
+    return inside
+
+
+def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
+    """Return the best value of h·β and both ends; noise is 1 for an observation.
+
+    Example:
+        The two rows of `least_sum`: their sum is 4, and a sum of 4 ± 2 has a residual sum of 2, the limit.
+
+        >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
+        >>> print(linear_ends(two, (1.0, 1.0)).round(12))
+        [4. 2. 6.]
+    """
+    h = np.array(h, dtype=np.float64)
+    best = float(h @ solved.solution)
+
+    def least(v: float) -> float:
+        return least_sum(solved, h, v, noise)
+
+    return np.array([best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))])
+
+
+def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]:
+    """Return the best value of (y·β)/(x·β) and both ends, which are infinite where x·β = 0 is allowed.
+
+    Example:
+        The two rows of `least_sum` with a smaller limit: the second unknown by the first is 3, and is allowed while
+        (3 - v)² <= 0.1 (1 + v²).
+
+        >>> two = Solved(residual=0.0, limit=0.1, solution=np.array([1.0, 3.0]), root=np.eye(2))
+        >>> best, low, high = ratio_ends(two, (0.0, 1.0), (1.0, 0.0))
+        >>> print(best, [round((3 - v) ** 2 / (1 + v**2), 12) for v in (low, high)])
+        3.0 [0.1, 0.1]
+    """
+    y, x = np.array(y, dtype=np.float64), np.array(x, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = float((y @ solved.solution) / (x @ solved.solution))
+    if least_sum(solved, x, 0.0) <= solved.limit:
+        return best, -math.inf, math.inf
+
+    def least(v: float) -> float:
+        return least_sum(solved, y - v * x, 0.0)
+
+    return best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))
 
 
 def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
@@ -136,8 +207,8 @@ def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float)
     if "E" in PLACE[name]:
         psi = float(expert_curve(quantity.E - 1.0, rise, bend, top))
         dense = (0, 0) if name == "gain" else (1, n)
-        return _linear_ends(solved, (*dense, psi, psi * n), noise=float(name == "observation"))
-    ends = _linear_ends(solved, (0, 0, 0, 1) if name == "c" else (0, 0, 1, n))
+        return linear_ends(solved, (*dense, psi, psi * n), noise=float(name == "observation"))
+    ends = linear_ends(solved, (0, 0, 0, 1) if name == "c" else (0, 0, 1, n))
     with np.errstate(divide="ignore", invalid="ignore"):  # in the linear limit, where the span is 0, the sign is left
         return ends / _span(rows, rise, bend)
 
@@ -149,13 +220,13 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     taken_at = math.log10(quantity.effective)  # log10 Ê₀
     if rise > 0:
         K = (max(math.log10(rise / (rise + bend) ** 2), 0.0) - taken_at) / _span(rows, rise, bend)
-        return _linear_ends(solved, dense - K * routed)
+        return linear_ends(solved, dense - K * routed)
     # The linear limit is reached in many ways: with E_start = 1 and Ê₀ = 1 K is 0, and it grows without end as E_start
     # does. Where Ê₀ is above 1, E_start may be smaller, and K runs to infinity on that side too.
     with np.errstate(invalid="ignore"):  # ∞ times 0 is NaN, which fmin and fmax below pass over
-        value, *ends = math.inf * _linear_ends(solved, -routed)  # the sign of each is what counts
+        value, *ends = math.inf * linear_ends(solved, -routed)  # the sign of each is what counts
     if taken_at == 0:
-        ends += list(_linear_ends(solved, dense))
+        ends += list(linear_ends(solved, dense))
     elif taken_at > 0:
         ends += [-end for end in ends]
     return np.array([value, np.fmin.reduce(ends), np.fmax.reduce(ends)])
@@ -171,63 +242,49 @@ def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     """Return log10 of the best effective_parameters and of their ends at one shape."""
     at = math.log10(quantity.N)
     psi = float(expert_curve(quantity.E - 1.0, rise, bend, rows.extra_experts.max()))
-    one_sign, best, low, high = _ratio(solved, (0, 0, psi, psi * (at - rows.log_size.mean())), (0, 1, 0, 0))
-    if not one_sign:  # a size slope of 0 is allowed: no dense size, or any, is as good
-        return at + best, -math.inf, math.inf
-    return at + best, at + low, at + high
-
-
-def _cutoff_ends(rows: Rows, solved: Solved) -> tuple[float, float, float]:
-    """Return log10 of the best N_cutoff and of its ends at one shape, where log10 N is counted from its mean."""
-    return tuple(rows.log_size.mean() + end for end in cutoff_ends(solved, (0, 0, 1, 0), (0, 0, 0, 1)))
+    ends = ratio_ends(solved, (0, 0, psi, psi * (at - rows.log_size.mean())), (0, 1, 0, 0))
+    return tuple(at + end for end in ends)
 
 
 def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float, float, float]:
     """Return the best n at which gain·β + n interaction·β rises to 0, and its ends.
 
-    Only with an interaction above 0 does the sum rise with n; the best n is infinite where the best interaction is not.
-    Three cases, by the sign that the interaction may have:
+    Only with an interaction above 0 does the sum rise with n, and n is -gain/interaction. So a law is a point of a
+    plane, with the interaction to the right and -gain upwards, and n is the slope at which a point on the right is seen
+    from the origin: the ends are found as angles. Straight up n is ∞. If that is allowed, laws further to the left are,
+    which never rise to 0, and there is no high end. Straight down n is -∞, and if that is allowed, there is no end on
+    either side. If nothing on the right is allowed, no law rises to 0, and both ends are infinite.
 
-    - above 0 alone: the ends are the two roots of step 2;
-    - below 0 alone: nothing rises to 0, and both ends are infinite;
-    - both signs, and 0 between them: the ratios -gain/interaction that are allowed are those below the lower root and
-      those above the higher one. As the interaction falls to 0 the ratio runs to ∞ if the best gain there is below
-      0: then the cut-offs are the sizes above the higher root. If it is above 0, the ratio runs to -∞, and there is no
-      low end. The high end is infinite either way.
+    Example:
+        The two rows of `least_sum`, of which the interaction is the first: a gain of -3 rises to 0 at n = 3.
+
+        >>> two = Solved(residual=0.0, limit=0.1, solution=np.array([1.0, -3.0]), root=np.eye(2))
+        >>> best, low, high = cutoff_ends(two, (0.0, 1.0), (1.0, 0.0))
+        >>> print(best, [round((3 - v) ** 2 / (1 + v**2), 12) for v in (low, high)])
+        3.0 [0.1, 0.1]
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
-    one_sign, best, low, high = _ratio(solved, -y, x)
-    if one_sign and x @ solved.solution < 0:
+    right, up = float(x @ solved.solution), float(-(y @ solved.solution))
+    least = functools.partial(_least_in_direction, solved, y, x)
+    straight_up, straight_down = (least(angle) <= solved.limit for angle in (math.pi / 2, -math.pi / 2))
+    if right <= 0 and not straight_up and not straight_down:
         return math.inf, math.inf, math.inf
-    if not one_sign:
-        u, u_x = y @ solved.root, x @ solved.root
-        # The best gain of all laws with an interaction of 0.
-        gain_at_0 = y @ solved.solution - (x @ solved.solution) * (u @ u_x) / (u_x @ u_x)
-        low, high = (high if gain_at_0 < 0 else -math.inf), math.inf
-    return (best if x @ solved.solution > 0 else math.inf), low, high
+    best = math.atan2(up, right) if right > 0 else math.pi / 2
+    low = math.tan(_last_allowed(solved, least, best, -math.pi)) if not straight_down else -math.inf
+    high = math.tan(_last_allowed(solved, least, best, math.pi)) if not (straight_up or straight_down) else math.inf
+    return (up / right if right > 0 else math.inf), low, high
 
 
-def _ratio(solved: Solved, y: tuple, x: tuple) -> tuple[bool, float, float, float]:
-    """Return whether x·β has one sign, the best v = (y·β)/(x·β), and the two roots of step 2 for h = y - v x, s = 0.
-
-    With v = v̂ + δ, v̂ the best one, that condition is missed by h·β̂ = -δ (x·β̂), and step 2 reads
-
-        δ² (x·β̂)² <= room |u - δ u_x|²,     u = rootᵀ(y - v̂ x),  u_x = rootᵀx,     or, multiplied out,
-        steep δ² + 2 lean δ - room |u|² <= 0,     steep = (x·β̂)² - room |u_x|²,  lean = room u·u_x.
-
-    steep > 0 says that x·β = 0 is rejected: the values allowed lie between the roots. Else they lie outside them, or,
-    without roots, everywhere; then the higher root is given as -∞, so that every value is above it.
-    """
-    y, x = np.array(y, dtype=np.float64), np.array(x, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        best = (y @ solved.solution) / (x @ solved.solution)
-        u, u_x = (y - best * x) @ solved.root, x @ solved.root
-        steep, lean = (x @ solved.solution) ** 2 - solved.room * (u_x @ u_x), solved.room * (u @ u_x)
-        inner = lean**2 + steep * solved.room * (u @ u)
-        if not inner >= 0:
-            return False, best, math.inf, -math.inf
-        roots = best + (np.array([-1.0, 1.0]) * math.sqrt(inner) - lean) / steep
-    return bool(steep > 0), best, roots.min(), roots.max()
+def _least_in_direction(solved: Solved, y: np.ndarray, x: np.ndarray, angle: float) -> float:
+    """Return the least residual sum of all β seen at an angle: (x·β, -y·β) = r (cos, sin) with r at least 0."""
+    h = y * math.cos(angle) + x * math.sin(angle)  # h·β = 0 on the whole line, of which half is the direction
+    spread = solved.root @ (h @ solved.root)
+    nearest = solved.solution - spread * (h @ solved.solution) / (h @ spread)  # of the line: its sum is `least_sum`
+    if math.cos(angle) * (x @ nearest) - math.sin(angle) * (y @ nearest) >= 0:
+        return least_sum(solved, h, 0.0)
+    pair = np.stack([y, x])  # else the origin is the nearest of the direction: both are 0
+    missed, across = pair @ solved.solution, pair @ solved.root
+    return solved.residual + float(missed @ np.linalg.solve(across @ across.T, missed))
 
 
 def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]:

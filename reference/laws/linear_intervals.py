@@ -11,14 +11,15 @@ residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p de
 
        ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
 
-   which is an inequality of second degree in r. It has no end on either side where x·β = 0 is not rejected.
+   It has no end on either side where x·β = 0 is not rejected.
 
    N_c of the dense law, where the loss is 1 nat: its log10 is (α log10 N_c)/α. N_cutoff of the bilinear law, where
    b + c log10 N = 0: its log10 is -b/c.
 
-That is the problem which a bounded law has at one shape, so that the functions of `_allowed.py` answer it, with
-room = q² s². The residual sum of a per-size fit is shared by all of its lines. A design takes the fit as its first
-argument, as those of all laws do; only that of per-size lines looks at it.
+Both say that the least residual sum of all β with h·β = v, or with (y - r x)·β = 0, is at most RSS + q² s². That is
+the problem which a bounded law has at one shape, so that the functions of `_allowed.py` find the ends. The residual sum
+of a per-size fit is shared by all of its lines. A design takes the fit as its first argument, as those of all laws do;
+only that of per-size lines looks at it.
 
 Source: the intervals are our choice; whether the paper's appendix, which was not at hand, has any we do not know.
 """
@@ -28,7 +29,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ._allowed import Solved, _linear_ends, _ratio, cutoff_ends
+from ._allowed import Solved, cutoff_ends, linear_ends, ratio_ends
 from .dense import DenseFit
 from .intervals import Predicted, Range
 from .log_linear import LogLinearFit, cutoff
@@ -91,8 +92,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
     solved = _solve(dense_design(fit, *columns), loss, level)
     if math.isnan(fit.coefficients.alpha):
         return [Range(name, None, math.nan, math.nan, math.nan, "") for name in fit.coefficients._fields]
-    one_sign, _, low, high = _ratio(solved, (0, 1), (1, 0))  # of β = (α, α log10 N_c)
-    ends = (low, high) if one_sign else (-math.inf, math.inf)
+    _, *ends = ratio_ends(solved, (0, 1), (1, 0))  # of β = (α, α log10 N_c)
     return [
         _coefficient("alpha", None, fit.coefficients.alpha, solved, 0),
         Range("N_c", None, float(fit.coefficients.N_c), *_powers(ends), ""),
@@ -171,13 +171,13 @@ def linear_prediction(
         raise ValueError(f"the per-size law has no line at N = {at[0]:g}; there: {sizes}")
     used = lines.any(axis=1)  # a per-size fit leaves out the rows of sizes without a line
     solved = _solve(lines[used], loss[used], level)
-    value, *law = _powers(_linear_ends(solved, point))
-    _, *run = _powers(_linear_ends(solved, point, noise=1.0))
+    value, *law = _powers(linear_ends(solved, point))
+    _, *run = _powers(linear_ends(solved, point, noise=1.0))
     return Predicted(value, tuple(law), tuple(run))
 
 
 def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
-    """Return the least-squares problem of log10 L on the columns of `design`, [n, p], with room = q² s².
+    """Return the least-squares problem of log10 L on the columns of `design`, [n, p]; RSS + q² s² is allowed.
 
     (XᵀX)⁻¹ = X⁺X⁺ᵀ, X⁺ the pseudo-inverse [p, n], which takes the place of a root of it.
     """
@@ -186,12 +186,12 @@ def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
     solution = solution + root @ (log_loss - design @ solution)  # takes away the rounding of the first step
     squares = float(np.sum((log_loss - design @ solution) ** 2))
     freedom = log_loss.size - design.shape[1]
-    return Solved(squares, student_quantile(level, freedom) ** 2 * squares / freedom, solution, root)
+    return Solved(squares, squares * (1 + student_quantile(level, freedom) ** 2 / freedom), solution, root)
 
 
 def _coefficient(name: str, at: float | None, value: float, solved: Solved, place: int) -> Range:
     """Return the coefficient that is entry `place` of β, with the value of the fit."""
-    _, low, high = _linear_ends(solved, np.eye(solved.solution.size)[place])
+    _, low, high = linear_ends(solved, np.eye(solved.solution.size)[place])
     return Range(name, at, float(value), float(low), float(high), "")
 
 

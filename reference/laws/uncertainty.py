@@ -10,8 +10,7 @@ The interval (all kinds)
    (`student_quantile`). For an observation, RSS* counts the new run as one more row.
 2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`, and so is the
    condition that it says v: for the quantities that are ratios too, since y/x = v is y - v x = 0. The least residual
-   sum under one linear condition is a formula, so that the values allowed there are the solutions of an inequality of
-   second degree in v.
+   sum under one linear condition is a formula, and the last v that it allows is found by bisection.
 3. A value is allowed if it is at some shape. So the interval is the union over all shapes: its ends are the least lower
    end and the greatest upper end, found by the same scan as the optimum of the fit. Were the union in pieces, this
    would be the shortest interval that holds them.
