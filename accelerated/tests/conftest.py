@@ -261,7 +261,7 @@ def flags_of():
     def found(command: str) -> tuple[str, ...]:
         out = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-            patch.setenv("COLUMNS", "200")
+            patch.setenv("COLUMNS", "100")
             cli.main([command, "--help"])
         said = out.getvalue()
         names = re.findall(r"^[│ ] (--[a-z][\w-]*)", said, re.MULTILINE)
