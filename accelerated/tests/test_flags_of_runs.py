@@ -403,8 +403,6 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
         losses.append(oracle_loss(lender, chosen, **changes))
         assert found[f"tokens_{name}"] == chosen[..., 1:].size
         assert [key for key in found if key.startswith("loss_")] == [f"loss_{name}"]
-            key for key in found if key.startswith("loss_")
-        ] == [f"loss_{name}"]
         assert abs(found[f"loss_{name}"] - losses[-1]) < 1e-4, (words, found, losses)
         assert found["group_size"] == changes.get("group_size", 4) and found["one_hot"] == ("--one-hot" in words)
     plain = [oracle_loss(lender, windows[64]), oracle_loss(lender, elsewhere)]
