@@ -211,9 +211,8 @@ def print_fit(report: FitReport, console=None) -> None:
 
 def warnings_of(entry: LawFit) -> list[str]:
     """Return what can make one fit wrong without showing, in sentences."""
-    return warnings(
-        entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle, huber=entry.least_squares is not None
-    )
+    found = entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle
+    return warnings(*found, huber=entry.least_squares is not None, takes_huber=entry.law.takes_huber)
 
 
 def _misfit(entry: LawFit) -> dict:

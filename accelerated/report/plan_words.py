@@ -119,7 +119,9 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
             said.append(f"{fit.selection.router}: the runs do not determine the law's coefficients")
         said += [
             f"{fit.selection.router}: {warning}"
-            for warning in warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle)
+            for warning in warnings(
+                fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle, takes_huber=fit.law.takes_huber
+            )
         ]
     return said
 

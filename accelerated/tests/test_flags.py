@@ -400,6 +400,9 @@ def predict_takes_the_task_and_its_guess_rate(said):
         assert near(found["fits"][0]["prediction"]["value"], wanted, 1e-5)
 
 
+PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", "--published", "besiroglu")
+
+
 # plan
 
 PLAN = ("plan", "table.csv", "--law", "separable", "--no-published", "--json", "--flops", "1e16")
@@ -652,9 +655,8 @@ def reproduce_takes_rows_loss_and_delta(said):
 def downstream_takes_what_it_is_told(said):
     """With a law that predicts the rate of guessing and the least gain above it, and says so as its error."""
     laws = lambda gain: {"direct": lambda below, above, rate: np.full(len(above.flops), rate + gain)}  # noqa: E731
-    above = [
-        row for row in ACCURACIES if 6 * row["params"] * row["tokens"] > 1e20 and row["tokens"] == 20 * row["params"]
-    ]
+    chosen = [row for row in ACCURACIES if row["tokens"] == 20 * row["params"]]
+    above = [row for row in chosen if 6 * row["params"] * row["tokens"] > 1e20]
     flags = ("--cut", "1e20", "--tasks", "rates.csv", "--loss", "books", "--ratio", "20", "--least-gain", "0.125")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(downstream_laws, "_laws", laws)
@@ -683,3 +685,35 @@ def test_every_flag_has_a_check(flags_of):
 )
 def test_a_flag(check, said):
     check(said)
+
+
+IDLE = {
+    "--level 0.8: printed coefficients have no runs, and no interval": PRINTED + ("--level", "0.8"),
+    "--rows k == 1: printed coefficients": PRINTED + ("--rows", "k == 1"),
+    "--loss loss_c4: printed coefficients": PRINTED + ("--loss", "loss_c4"),
+    "--router Hash: printed coefficients": PRINTED + ("--router", "Hash"),
+    "--huber 0.001: printed coefficients": PRINTED + ("--huber", "1e-3"),
+    "--floor 1.5: printed coefficients": PRINTED + ("--floor", "1.5"),
+    "--resamples 7: --next does not take it": ("plan", *NEXT, "--resamples", "7"),
+    "--dtype fp8: --next does not take it": ("plan", *NEXT, "--dtype", "fp8"),
+    "--out x: --next does not take it": ("plan", *NEXT, "--out", "x"),
+    "--no-published: --next asks the table alone": ("plan", *NEXT, "--no-published"),
+    "--n 1e+09: it is for --next": (*PLAN, "--n", "1e9"),
+    "--loss books: the law direct goes through no loss": (
+        "fit",
+        "accuracies.csv",
+        "--law",
+        "direct",
+        "--loss",
+        "books",
+    ),
+    "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
+    "--rounds 7: --quick takes one round": ("bench", "--quick", "--rounds", "7"),
+}
+"""Flags that another flag makes idle: refused, not passed over."""
+
+
+@pytest.mark.parametrize("message", IDLE)
+def test_a_flag_that_would_be_idle_is_refused(message, said, capsys):
+    assert cli.main([*IDLE[message]]) == 2
+    assert message in capsys.readouterr().err
