@@ -14,7 +14,7 @@ VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objective
   conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py
 
 # The tests that compare what is said with a file of accelerated/tests/approved.
-APPROVED := approved or drawn or printed or prints
+APPROVED := approved or drawn or printed or prints or flags
 
 .PHONY: help demo test test-values test-all approve campaign tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:

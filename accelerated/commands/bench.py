@@ -48,6 +48,8 @@ def bench(
     figures = chosen(only)
     if rounds < 1:
         raise InputError(f"--rounds {rounds}: has to be at least 1")
+    if quick and rounds != Settings.rounds:
+        raise InputError(f"--rounds {rounds}: --quick takes one round")
     if list:
         return print_list(figures)
     _check_file("--out", out)

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
         out: Path,
         platforms: tuple[str, ...] = ("tpu",),
         config: Path | None = None,
-        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
         """Write the train step of a model to a file that runs on other platforms.
 
@@ -28,9 +28,9 @@ def main(arguments: list[str]) -> None:
             out: The file.
             platforms: What it is lowered for: some of cpu, cuda and tpu; none of them has to be here.
             config: TOML file with fields of the run; flags go before it.
-            fields: The run.
+            run: The run.
         """
-        export_to(fields.run(), platforms, out)
+        export_to(run.run(), platforms, out)
 
     flags.run(export, "export", arguments)
 

@@ -173,9 +173,8 @@ def _print_entry(entry: LawFit, console) -> None:
 
 def warnings_of(entry: LawFit) -> list[str]:
     """Return what can make one fit wrong without showing, in sentences."""
-    return warnings(
-        entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle, huber=entry.least_squares is not None
-    )
+    found = entry.differences, entry.shorter, entry.misfit, entry.fit.rmsle
+    return warnings(*found, huber=entry.least_squares is not None, takes_huber=entry.law.takes_huber)
 
 
 def _misfit(entry: LawFit) -> dict:

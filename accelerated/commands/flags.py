@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import io
 import os
 import re
@@ -56,7 +57,15 @@ def _deferred(function):
     def later(*args, **kwargs):
         return functools.partial(function, *args, **kwargs)
 
+    del later.__wrapped__  # the parser would read its text
+    later.__signature__, later.__doc__ = inspect.signature(function), _unfolded(function.__doc__)
     return later
+
+
+def _unfolded(doc: str) -> str:
+    """Return a docstring with what it says of each parameter on one line: the parser breaks lines at its own width."""
+    head, found, flags = inspect.cleandoc(doc).partition("Args:\n")
+    return head + found + re.sub(r"\n {5,}", " ", flags)
 
 
 def _one_line(box: str) -> str:
@@ -99,6 +108,20 @@ def in_flags(message: str, names: list[str]) -> str:
 
     message = re.sub(field + value_follows, flag, message)
     return re.sub(field, lambda found: flag(found) if "_" in found[1] else found[0], message)
+
+
+def refuse(flags: dict, why: str) -> None:
+    """Raise InputError where a flag is given that another one makes idle.
+
+    Args:
+        flags: names without their dashes, and what was given; None where nothing was.
+        why: the end of the message.
+    """
+    for name, value in flags.items():
+        if value is not None:
+            given = value if isinstance(value, tuple) else (value,)
+            shown = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in given)
+            raise InputError(f"--{name} {shown}: {why}")
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:

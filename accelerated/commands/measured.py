@@ -199,6 +199,8 @@ def _groups(law: Law, asked: Asked) -> tuple[list[Group], dict[str, str], list[s
     if table is not None:
         if asked.rows is not None:
             raise InputError("--rows is for a results table; a table of leverages is fitted whole")
+        if asked.loss is not None:
+            raise InputError(f"--loss {asked.loss}: a table of leverages has no loss")
         return leverage_groups(table, asked.options), {}, []
     frame, groups, reasons = read_tables([path]), [], {}
     loss = asked.loss or "loss_validation"

@@ -16,10 +16,14 @@ from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, notes, titles
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
+from .flags import refuse
 from .laws import law_of
 from .shown import plain
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
 from .working import Working
+
+DTYPE = "bf16"
+"""Numbers of parameters and cache if nothing else is said."""
 
 
 class PlanReport(NamedTuple):
@@ -189,7 +193,7 @@ def plan(
     inference_tokens: str | None = None,
     tokens: str | None = None,
     cached_tokens: str | None = None,
-    dtype: str = "bf16",
+    dtype: str = DTYPE,
     table: tuple[Path, ...] = (),
     law: str = "routed-bounded",
     loss: str = "loss_validation",
@@ -240,10 +244,13 @@ def plan(
     paths = (*tables, *table)
     if next is not None:
         unused = {"memory": memory, "inference-tokens": inference_tokens, "tokens": tokens, "out": out}
-        _refuse(unused | {"cached-tokens": cached_tokens}, "--next does not take it")
+        unused |= {"cached-tokens": cached_tokens, "resamples": resamples, "dtype": None if dtype == DTYPE else dtype}
+        refuse(unused, "--next does not take it")
+        if not published:
+            raise InputError("--no-published: --next asks the table alone")
         _plan_next(paths, next, n, experts, router, law, loss, rows, level, flops, top, json)
         return
-    _refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
+    refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
     if flops is None:
         raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
     budget = Budget(
@@ -262,13 +269,6 @@ def plan(
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_plan(report, top)
-
-
-def _refuse(flags: dict, why: str) -> None:
-    """Raise InputError where a flag is given that another one makes idle."""
-    for name, value in flags.items():
-        if value is not None:
-            raise InputError(f"--{name} {value}: {why}")
 
 
 def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, top, json) -> None:

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
         config: Path | None = None,
         top: int = 10,
         json: bool = False,
-        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
         """Say which mesh of devices a model fits on, from its shapes alone.
 
@@ -47,11 +47,11 @@ def main(arguments: list[str]) -> None:
             config: TOML file with fields of the run; flags go before it.
             top: Meshes to show; with --mesh that one alone is planned.
             json: Print one JSON object instead of words.
-            fields: The run.
+            run: The run.
         """
         if top < 1:
             raise InputError(f"--top is {top}; at least 1")
-        report = mesh_report(fields.run(), devices, bytes_of(memory))
+        report = mesh_report(run.run(), devices, bytes_of(memory))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
     flags.run(plan_mesh, "plan-mesh", arguments)

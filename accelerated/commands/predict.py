@@ -19,6 +19,7 @@ from ..tables.table import RouterRows, select_rows
 from ..wording import once
 from . import measured
 from .fit import only_for_accuracy, warnings_of, with_options
+from .flags import refuse
 from .laws import law_of
 from .shown import plain
 from .working import Working
@@ -285,7 +286,7 @@ def predict(
     published: str | None = None,
     loss: str | None = None,
     rows: str | None = None,
-    level: float = 0.95,
+    level: float = LEVEL,
     huber: float | None = None,
     task: tuple[str, ...] = (),
     guess_rate: float | None = None,
@@ -338,6 +339,9 @@ def predict(
     if published is not None:
         if tables:
             raise InputError("--published stands in the place of a table; give one of both")
+        idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
+        idle |= {"guess-rate": guess_rate, "tasks": tasks, "level": None if level == LEVEL else level}
+        refuse(idle, "printed coefficients have no runs, and no interval")
         found = measured.print_published(asked, published, _point(asked, point), json)
         return print(dump_json(found, allow_nan=False)) if json else None
     if asked.measured != "loss":

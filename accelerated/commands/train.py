@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
         coordinator: str | None = None,
         processes: int | None = None,
         process_id: int | None = None,
-        fields: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
         """Train one model.
 
@@ -87,11 +87,11 @@ def main(arguments: list[str]) -> None:
             coordinator: The same without a launcher: HOST:PORT of process 0.
             processes: How many processes there are.
             process_id: Which of them this is, from 0.
-            fields: The run.
+            run: The run.
         """
-        run, others = fields.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
+        chosen, others = run.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
         with hosts.joined(others):
-            run_of(run, out, tensorboard)
+            run_of(chosen, out, tensorboard)
 
     flags.run(train, "train", arguments)
 

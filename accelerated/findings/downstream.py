@@ -38,6 +38,10 @@ PAIRS = (
 )  # fmt: skip
 """The laws that are compared, each pair on what both predict."""
 
+SAME = 1e-4
+"""Share of each other to which two errors are a tie: where one law contains the other and the best fits coincide, as
+that of a ceiling at 1 and the direct law, they are apart by where their searches end. Our choice."""
+
 
 class Rows(NamedTuple):
     """The runs of one training set on one side of the cut, with their accuracies of one task."""
@@ -265,7 +269,8 @@ def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> 
         both = np.isfinite(ours) & np.isfinite(theirs) if theirs is not None else np.zeros(len(ours), bool)
         if both.any():
             means.append((float(ours[both].mean()), float(theirs[both].mean())))
-    wins = sum(a < b for a, b in means), sum(a > b for a, b in means)
+    apart = [(a, b) for a, b in means if not math.isclose(a, b, rel_tol=SAME)]
+    wins = sum(a < b for a, b in apart), sum(a > b for a, b in apart)
     if not means:
         return Pair(first, second, 0, *wins, *[math.nan] * 4, 1.0)
     middle = *np.mean(means, axis=0).tolist(), *np.median(means, axis=0).tolist()

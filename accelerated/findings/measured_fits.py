@@ -81,6 +81,8 @@ def accuracy_groups(
     if not chosen.any():
         raise InputError(f"rows {rows!r}: no row of the table is so; {len(chosen)} rows are there")
     columns = {"flops": table.flops, "parameters": table.parameters, "tokens": table.tokens}
+    if loss is not None and "loss" not in law.beside:
+        raise InputError(f"--loss {loss}: the law {law.name} goes through no loss; two-stage laws do")
     if "loss" in law.beside:
         columns["loss"] = table.losses[_loss_name(table, loss)]
     tried = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}

@@ -25,10 +25,12 @@ def warnings(
     misfit: Misfit | None,
     rmsle: float | None,
     huber: bool = False,
+    takes_huber: bool = True,
 ) -> list[str]:
     """Return one sentence for each thing that can make the fit wrong without showing; without a fit, for its rows.
 
-    With `huber` the fit is by a sum of Huber terms, which single runs do not decide.
+    With `huber` the fit is by a sum of Huber terms, which single runs do not decide; without `takes_huber` the law has
+    no such fit, and is not advised.
     """
     said = [difference_words(entry) for entry in differences]
     if shorter:
@@ -36,7 +38,7 @@ def warnings(
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
     if misfit is not None and misfit.outliers:
-        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber))
+        said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber, takes_huber))
     return said
 
 
@@ -113,11 +115,12 @@ def _first(words: list[str], between: str = "; ") -> str:
     return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])
 
 
-def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool) -> str:
+def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
     runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
         if without < rmsle / 2 and not huber:
-            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: see --huber"
+            advice = "see routelaws fit --huber" if takes_huber else "choose the others by --rows"
+            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: {advice}"
     return text

@@ -117,7 +117,8 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
     """
     laws = results["laws"] or [results["dense"]]
     told = ("differences", "shorter", "misfit", "rmsle")
-    return once((law["router"], warnings(*(law.get(name) for name in told))) for law in laws)
+    routed = bool(results["laws"])
+    return once((law["router"], warnings(*map(law.get, told), takes_huber=routed)) for law in laws)
 
 
 def advised(results: dict) -> dict:

@@ -149,7 +149,7 @@ def _of_fits(ranking: Ranking) -> list[str]:
     said = []
     for fit in ranking.fits:
         own = [] if fit.determined else ["the runs do not determine the law's coefficients"]
-        own += warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle)
+        own += warnings(fit.differences, fit.shorter, fit.misfit, fit.fit.rmsle, takes_huber=fit.law.takes_huber)
         said += [f"{fit.selection.router}: {each}" for each in own]
     return said
 

@@ -1,7 +1,10 @@
 """What the tests of the training side share: a small text, a small run, a token cache of their own."""
 
+import contextlib
 import decimal
 import difflib
+import functools
+import io
 import json
 import os
 import pathlib
@@ -244,3 +247,24 @@ def _points(values) -> str:
 def approved():
     """Compare what is said with what was approved; see `Approved`."""
     return Approved()
+
+
+# Flags.
+
+
+@pytest.fixture(scope="session")
+def flags_of():
+    """Return the flags of a command, as the help of its parser lists them, and "positional" where it takes others."""
+    from routelaws.accelerated import cli
+
+    @functools.cache
+    def found(command: str) -> tuple[str, ...]:
+        out = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            patch.setenv("COLUMNS", "100")
+            cli.main([command, "--help"])
+        said = out.getvalue()
+        names = re.findall(r"^[│ ] (--[a-z][\w-]*)", said, re.MULTILINE)
+        return (*(["positional"] if "positional arguments" in said else []), *names)
+
+    return found

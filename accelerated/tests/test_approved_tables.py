@@ -7,6 +7,7 @@ changes without a person who reads the new one in the diff.
 import csv
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -92,16 +93,25 @@ FITS = {
     "fit-per-size.txt": ["fit", "table.csv", "--law", "per-size", "--rows", "step < 600"],
     "fit-compute.txt": ["fit", "table.csv", "--law", "compute", "--floor", "1.5", "--rows", FEW],
     "fit-utilisation.txt": ["fit", "table.csv", "--law", "routed-utilisation"],
+    "fit-huber.txt": ["fit", "table.csv", "--huber", "0.002", "--rows", "router_type != 'S-Base'"],
     "predict.txt": ["predict", "table.csv", "--n", "1e9", "--experts", "300", "--rows", FEW],
     "predict.json": ["predict", "table.csv", "--n", "1e8", "--experts", "16", "--level", "0.8", "--json"],
     "predict-below.txt": [
         "predict", "table.csv", "--n", "2e6", "--experts", "1", "--router", "hash", "--law", "bilinear",
     ],
     "predict-compute.txt": ["predict", "table.csv", "--law", "compute", "--at", "flops=1e18", "--rows", FEW],
+    "predict-huber.txt": [
+        "predict", "table.csv", "--n", "2e8", "--experts", "16", "--huber", "0.002", "--rows",
+        "router_type != 'S-Base'",
+    ],
     "plan.txt": ["plan", "table.csv", "--flops", "1e16", "--top", "4", "--resamples", "9", "--rows", "seed == 1"],
     "plan.json": [
         "plan", "table.csv", "--flops", "2e16", "--memory", "1GB", "--inference-tokens", "1e8", "--dtype", "fp32",
         "--no-published", "--law", "separable", "--resamples", "9", "--rows", "seed == 1", "--json",
+    ],
+    "plan-files.txt": [
+        "plan", "table.csv", "--flops", "1e16", "--memory", "2GB", "--law", "bilinear", "--loss",
+        "loss_c4", "--rows", FEW, "--level", "0.8", "--resamples", "5", "--no-published", "--top", "1", "--out", "plan",
     ],
     "plan-next.txt": ["plan", "table.csv", "--next", "slope", "--router", "Hash", "--top", "3", "--rows", FEW],
     "plan-next.json": [
@@ -113,7 +123,10 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_laws_of_a_table(approved, said, name):
-    approved(name, said(*FITS[name]), 1e-3)
+    text = said(*FITS[name])
+    if "--out" in FITS[name]:
+        text += f"[plan.md]\n{Path('plan/plan.md').read_text(encoding='utf-8')}"
+    approved(name, text, 1e-3)
 
 
 OWN = ["--columns", "loss_validation=val,num_experts=E,hyper_id=Name,step=it", "--set", "k=1", "router_type=Hash"]
@@ -144,6 +157,14 @@ OTHERS = {
     ],
     "accuracy-fit.txt": ["fit", "accuracies.csv", "--law", "direct", "--guess-rate", "0.25"],
     "accuracy-fit.json": ["fit", "accuracies.csv", "--law", "direct", "--task", "two", "--json"],
+    "accuracy-huber.txt": ["fit", "accuracies.csv", "--law", "ratio", "--huber", "0.01", "--rows", "params > 2e8"],
+    "downstream.txt": [
+        "downstream", "accuracies.csv", "--cut", "1e21", "--tasks", "rates.csv", "--loss", "c4", "--least-gain", "0.12",
+    ],
+    "fit-hoffmann.txt": ["fit", "tokens.csv", "--law", "hoffmann"],
+    "predict-hoffmann.txt": [
+        "predict", "tokens.csv", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", "--huber", "0.001",
+    ],
     "accuracy-predict.txt": ["predict", "accuracies.csv", "--law", "two-stage-linear", "--at", "flops=1e22"],
 }  # fmt: skip
 
@@ -173,16 +194,46 @@ def accuracies() -> list[dict]:
     return rows
 
 
-@pytest.mark.parametrize("name", OTHERS)
+def with_tokens() -> list[dict]:
+    """Return dense runs of four sizes, each at three numbers of tokens, whose losses are near an additive law."""
+    cells = [(size, tokens) for size in SIZES for tokens in (1e8, 1e9, 1e10)]
+    losses = [1.7 + 400 / n**0.34 + 410 / d**0.28 + 0.004 * math.sin(5 * i) for i, (n, d) in enumerate(cells)]
+    return [
+        {"hyper_id": i, "step": round(d / (BATCH * LENGTH)), "router_type": "Dense", "num_experts": 1, "tokens": d,
+         "dense_parameter_count": n, "loss_validation": losses[i]}
+        for i, (n, d) in enumerate(cells)
+    ]  # fmt: skip
+
+
+SEARCHED = ("fit-hoffmann.txt", "predict-hoffmann.txt")
+"""Fits that take seconds to compile."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SEARCHED else ()) for name in OTHERS]
+)
 def test_other_commands(approved, said, name):
     save("own.csv", own_log())
     save("more.csv", own_log("2", 0.02))
     save("accuracies.csv", accuracies())
+    save("rates.csv", [{"task": "one", "random_accuracy": 0.25}])
+    save("tokens.csv", with_tokens())
     text = said(*OTHERS[name])
     if name.startswith("convert"):
         with open("new.csv", encoding="utf-8") as file:
             text += f"[new.csv]\n{file.read()}"
     approved(name, text, 1e-3)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_what_help_says(approved, monkeypatch, capsys, command):
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    said = capsys.readouterr().out
+    if command in ("export", "plan-mesh"):  # the flags of a run are those of `train`
+        said = said.partition(" run options")[0]
+    approved(f"help-{command}.txt", said)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
     assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
 
 
+def test_laws_whose_errors_differ_by_rounding_tie():
+    errors = {"direct": (0.1, 0.2), "ceiling": (0.1 + 1e-9, 0.21)}
+    misses = {law: {"a": np.array([a]), "b": np.array([b])} for law, (a, b) in errors.items()}
+    found = findings._pair("direct", "ceiling", misses)
+    assert (found.tasks, found.first_wins, found.second_wins, found.p) == (2, 1, 0, 1.0)
+
+
 def test_the_sign_test():
     assert (sign_test(5, 0), sign_test(2, 2), sign_test(0, 1)) == (0.0625, 1.0, 1.0)
 

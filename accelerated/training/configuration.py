@@ -63,7 +63,7 @@ class TrainConfig:
     gradient_clip: float = 1.0
     """Largest global norm of the gradient."""
     seed: int = 42
-    """Of the initial weights and the order of the training text."""
+    """Of the initial weights, the order of the training text, and what routers and the masked objective draw."""
     dtype: str = "float32"
     """Of the matrix products: float32 or bfloat16."""
     rematerialise: bool = False

@@ -1,0 +1,562 @@
+"""Every flag of the commands that train, and every field of a run, arrives and is read: an entry for each.
+
+arrives   the flags of `train`, `export` and `plan-mesh`, and a TOML file, give the configuration that they spell
+is read   a field that goes back to its default changes shapes, the program of the loss, or what is observed here
+means     a real run of which every number follows from its flags; a model that is evaluated again by the reference
+"""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import io
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.accounting import SIZES
+from routelaws.accelerated.commands import export, plan_mesh, train
+from routelaws.accelerated.report import engine
+from routelaws.accelerated.routed_block import hash_table
+from routelaws.accelerated.training import hashing, loop, step, sweep
+from routelaws.accelerated.training.batches import windows_of_text
+from routelaws.accelerated.training.checkpoints import Checkpoints
+from routelaws.accelerated.training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.evaluate import OwnTokenizer
+from routelaws.accelerated.training.export import load_train_step
+from routelaws.accelerated.training.result_rows import result_row, write_rows
+from routelaws.accelerated.training.run_folder import read_config
+from routelaws.accelerated.training.tokenizer import END_OF_DOCUMENT, Tokenizer
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.training.weights import load_own_params
+from routelaws.accelerated.training.window_losses import WindowLosses
+from routelaws.accelerated.transformer import draw_noise, loss
+from routelaws.reference import configuration as reference_configuration
+from routelaws.reference import transformer as reference
+
+SMALL = {"vocab_size": 300, "d_model": 8, "blocks": 2, "heads": 1, "sequence_length": 16, "batch_size": 4}
+ROUTED = {"experts": 4, "routing_frequency": 1.0}
+CASES = {
+    "top_k": SMALL | ROUTED | {
+        "router": "top_k", "k": 2, "granularity": 2, "capacity_factor": 1.25, "drop_order": "priority",
+        "gate": "sigmoid", "normalisation": "softmax", "balance_weight": 0.0625, "z_weight": 0.03125,
+        "bias_rate": 0.015625, "objective": "masked", "mask_rate": 0.25, "mask_token": 7, "heads": 2, "kqv_size": 6,
+        "activation": "swiglu", "positions": "rotary", "output_norm": True, "dtype": "bfloat16",
+        "rematerialise": True,
+    },
+    "GShard": SMALL | ROUTED | {"router": "top_k", "k": 2, "sample_second": True},
+    "reinforce": SMALL | ROUTED | {
+        "router": "reinforce", "policy_weight": 0.0078125, "baseline_weight": 0.00390625, "entropy_weight": 0.001953125,
+        "nucleus": 0.875, "reward_to_go": True,
+    },
+    "mixture": SMALL | ROUTED | {
+        "router": "mixture_of_tokens", "objective": "masked", "grouping": "sequence", "group_size": 2,
+        "temperature": 0.625, "emit": "experts", "learned_temperature": True,
+    },
+    "one_hot": SMALL | ROUTED | {"router": "mixture_of_tokens", "one_hot": True},
+    "hash": SMALL | ROUTED | {"router": "hash", "hash": "multi", "granularity": 2},
+    "dense": SMALL | {"blocks": 4, "flop_increase": 2, "layout": "upper"},
+}  # fmt: skip
+"""Models that give every field of `ModelConfig` a value that is not its default."""
+
+BACK = {"experts": 8, "router": "top_k", "vocab_size": 304, "d_model": 16, "blocks": 4, "heads": 4, "k": 1}
+"""Where the default of a field would be no model: what takes its place."""
+
+WITH = {
+    ("top_k", "objective"): {"mask_rate": 0.15, "mask_token": 0},
+    ("top_k", "k"): {"normalisation": None},
+    ("top_k", "router"): {"router": "sinkhorn", "normalisation": None, "balance_weight": None}
+    | {"z_weight": 0.0, "bias_rate": 0.0},
+    ("dense", "flop_increase"): {"layout": "spread"},
+    ("mixture", "objective"): {"grouping": "position"},
+}
+"""Fields that have to go with another one."""
+
+NOT_FLAGS = ("one_hot", "mask_token")
+"""Fields of a model that files alone can give: `evaluate` has a flag for the one, the tokenizer decides the other."""
+
+LITERALS = (
+    "balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight", "nucleus",
+    "temperature",
+)  # fmt: skip
+"""Fields whose number stands in the program."""
+
+
+def words_of(fields: dict) -> list[str]:
+    """Return fields as they are typed."""
+    words = []
+    for name, value in fields.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, tuple | list) else [value])]
+    return words
+
+
+CHECKS: set[tuple[str, str]] = set()
+"""Flags of commands, beside the fields of a run, that a test below is of."""
+
+
+def of(command: str, *names: str):
+    """Say of which flags a test is."""
+    CHECKS.update((command, name) for name in names)
+    return lambda test: test
+
+
+# Flags arrive.
+
+RUN_VALUES = {
+    "hash_embeddings": "embeddings.npy", "sequence_length": 16, "batch_size": 4, "steps": 12, "learning_rate": 0.015625,
+    "router_rate": 0.5, "warmup": 0.25, "weight_decay": 0.3125, "gradient_clip": 0.75, "seed": 5, "dtype": "bfloat16",
+    "rematerialise": True, "evaluations": 3, "evaluation_tokens": 128, "steps_per_call": 2, "checkpoint_every": 3,
+    "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0, "corpus": ["a.txt", "b.txt"],
+    "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "mesh": "data=2", "balancing_group": "global",
+}  # fmt: skip
+"""A value for each field of a run, not its default."""
+
+
+def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
+    assert {*RUN_VALUES} == {*RUN_FIELDS} and {name for case in CASES.values() for name in case} >= {*MODEL_FIELDS}
+    usual = TrainConfig().fields()
+    assert not [name for name, value in RUN_VALUES.items() if value == usual[name]]
+    fields = {"--" + name.replace("_", "-") for name in (MODEL_FIELDS | RUN_FIELDS) if name not in NOT_FLAGS}
+    for command in ("train", "export", "plan-mesh"):
+        assert fields <= {*flags_of(command)}
+    for command in cli.NEEDED:
+        more = fields if command in ("train", "export", "plan-mesh") else set()
+        assert {*flags_of(command)} - more == {name for of, name in CHECKS if of == command}, command
+
+
+def asked(patch, command: str, words: list[str]) -> TrainConfig:
+    """Return the run that a command is asked for by its flags."""
+    seen = []
+    patch.setattr(train, "run_of", lambda config, *_: seen.append(config))
+    patch.setattr(export, "export_to", lambda config, *_: seen.append(config))
+    patch.setattr(plan_mesh, "mesh_report", lambda config, *_: seen.append(config))
+    patch.setattr(plan_mesh, "words", lambda *_: [])
+    more = {"plan-mesh": ["--devices", "2", "--memory", "1GB"]}.get(command, ["--out", "out"])
+    assert cli.main([command, *more, *words]) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize("command", ["train", "export", "plan-mesh"])
+def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = [name for name in CASES if name not in NOT_FLAGS]
+    for name in names if command == "train" else ("top_k",):
+        fields = {k: v for k, v in CASES[name].items() if k not in NOT_FLAGS}
+        more = {k: v for k, v in RUN_VALUES.items() if k not in ("hash_embeddings", *fields)}
+        if name in ("hash", "dense"):
+            more.pop("router_rate")
+        if name == "hash":
+            fields |= {"hash": "clustered", "k": 2, "hash_embeddings": "embeddings.npy"}
+        wanted = from_mapping(fields | more)
+        assert asked(monkeypatch, command, words_of(fields | more)) == wanted
+    file = tmp_path / "run.toml"
+    file.write_text("\n".join(f"{k} = {json.dumps(v)}" for k, v in (fields | more).items()))
+    found = asked(monkeypatch, command, ["--config", str(file), "--seed", "6"])
+    assert found == dataclasses.replace(wanted, seed=6)
+
+
+# Fields are read.
+
+
+@functools.cache
+def program(fields: str) -> tuple[str, str]:
+    """Return the shapes of the weights and the program of a training loss, as texts."""
+    config = from_mapping(json.loads(fields))
+    model, shape = config.model, (config.batch_size, config.sequence_length + 1)
+    params = jax.eval_shape(lambda: step.initial_state(config)).params
+    table = None
+    if model.router == "hash":
+        table = hash_table(
+            model, uniforms=np.linspace(0, 0.999, model.vocab_size * model.choices).reshape(-1, model.choices)
+        )
+
+    def objective(params, key, windows):
+        noise = draw_noise(key, model, *shape[:1], config.sequence_length)
+        tokens, hidden = step.task_of(windows, model, key)
+        options = {"table": table, "hidden": hidden, "compute_dtype": step.compute_dtype(config)}
+        return loss(params, tokens, model, training=True, noise=noise, rematerialise=config.rematerialise, **options)
+
+    traced = jax.make_jaxpr(objective)(params, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.int32))
+    return str(params) + str(None if table is None else table.tolist()), str(traced)
+
+
+SEEN = ("sequence_length", "batch_size", "router_rate")
+"""Fields of a run among those of a case."""
+
+READ = [("top_k", name) for name in CASES["top_k"] if name not in SEEN] + [
+    (case, name)
+    for case, fields in CASES.items()
+    for name in fields
+    if name not in SMALL | ROUTED | CASES["top_k"] and (case, name) != ("mixture", "one_hot")
+]
+
+
+@pytest.mark.parametrize(("case", "name"), READ, ids=[": ".join(each) for each in READ])
+def test_a_field_of_a_model_changes_its_weights_or_its_loss(case, name):
+    usual = TrainConfig().fields()
+    before = CASES[case]
+    after = {k: v for k, v in before.items()} | {name: BACK.get(name, usual[name])} | WITH.get((case, name), {})
+    texts = [program(json.dumps(fields)) for fields in (before, after)]
+    assert texts[0] != texts[1]
+    if name in LITERALS:
+        assert before[name] in numbers(texts[0][1]) - numbers(texts[1][1])
+
+
+STEP = SMALL | {"router": "top_k", "experts": 2, "steps": 4, "steps_per_call": 1, "k": 1}
+IN_A_STEP = {
+    "weight_decay": (0.3125, 0.3125), "gradient_clip": (0.8125, 0.8125), "router_rate": (0.4375, 0.4375),
+    "loss_limit": (8.0, 8.0 * np.log(300)), "dtype": ("bfloat16", "bf16["), "rematerialise": (True, "remat"),
+}  # fmt: skip
+"""Fields of a run with a value, and what of it stands in the program of a step and not in that of the default."""
+
+
+@functools.cache
+def step_of(fields: str) -> str:
+    """Return the program of a training step as a text."""
+    config = from_mapping(json.loads(fields))
+    state = jax.eval_shape(lambda: step.initial_state(config))
+    given = jax.eval_shape(lambda: step.run_inputs(config, None))
+    batches = jax.ShapeDtypeStruct((1, config.batch_size, config.sequence_length + 1), np.int32)
+    return str(jax.make_jaxpr(step.compiled_steps(config))(state, batches, 0, np.int32(0), given))
+
+
+@pytest.mark.parametrize("name", IN_A_STEP)
+def test_a_field_of_a_run_stands_in_its_step(name):
+    value, sign = IN_A_STEP[name]
+    changed, usual = (step_of(json.dumps(STEP | more)) for more in ({name: value}, {}))
+    if isinstance(sign, str):
+        assert sign in changed and sign not in usual
+    else:
+        assert any(np.isclose(sign, x, rtol=1e-6) for x in numbers(changed) - numbers(usual))
+
+
+def numbers(text: str) -> set[float]:
+    """Return the numbers with a point that stand in a program."""
+    return {float(x) for x in re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?", text)}
+
+
+def test_the_rates_are_those_of_the_schedule():
+    config = from_mapping(SMALL | {"steps": 12, "learning_rate": 0.015625, "warmup": 0.25})
+    rates = np.asarray(step.run_inputs(config, None).rates) / 0.015625
+    wanted = [1 / 3, 2 / 3, 1, *(0.1 + 0.45 * (1 + np.cos(np.pi * np.arange(9) / 9)))]
+    assert len(rates) == 12 and np.allclose(rates, wanted, rtol=1e-5)
+
+
+def test_embeddings_of_a_hash_are_those_of_the_file(tmp_path):
+    np.save(tmp_path / "embeddings.npy", np.random.default_rng(0).normal(size=(300, 4)))
+    file = str(tmp_path / "embeddings.npy")
+    for kind in ("clustered", "dispersed"):
+        config = from_mapping(SMALL | ROUTED | {"router": "hash", "hash": kind, "hash_embeddings": file})
+        found = hashing.hash_table_of(config, None, None)
+        assert np.array_equal(found, hash_table(config.model, embeddings=np.load(file)))
+
+
+def test_the_balancing_group_and_the_mesh_are_those_of_the_layout():
+    for group in ("shard", "global"):
+        config = from_mapping(SMALL | {"mesh": "expert=1", "balancing_group": group})
+        assert step.open_layout(config).spread.group == group
+    assert step.open_layout(from_mapping(SMALL)) is None
+
+
+# Real runs.
+
+
+def told(*words) -> str:
+    """Return what a command prints on standard output, or the lines of its standard error where it fails."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([str(word) for word in words])
+    return out.getvalue() + err.getvalue() if code == 0 else f"{code}: {err.getvalue()}"
+
+
+def object_of(*words) -> dict:
+    """Return the object that a command prints with --json."""
+    return json.loads(told(*words, "--json").splitlines()[0])
+
+
+def rows_of(folder: Path) -> list[dict]:
+    with open(folder / "results.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+MIXTURE = SMALL | ROUTED | {
+    "router": "mixture_of_tokens", "group_size": 4, "steps": 4, "steps_per_call": 4, "evaluations": 1,
+    "evaluation_tokens": 128,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lender(text_file, tmp_path_factory):
+    """The folder of a run whose weights are four times those of its start, so that what is changed shows."""
+    folder = tmp_path_factory.mktemp("lender") / "run"
+    config = from_mapping(MIXTURE | {"corpus": [str(text_file)]})
+    files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    run, state = loop.Run(config, folder, files), step.initial_state(config)
+    checkpoints = Checkpoints(run.folder / "checkpoints", print)
+    checkpoints.save(1, state._replace(params=jax.tree.map(lambda leaf: 4 * leaf, state.params))._asdict(), {})
+    checkpoints.close()
+    return folder
+
+
+def oracle(folder: Path, **changes):
+    """Return (weights, model) of a run for the reference, the model with some fields changed."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), load_own_params(folder))
+    fields = dataclasses.asdict(read_config(folder).model) | changes
+    return params, reference_configuration.ModelConfig(**fields)
+
+
+def windows_of(folder: Path, number: int) -> np.ndarray:
+    """Return the windows [n, b, S + 1] of so many validation tokens of a run."""
+    config = dataclasses.replace(read_config(folder), evaluation_tokens=number)
+    files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
+    return np.asarray(loop.open_text(config, files)[1]["validation"].tokens)
+
+
+def oracle_loss(folder: Path, windows: np.ndarray, **changes) -> float:
+    """Return the loss of windows [n, b, S + 1] by the reference, in float64."""
+    params, model = oracle(folder, **changes)
+    return np.mean(
+        [reference.loss(params, np.asarray(batch), model, training=False).cross_entropy for batch in windows]
+    )
+
+
+@of("train", "--out", "--tensorboard", "--config")
+def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
+    """It begins with the weights of another run and hardly moves: its loss is that of these, by the reference."""
+    other, folder = tmp_path / "other.txt", tmp_path / "run"
+    other.write_text(text_file.read_text()[:20_000])
+    (tmp_path / "run.toml").write_text("batch_size = 2\nseed = 4\nkqv_size = 8")
+    fields = {"corpus": [str(text_file)], "eval": [f"c4={other}"], "init_from": str(lender)}
+    printed = told(
+        "train", "--out", folder, "--config", tmp_path / "run.toml", "--tensorboard", *words_of(MIXTURE | RUN | fields)
+    )
+    assert f"{folder}: mixture_of_tokens-E4-R1-d8-L2-s5, step 12: validation loss" in printed
+    rows = rows_of(folder)
+    assert [int(row["step"]) for row in rows] == [4, 8, 12]
+    assert [int(row["tokens"]) for row in rows] == [4 * 64, 8 * 64, 12 * 64]
+    wanted = {"seed": "5", "batch_size": "4", "sequence_length": "16", "vocab_size": "300", "d_model": "8",
+              "evaluation_tokens": "128", "learning_rate": str(2**-20), "kqv_size": "8"}  # fmt: skip
+    assert all({name: row[name] for name in wanted} == wanted and float(row["loss_c4"]) > 0 for row in rows)
+    assert abs(float(rows[0]["loss_validation"]) - oracle_loss(lender, windows_of(lender, 128))) < 1e-3
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if line["kind"] == "train"] == [2, 4, 6, 8, 10, 12]
+    assert {path.name for path in (folder / "checkpoints").iterdir() if path.name.isdigit()} == {"6", "8", "10", "12"}
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+
+
+RUN = {
+    "steps": 12, "steps_per_call": 2, "evaluations": 3, "evaluation_tokens": 128, "checkpoint_every": 2,
+    "keep_last": 3, "keep_every": 6, "seed": 5, "learning_rate": 2**-20,
+}  # fmt: skip
+
+
+def test_a_seed_is_that_of_the_weights_and_of_the_order_of_the_text(lender):
+    config = read_config(lender)
+    files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
+    other = dataclasses.replace(config, seed=6)
+    weights = [step.initial_state(each).params["embedding"] for each in (config, other)]
+    batches = [loop.open_text(each, files)[0].stacked(1) for each in (config, other)]
+    keys = [jax.random.key_data(step.run_inputs(each, None).noise_key) for each in (config, other)]
+    assert not any(np.array_equal(*pair) for pair in (weights, batches, keys))
+
+
+@of("train", "--distributed", "--coordinator", "--processes", "--process-id")
+def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
+    out = ("train", "--out", tmp_path / "run")
+    assert "--distributed auto: neither SLURM, Open MPI nor a TPU pod" in told(*out, "--distributed", "auto")
+    words = ("--coordinator", "10.0.0.1:1234", "--processes", "2", "--process-id", "5")
+    assert "--process-id is 5; allowed with --processes 2: 0 to 1" in told(*out, *words)
+    words = ("--coordinator", "nowhere", "--processes", "2", "--process-id", "1")
+    assert "--coordinator nowhere: HOST:PORT of process 0 is needed" in told(*out, *words)
+    assert "mesh data=2 has 2 places" in told(*out, *words_of(SMALL | {"mesh": "data=2"}))
+
+
+@of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")
+def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
+    """Each loss again by the reference: on 128 tokens as in training, on 64, in other groups, on another text."""
+    windows = {n: windows_of(lender, n) for n in (64, 128)}
+    other = tmp_path / "other.txt"
+    other.write_text("".join(reversed(text_file.read_text()[:20_000])))
+    elsewhere = windows_of_text(
+        str(other), OwnTokenizer(lender), sequence_length=16, batch_size=4, num_batches=1
+    ).tokens
+    cases = {
+        (): (windows[128], {}),
+        ("--tokens", "64", "--group-size", "1"): (windows[64], {"group_size": 1}),
+        ("--tokens", "64", "--one-hot"): (windows[64], {"one_hot": True}),
+        ("--corpus", str(other), "--tokens", "64", "--group-size", "2"): (elsewhere, {"group_size": 2}),
+    }
+    losses = []
+    for words, (chosen, changes) in cases.items():
+        found = object_of("evaluate", lender, *words)
+        name = str(other) if "--corpus" in words else "validation"
+        losses.append(oracle_loss(lender, chosen, **changes))
+        assert found[f"tokens_{name}"] == chosen[..., 1:].size
+        assert [key for key in found if key.startswith("loss_")] == [f"loss_{name}"]
+        assert abs(found[f"loss_{name}"] - losses[-1]) < 1e-4, (words, found, losses)
+        assert found["group_size"] == changes.get("group_size", 4) and found["one_hot"] == ("--one-hot" in words)
+    plain = [oracle_loss(lender, windows[64]), oracle_loss(lender, elsewhere)]
+    assert min(abs(a - b) for a, b in zip(losses[1:], [plain[0], plain[0], plain[1]], strict=True)) > 1e-3
+
+
+@of("evaluate", "--task", "--table", "--group-size")
+def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path):
+    """With one sequence in a group, each text by itself; one mixture of one token is that token, one-hot or not."""
+    questions = [{"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}]
+    (tmp_path / "quiz.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
+    assert "--group-size 1 takes each alone" in told(*words)
+    found = object_of(*words, "--group-size", "1", "--table", tmp_path / "table.csv")
+    (params, model), tokenizer = oracle(lender, group_size=1), Tokenizer((lender / "tokenizer.model").read_bytes())
+    end = tokenizer.encode(" mi nu")
+    ids = [END_OF_DOCUMENT, *tokenizer.encode("ba ke"), *end]
+    logits = reference.apply(params, np.array([ids[:-1]]), model).logits[0]
+    likely = (logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(len(ids) - 1), ids[1:]][
+        -len(end) :
+    ].sum()
+    assert np.isclose(found["log_likelihood"], likely, rtol=1e-4) and found["guess_rate"] == 1 / 3
+    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+        [row] = csv.DictReader(file)
+    assert row["run"] == str(lender) and float(row["acc_quiz"]) == found["accuracy"]
+    assert float(row["params"]) == read_config(lender).accounting().dense_parameters
+    assert "quiz: 1 question, guessing is right in 0.3333" in told(*words, "--group-size", "1", "--one-hot")
+
+
+@of("generate", "positional", "--prompt", "--tokens", "--temperature", "--seed")
+def test_a_text_is_continued_as_the_flags_say(lender):
+    """Each token again: the reference's logits at the temperature, inverted at the uniforms of the seed."""
+    (params, model), tokenizer = oracle(lender), Tokenizer((lender / "tokenizer.model").read_bytes())
+    ids = [END_OF_DOCUMENT, *tokenizer.encode("ba ke")]
+    for uniform in np.random.default_rng(3).random(6):
+        logits = reference.apply(params, np.array([ids] * 4), model).logits[0, -1] / 2.5
+        cumulative = np.cumsum(np.exp(logits - logits.max()))
+        ids.append(int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right")))
+    words = ("--prompt", "ba ke", "--tokens", "6", "--temperature", "2.5", "--seed", "3")
+    assert END_OF_DOCUMENT not in ids[1:]
+    assert told("generate", lender, *words) == tokenizer.decode(ids[1:]) + "\n"
+
+
+# Sweeps, with a trainer that writes down what a law says.
+
+GRID = """
+name = "made up"
+[base]
+corpus = ["nowhere.txt"]
+vocab_size = 300
+sequence_length = 16
+batch_size = 4
+steps = 40
+evaluations = 1
+evaluation_tokens = 256
+heads = 1
+[[runs]]
+router = "dense"
+d_model = [8, 12, 16, 24]
+"""
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs are trained at once, each with the loss of a law; what each call trained: (hyper_ids, jobs, corpora)."""
+    seen = []
+
+    def train_at_once(todo, jobs, watch):
+        seen.append(([task.hyper_id for task in sorted(todo)], jobs, {task.config.corpus for task in todo}))
+        for task in todo:
+            task.folder.mkdir(parents=True, exist_ok=True)
+            size = task.config.accounting().dense_parameters
+            windows = WindowLosses(np.arange(3), np.arange(3), np.full(3, 10), np.full(3, 10 * power(size)))
+            row = result_row(
+                task.config, task.hyper_id, 40, {"validation": power(size)}, windows, 0.0, np.zeros((0, 0)), 1.0
+            )
+            write_rows(task.folder / "results.csv", [row])
+            watch("start", run=task.hyper_id)
+            (task.folder / "log.jsonl").write_text(
+                json.dumps({"kind": "train", "step": 40, "loss": power(size)}) + "\n"
+            )
+            watch("finished", run=task.hyper_id)
+        return {}
+
+    monkeypatch.setattr(sweep, "_train_in_workers", train_at_once)
+    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
+    return seen
+
+
+def power(size: float) -> float:
+    return 20 * size**-0.2
+
+
+@of("sweep", "positional", "--out", "--corpus", "--jobs", "--hold-out", "--tensorboard")
+def test_a_sweep_holds_out_the_largest_and_takes_corpus_jobs_and_board(trained, text_file, tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    folder, words = tmp_path / "sweep", ("--corpus", text_file, "--jobs", "3", "--hold-out", "largest", "--tensorboard")
+    said = told("sweep", tmp_path / "grid.toml", "--out", folder, *words)
+    assert f"{folder / 'predictions.json'}\n{folder / 'report.md'}\n" in said, said
+    text = {(str(text_file),)}
+    assert trained == [([0, 1, 2], 3, text), ([3], 3, text)]
+    assert [session["jobs"] for session in json.loads((folder / "sessions.json").read_text())] == [3, 3]
+    predicted = json.loads((folder / "predictions.json").read_text())
+    assert predicted["held_out"] == [3] and predicted["fitted_to"] == [0, 1, 2]
+    size = from_mapping({"vocab_size": 300, "d_model": 24, "heads": 1}).accounting().dense_parameters
+    assert np.isclose(predicted["predictions"][0]["loss"], power(size))
+    assert len(list(folder.glob("runs/*/tensorboard/events*"))) == 4
+
+
+@of("sweep", "--index", "--of")
+def test_a_task_of_a_job_array_trains_its_runs(trained, text_file, tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    words = ("sweep", tmp_path / "grid.toml", "--out", tmp_path / "sweep", "--corpus", text_file)
+    assert "2 of 4 runs are finished\n" in told(*words, "--index", "0", "--of", "3")
+    assert "3 of 4 runs are finished\n" in told(*words, "--index", "1")
+    assert "4 of 4 runs are finished; routelaws report" in told(*words, "--index", "2", "--of", "3")
+    assert [ids for ids, *_ in trained] == [[0, 3], [1], [2]]
+
+
+# What is planned, exported and measured.
+
+
+@of("plan-mesh", "--devices", "--memory", "--size", "--config", "--top", "--json")
+def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
+    (tmp_path / "run.toml").write_text("batch_size = 64\nseed = 3")
+    words = ("plan-mesh", "--devices", "8", "--memory", "24GiB", "--size", "130M", "--config", tmp_path / "run.toml")
+    found = object_of(*words, "--sequence-length", "1024")
+    shape = SIZES["130M"]
+    assert (found["devices"], found["memory_bytes"]) == (8, 24 * 2**30)
+    assert (found["batch_size"], found["sequence_length"]) == (64, 1024)
+    assert found["dense_parameters"] == shape.dense_parameters and f"d{shape.d_model}" in found["run"]
+    for top in (1, 2):
+        lines = [line.split() for line in told(*words, "--top", str(top)).splitlines()]
+        assert sum(len(line) > 9 and line[0].isdigit() and line[1].isdigit() for line in lines) == top
+
+
+@of("export", "--out", "--platforms", "--config")
+def test_a_step_is_exported_for_the_platforms(tmp_path):
+    (tmp_path / "run.toml").write_text("batch_size = 2\nvocab_size = 300\nheads = 1\nsteps_per_call = 5")
+    words = ("--platforms", "tpu", "cuda", "--config", tmp_path / "run.toml", *words_of(SMALL), "--steps-per-call", "3")
+    said = told("export", "--out", tmp_path / "step", *words)
+    loaded = load_train_step((tmp_path / "step").read_bytes()).exported
+    assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-5].shape == (3, 4, 17)
+    assert f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda" in said
+
+
+@of("bench", "--only", "--list", "--out", "--quick", "--rounds", "--markdown")
+def test_a_bench_measures_what_it_is_asked_for(tmp_path):
+    words = ("--only", "gpu-utilisation", "--out", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
+    told("bench", *words, "--rounds", "2")
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert [entry["name"] for entry in found["figures"]] == ["gpu-utilisation"]
+    assert (found["settings"]["rounds"], found["settings"]["quick"]) == (2, False)
+    assert "gpu-utilisation" in (tmp_path / "b.md").read_text()
+    told("bench", *words, "--quick")
+    assert json.loads((tmp_path / "b.json").read_text())["settings"]["quick"]
+    assert [line.split()[0] for line in told("bench", "--list", "--only", "memory-d64").splitlines()] == ["memory-d64"]
