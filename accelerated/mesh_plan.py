@@ -157,7 +157,8 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
     replicas = mesh.shards()
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
-    if config.router in GROUPED and config.groups_by_position(True) and batch_size // replicas % config.group_size:
+    by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
+    if config.router in GROUPED and by_position and batch_size // replicas % config.group_size:
         return f"{batch_size // replicas} sequences of a device are not whole groups of {config.group_size}"
     if config.num_routed and config.expert_count % mesh.expert:
         return f"expert={mesh.expert} does not divide {config.expert_count} experts"

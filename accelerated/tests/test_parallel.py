@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routelaws.accelerated import parallel
+from routelaws.accelerated import configuration, parallel, routed_block
 from routelaws.conformance.bounds import check
-from routelaws.reference import experts
+from routelaws.reference import balance, experts
+from routelaws.reference import configuration as reference_configuration
 from routelaws.reference import parallel as reference
+from routelaws.reference import routed_block as reference_block
 
 COLLECTIVES = ("psum", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -149,7 +151,66 @@ def test_all_experts_of_all_tokens_may_live_on_one_device():
     check("parallel.ffn", abs(np.asarray(found.output) - wanted.output).max(), abs(wanted.output).max())
 
 
-@pytest.mark.parametrize(("options", "factor"), [pytest.param(*CASES[1], marks=pytest.mark.slow), CASES[4], CASES[5]])
+DECIDED = {
+    "sinkhorn": {"router": "sinkhorn"},
+    "base": {"router": "base", "k": 2},
+    "quantile": {"router": "quantile", "k": 2},
+    "top_k with a bias": {"router": "top_k", "k": 2, "bias_rate": 0.125, "balance_weight": 0.5, "z_weight": 0.25},
+    "GShard": {"router": "top_k", "k": 2, "sample_second": True, "balance_weight": 0.5},
+}
+"""Routers that look at the other tokens of their group, or leave a bias for the next batch."""
+
+LATER = ("sinkhorn", "base", "GShard")
+"""Those that wait for `make test-all`: two that take seconds to compile, and one that leaves no bias."""
+
+
+@pytest.mark.parametrize("group", parallel.GROUPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LATER else name for name in DECIDED]
+)
+def test_what_routers_decide_on_devices(name, group):
+    """In "shard" what the oracle decides for each device alone, in "global" what it decides for all tokens at once.
+
+    A bias is one for all devices in both: of top_k by all loads, of quantile the mean where the devices are apart.
+    """
+    fields = dict(vocab_size=9, d_model=D + 1, blocks=2, heads=1, experts=EXPERTS, **DECIDED[name])
+    random, mean = np.random.default_rng(7), 2 * np.array([[[1.0]], [[-1.0]]])  # the devices prefer other experts
+    params = {"router": random.standard_normal((D + 1, EXPERTS)), "bias": random.standard_normal(EXPERTS) / 8}
+    x = random.standard_normal((DEVICES, TOKENS, D + 1)) + mean
+    tokens, noise = np.zeros((DEVICES, 1, TOKENS), np.int32), random.random((DEVICES, TOKENS))
+    spread = parallel.Spread(("devices",), "devices", None, group)
+    with jax.enable_x64(True):
+        config = configuration.ModelConfig(**fields)
+        given = jax.tree.map(jnp.asarray, params)
+        decide = functools.partial(routed_block.decide, given, config=config, training=True, spread=spread)
+        on_device = jax.vmap(lambda x, tokens, noise: decide(x, tokens, noise=noise), axis_name="devices")
+        found = jax.tree.map(np.asarray, jax.jit(on_device)(x, tokens, noise))
+
+    config = reference_configuration.ModelConfig(**fields)
+    decide = functools.partial(reference_block.decide, params, config=config, training=True)
+    if group == "global":
+        whole = decide(x.reshape(-1, D + 1), tokens.reshape(DEVICES, TOKENS), noise=noise.ravel())
+        wanted, rows = [whole] * DEVICES, whole.routing.expert.reshape(DEVICES, TOKENS, -1)
+    else:
+        wanted = [decide(*each, noise=u) for *each, u in zip(x, tokens, noise, strict=True)]
+        rows = np.stack([each.routing.expert for each in wanted])
+    np.testing.assert_array_equal(found.routing.expert, rows)
+    bias = wanted[0].bias if wanted[0].bias is None else np.mean([each.bias for each in wanted], axis=0)
+    if config.router == "top_k" and bias is not None:
+        counts = balance.expert_counts(rows.reshape(-1, 2), EXPERTS)
+        bias = balance.update_bias(params["bias"], counts, rate=0.125)
+    load = np.mean([each.routing.load for each in wanted], axis=0)
+    if not config.sample_second:  # GShard leaves out another number on each device
+        check("mesh.load", abs(found.routing.load.mean(axis=0) - load).max(), 1.0, message=f"{name}, load")
+    for device, each in enumerate(wanted):
+        check("mesh.loss", abs(found.auxiliary[device] - each.auxiliary), 1.0, message=f"{name}, loss of {device}")
+        if bias is not None:
+            check("mesh.bias", abs(found.bias[device] - bias).max(), 1.0, message=f"{name}, bias on device {device}")
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"), [pytest.param(*CASES[i], marks=[pytest.mark.slow] * (i != 4)) for i in (1, 4, 5)]
+)
 def test_gradients_of_the_routed_layer(options, factor):
     """The gradient of the sum over all devices, which is that of the one-device layer."""
     from routelaws.accelerated import experts as fast

@@ -22,8 +22,10 @@ from routelaws.accelerated.mesh_plan import (
     plan_device,
     sent_rows,
     smallest_that_fits,
+    why_not,
 )
 from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.mesh import check_mesh
 from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.accelerated.transformer import parameter_shapes
 
@@ -97,6 +99,32 @@ def test_all_meshes_of_eight_devices_are_there():
     grouped = ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=1, router="mixture_of_tokens", experts=4)
     assert feasible_meshes(grouped, 4, batch_size=8) == [], "a group of four sequences stays on its device"
     assert len(feasible_meshes(grouped, 4, batch_size=16)) == 3
+
+
+LAID = {
+    **MODELS,
+    "expert choice": {"router": "expert_choice", "experts": 4},
+    "within sequences": {"router": "expert_choice", "experts": 4, "grouping": "sequence"},  # evaluated by position
+    "neighbours": {"router": "mixture_of_tokens", "experts": 4, "grouping": "sequence", "objective": "masked"},
+    "narrow": {"router": "hash", "experts": 6, "granularity": 32},
+}
+
+
+@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.parametrize("name", LAID)
+def test_the_meshes_that_are_planned_are_those_that_train(name):
+    """What `plan-mesh` says of a mesh of up to 16 devices, and whether `train --mesh` takes it."""
+    config = ModelConfig(vocab_size=300, d_model=16, blocks=4, heads=4, **LAID[name])
+    sizes, taken = (1, 2, 3, 4, 8), set()
+    for mesh in (MeshShape(d, e, m) for d in sizes for e in sizes for m in sizes if d * e * m <= 16):
+        said = why_not(config, mesh, 8)
+        taken.add(said is None)
+        if said is None:
+            check_mesh(config, str(mesh), "shard", 8)
+        else:
+            with pytest.raises(InputError):
+                check_mesh(config, str(mesh), "shard", 8)
+    assert taken == {True, False}
 
 
 @pytest.mark.parametrize(("name", "rows"), [("dense", 0), ("granular", 2 * 4), ("reinforce", 2), ("mixture", 4)])
