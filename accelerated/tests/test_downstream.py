@@ -99,6 +99,20 @@ def test_what_is_asked_of_a_study_is_what_it_says(monkeypatch, tmp_path, capsys)
     assert said("--least-gain", "0.125", "--loss", "books", "--ratio", "20") == ("books", 3, 5, 0.125)
 
 
+LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"
+"""The laws that take rows above the guess rate alone, by how much --least-gain says."""
+
+
+@pytest.mark.parametrize("name", LOG_LAWS)
+def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing(name):
+    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25: none is left where 0.2 is asked for."""
+    gain = np.linspace(0.06, 0.17, 12)
+    flops = np.geomspace(1e18, 1e20, 12)
+    rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
+    with pytest.raises(ValueError, match="0 of 12 rows have an accuracy above 0.45|0 rows|at least 6 rows"):
+        _laws(0.2)[name](rows, rows, 0.25)
+
+
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
     """Whatever the order of the rows."""
     below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
