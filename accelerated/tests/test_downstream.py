@@ -99,6 +99,42 @@ def test_what_is_asked_of_a_study_is_what_it_says(monkeypatch, tmp_path, capsys)
     assert said("--least-gain", "0.125", "--loss", "books", "--ratio", "20") == ("books", 3, 5, 0.125)
 
 
+LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"
+"""The laws that take rows above the guess rate alone, by how much --least-gain says."""
+
+
+@pytest.mark.parametrize("name", LOG_LAWS)
+def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing(name):
+    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25: none is left where 0.2 is asked for."""
+    gain = np.linspace(0.06, 0.17, 12)
+    flops = np.geomspace(1e18, 1e20, 12)
+    rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
+    with pytest.raises(ValueError, match="0 of 12 rows have an accuracy above 0.45|0 rows|at least 6 rows"):
+        _laws(0.2)[name](rows, rows, 0.25)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["direct", "two-stage linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ceiling", "ratio"))],
+)
+def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
+    """Of a task in which guessing is right in a quarter; -ln Q' is a sum of powers, or Q a line in the loss."""
+    size, tokens = np.geomspace(1e7, 1e9, 12), np.geomspace(2e8, 2e10, 12)[[3, 1, 0, 2, 6, 4, 7, 5, 9, 8, 11, 10]]
+    flops = 6 * size * tokens
+    loss = 60 * flops**-0.07
+    known = {
+        "direct": 0.25 + 0.75 * np.exp(-3000 * flops**-0.18),
+        "ceiling": 0.25 + 0.75 * np.exp(-3000 * flops**-0.18 - 0.1),
+        "ratio": 0.25 + 0.75 * np.exp(-20 * size**-0.2 - 30 * tokens**-0.2),
+        "two-stage linear": 1.1 - 0.15 * loss,
+    }[name]
+    runs, order = Rows(size, tokens, flops, loss, known), np.argsort(flops)
+    below, above = (Rows(*(column[part] for column in runs)) for part in (order[:8], order[8:]))
+    # What is to be predicted is not at hand: only size, tokens and FLOPs of the runs above the cut are.
+    found = _laws(0.0)[name](below, above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan)), 0.25)
+    assert found == pytest.approx(known[order[8:]], rel=1e-6)
+
+
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
     """Whatever the order of the rows."""
     below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))

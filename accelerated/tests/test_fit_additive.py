@@ -14,7 +14,7 @@ from routelaws.accelerated.benchmarks import additive_fit
 from routelaws.accelerated.benchmarks.measure import Load, interleave, process_seconds
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_table
-from routelaws.accelerated.findings.law_columns import law_columns
+from routelaws.accelerated.findings.law_columns import COLUMNS, law_columns
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
 from routelaws.accelerated.tables.table import RouterRows, select_rows
@@ -76,11 +76,33 @@ def test_active_parameters_count_both_embeddings():
         columns_of("joint", **base)
 
 
-def test_fine_grained_experts_take_the_total_and_the_granularity():
-    found = columns_of(
-        "fine-grained", step=[1, 1], total_parameter_count=[5e9, 6e9], tokens=[1e9, 2e9], granularity=[np.nan, 4]
-    )
-    assert found == [[5e9, 6e9], [1e9, 2e9], [1, 4]]
+def test_each_column_of_a_law_follows_from_its_row():
+    """A dense run, whose k and G go without saying; two of 8 experts for each token; four of 64, a quarter as wide."""
+    frame = pd.DataFrame(
+        {
+            "step": [10, 20, 30], "dense_parameter_count": [1e8, 1e8, 3e8], "num_experts": [1, 8, 64],
+            "k": [np.nan, 2, 4], "granularity": [np.nan, 1, 4], "total_parameter_count": [1e8, 5e8, 4e9],
+            "d_model": [512, 512, 1024], "vocab_size": 1000, "batch_size": 4, "sequence_length": 100,
+            "flops_per_step": [8e10, 9e10, 2e11], "loss_validation": 3.0,
+        }
+    )  # fmt: skip
+    wanted = {
+        "dense_parameters": [1e8, 1e8, 3e8],
+        "num_experts": [1, 8, 64],
+        "tokens": [4e3, 8e3, 12e3],
+        "total_parameters": [1e8, 5e8, 4e9],
+        "active_parameters": [1e8 + 1.024e6, 1e8 + 1.024e6, 3e8 + 2.048e6],
+        "granularity": [1, 1, 4],
+        "sparsity": [0, 0.75, 0.9375],
+        "flops": [3 * 8e10 * 10, 3 * 9e10 * 20, 3 * 2e11 * 30],
+        "teraflops": [8e10 / 400 * 2048e-12, 9e10 / 400 * 2048e-12, 2e11 / 400 * 2048e-12],
+        "utilisation": [1e8 * 400 / 8e10, 5e8 * 400 / 9e10, 4e9 * 400 / 2e11],
+    }
+    law = LAWS["sparsity"]._replace(columns=tuple(wanted))
+    found, _ = law_columns(RouterRows("Hash", frame, []), law, "loss_validation")
+    for (name, values), column in zip(wanted.items(), found, strict=True):
+        assert column.tolist() == pytest.approx(values, rel=1e-12), name
+    assert set(wanted) == {*COLUMNS, "num_experts"}, "a column is missing here"
 
 
 def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -13,13 +14,16 @@ from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
 from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings import plan as plans
 from routelaws.accelerated.findings.hull import beyond
+from routelaws.accelerated.findings.law_columns import law_columns
 from routelaws.accelerated.findings.model_costs import costs_of, says_tokens
 from routelaws.accelerated.findings.plan import published_rankings
 from routelaws.accelerated.laws import hoffmann, utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
+from routelaws.accelerated.tables.table import select_rows
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
@@ -189,6 +193,24 @@ def test_costs_are_those_of_the_formulas():
     ends = [float(SIZES[name].dense_parameters) for name in ("55M", "130M")]
     middle = costs.total(np.sqrt(np.prod(ends)))
     assert float(middle) == pytest.approx(float(np.sqrt(np.prod([float(costs.total(n)) for n in ends]))), rel=1e-9)
+
+
+def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
+    """At N, E, k, G and D of a run of the table every column that a plan knows is that of the run's own row."""
+    several = np.where(table()["router_type"] == "Dense", 1, 2)
+    frame = table(tokens=TOKENS, k=several, granularity=several)
+    names = (
+        "dense_parameters", "num_experts", "tokens", "teraflops", "utilisation", "total_parameters",
+        "active_parameters", "granularity", "sparsity",
+    )  # fmt: skip
+    law = LAWS["joint"]._replace(columns=names)
+    for selection in select_rows(frame, axes="every"):
+        columns, _ = law_columns(selection, law, "loss_validation")
+        for row, wanted in zip(selection.frame.to_dict("records"), zip(*columns, strict=True), strict=True):
+            kind = (row["num_experts"], row["k"], row["granularity"])
+            asked = plans._asked(SimpleNamespace(selection=selection, law=law), *kind)
+            found = plans._columns(asked, row["dense_parameter_count"], row["tokens"])
+            assert [float(column[0]) for column in found] == pytest.approx(wanted, rel=1e-9), (kind, names)
 
 
 def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():

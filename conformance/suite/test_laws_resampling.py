@@ -156,21 +156,25 @@ def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "*.slope_in_experts", "laws.resampling.jackknife")
 def test_jackknife_is_that_of_pseudo_values(backend):
-    """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand."""
-    runs, module = table(), backend.laws.resampling
-    ours, _ = asked(backend, ("slope",), (1e8, 64.0))
-    [found] = module.jackknife(*runs, runs.dense_parameters, ours).intervals
+    """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand.
+
+    N_cutoff, as every size, is taken as its logarithm.
+    """
+    runs, module = table(1e-3), backend.laws.resampling
+    ours, _ = asked(backend, ("slope", "N_cutoff"), (1e8, 64.0))
+    slope, cutoff = module.jackknife(*runs, runs.dense_parameters, ours).intervals
     sizes = np.unique(runs.dense_parameters)
 
-    def slope(keep) -> float:
-        fit = backend.laws.fitting.fit_routed(*(column[keep] for column in runs))
-        return float(routed.slope_in_experts(1e8, fit.coefficients))
+    def values(keep) -> np.ndarray:
+        found = backend.laws.fitting.fit_routed(*(column[keep] for column in runs)).coefficients
+        return np.array([routed.slope_in_experts(1e8, found), -found.b / found.c])
 
-    whole = slope(runs.dense_parameters > 0)
-    pseudo = [sizes.size * whole - (sizes.size - 1) * slope(runs.dense_parameters != size) for size in sizes]
-    reach = 3.1824463052837 * np.std(pseudo, ddof=1) / math.sqrt(sizes.size)  # t, 95 %, 3 degrees of freedom
-    for end, wanted in zip(found[1:4], (whole, whole - reach, whole + reach), strict=True):
-        check("laws.resampling.value", abs(end - wanted), 2 * reach)
+    whole = values(runs.dense_parameters > 0)
+    pseudo = [sizes.size * whole - (sizes.size - 1) * values(runs.dense_parameters != size) for size in sizes]
+    reaches = 3.1824463052837 * np.std(pseudo, axis=0, ddof=1) / math.sqrt(sizes.size)  # t, 95 %, 3 degrees of freedom
+    for ends, centre, reach in zip((slope[1:4], np.log10(cutoff[1:4])), whole, reaches, strict=True):
+        for end, wanted in zip(ends, (centre, centre - reach, centre + reach), strict=True):
+            check("laws.resampling.value", abs(end - wanted), 2 * reach)
 
 
 @pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
