@@ -26,7 +26,7 @@ from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import hashing, loop, step, sweep
 from routelaws.accelerated.training.batches import windows_of_text
 from routelaws.accelerated.training.checkpoints import Checkpoints
-from routelaws.accelerated.training.config import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
+from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.evaluate import OwnTokenizer
 from routelaws.accelerated.training.export import load_train_step
