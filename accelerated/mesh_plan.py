@@ -152,13 +152,18 @@ def parameter_axes(config: ModelConfig) -> dict:
     return axes((), parameter_shapes(config))
 
 
+def sequences_together(config: ModelConfig) -> int:
+    """Return how many sequences stay on one device: a group by position, be it in evaluation alone; else 1."""
+    by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
+    return config.group_size if config.router in GROUPED and by_position else 1
+
+
 def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
     """Return what keeps a model from a mesh, in a few words; None if nothing does."""
     replicas = mesh.shards()
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
-    by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
-    if config.router in GROUPED and by_position and batch_size // replicas % config.group_size:
+    if batch_size // replicas % sequences_together(config):
         return f"{batch_size // replicas} sequences of a device are not whole groups of {config.group_size}"
     if config.num_routed and config.expert_count % mesh.expert:
         return f"expert={mesh.expert} does not divide {config.expert_count} experts"

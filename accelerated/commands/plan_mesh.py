@@ -16,6 +16,7 @@ from ..mesh_plan import (
     feasible_meshes,
     parse_mesh,
     plan_device,
+    sequences_together,
     smallest_that_fits,
     why_not,
 )
@@ -124,10 +125,12 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
         return [own]
     meshes = feasible_meshes(model, devices, batch_size)
     if not meshes:
+        together = sequences_together(model)
+        groups = f" into whole groups of {together}" if together > 1 else ""
         raise InputError(
             f"--devices {devices}: no mesh of so many: data x expert has to divide the batch of {batch_size} "
-            f"sequences, expert the {model.expert_count if model.num_routed else 0} experts, model the {model.heads} "
-            "heads"
+            f"sequences{groups}, expert the {model.expert_count if model.num_routed else 0} experts, model the "
+            f"{model.heads} heads"
         )
     return meshes
 

@@ -8,7 +8,8 @@ The program is StableHLO in the format of `jax.export`, whose promise of compati
 run compiles, weights, optimizer, router and all, with one exception: in training BASE shares the tokens out by the
 auction, which stays on the device, and not by loops on the host, which no file can hold. Shapes are fixed: those of
 the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the table of
-a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes.
+a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The program is of one device, and
+passes over no bad batch: after one the state stays as it was before it.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
         platforms: some of `PLATFORMS`; none of them has to be here.
 
     Raises:
-        InputError: an unknown platform, none, or a configuration that cannot be used.
+        InputError: an unknown platform, none, or a configuration that cannot be used, such as one with a mesh.
         ModuleNotFoundError: the package flatbuffers is missing.
     """
     return bytes(lower_train_step(config, platforms).serialize())
@@ -50,13 +51,15 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
         platforms: some of `PLATFORMS`.
 
     Raises:
-        InputError: an unknown platform, none, or a configuration that cannot be used.
+        InputError: an unknown platform, none, or a configuration that cannot be used, such as one with a mesh.
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown or not platforms:
         found = repr(unknown[0]) if unknown else "empty"
         raise InputError(f"platforms is {found}; allowed: {', '.join(PLATFORMS)}, at least one of them")
     config.check()
+    if config.mesh is not None:
+        raise InputError(f"mesh is {config.mesh!r}; an exported step is of one device, so none can be given")
     state = jax.eval_shape(lambda: initial_state(config))
     structure = jax.tree.structure(state)
     steps = compiled_steps(config, base_method="auction")
