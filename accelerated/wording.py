@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 SHOWN = 4
-"""Paths that a message names; of more the first three, and how many there are besides."""
+"""Names or paths that a message lists; of more the first three, and how many there are besides."""
 
 
 def plural(number: int, noun: str, form: str = "") -> str:
@@ -21,16 +21,26 @@ def plural(number: int, noun: str, form: str = "") -> str:
     return f"{number:{form}} {noun}" + ("" if number == 1 else "s")
 
 
-def in_short(paths, shown: int = SHOWN) -> str:
-    """Return paths as a message shows them: a pattern that a shell has expanded can be hundreds."""
-    paths = list(map(str, paths))
-    if len(paths) <= shown:
-        return ", ".join(paths)
-    return f"{', '.join(paths[: shown - 1])} and {len(paths) - shown + 1} more"
+def in_short(names, shown: int = SHOWN) -> str:
+    """Return names or paths as a message shows them: a pattern that a shell has expanded can be hundreds.
+
+    Example:
+        >>> in_short(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    names = list(map(str, names))
+    if len(names) <= shown:
+        return ", ".join(names)
+    return f"{', '.join(names[: shown - 1])} and {len(names) - shown + 1} more"
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return each sentence that is said of some routers, with these: what holds for several is said once."""
+    """Return each sentence that is said of some routers, with these: what holds for several is said once.
+
+    Example:
+        >>> once([("Hash", ["too few rows"]), ("S-Base", ["too few rows", "one size"])])
+        {'too few rows': ['Hash', 'S-Base'], 'one size': ['S-Base']}
+    """
     found: dict[str, list[str]] = {}
     for router, sentences in said:
         for sentence in sentences:
