@@ -26,7 +26,7 @@ from .hull import Beyond, beyond, inside_hull
 from .law_columns import or_one
 from .law_fits import LEVEL, LawFit, fit_each, fit_law, fit_some, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
-from .published import Printed, printed_laws
+from .published import Printed, PrintedOption, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
@@ -110,28 +110,30 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
 
 def _published(printed: Printed, budget: Budget, tokens: float | None) -> Ranking:
     """Return the ranking of one set of printed coefficients."""
-
-    def candidate(each) -> Candidate:
-        def outside(choice: Choice) -> list[Beyond]:
-            point = {"active_parameters": float(each.active(choice.size)), "tokens": choice.tokens}
-            point |= {"granularity": each.granularity, "num_experts": each.num_experts}
-            known = {name: np.array(ends) for name, ends in printed.ranges.items() if point[name] is not None}
-            return beyond(list(known), list(known.values()), [point[name] for name in known])
-
-        def line(choice: Choice, share: float) -> Line:
-            active, held = float(each.active(choice.size)), float(each.option.held(choice.size))
-            k = 1 if each.granularity is None else int(each.granularity)
-            return Line(
-                each.router, printed.law, each.num_experts, each.granularity, k, active, held, choice,
-                None, None, None, None, outside(choice), None, False,
-            )  # fmt: skip
-
-        return Candidate(each.name, each.router, each.option, tokens, outside, line)
-
-    candidates = [candidate(each) for each in printed.options]
+    candidates = [_printed_candidate(printed, each, tokens) for each in printed.options]
     lines, left_out, _ = _ranked(candidates, budget)
     counts = ["flops", "tokens"] + ["embedding"] * printed.embedding
     return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], counts, candidates)
+
+
+def _printed_candidate(printed: Printed, each: PrintedOption, tokens: float | None) -> Candidate:
+    """Return one option of a set of printed coefficients, of whose runs no more than the ranges are known."""
+
+    def outside(choice: Choice) -> list[Beyond]:
+        point = {"active_parameters": float(each.active(choice.size)), "tokens": choice.tokens}
+        point |= {"granularity": each.granularity, "num_experts": each.num_experts}
+        known = {name: np.array(ends) for name, ends in printed.ranges.items() if point[name] is not None}
+        return beyond(list(known), list(known.values()), [point[name] for name in known])
+
+    def line(choice: Choice, share: float) -> Line:
+        active, held = float(each.active(choice.size)), float(each.option.held(choice.size))
+        k = 1 if each.granularity is None else int(each.granularity)
+        return Line(
+            each.router, printed.law, each.num_experts, each.granularity, k, active, held, choice,
+            None, None, None, None, outside(choice), None, False,
+        )  # fmt: skip
+
+    return Candidate(each.name, each.router, each.option, tokens, outside, line)
 
 
 def _ranked(candidates: list[Candidate], budget: Budget, shares: Callable | None = None):
