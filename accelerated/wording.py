@@ -46,3 +46,13 @@ def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
         for sentence in sentences:
             found.setdefault(sentence, []).append(router)
     return found
+
+
+def by_reason(reasons: dict[str, str]) -> dict[str, list[str]]:
+    """Return {reason: names} from {name: reason}: what holds for several is said once.
+
+    Example:
+        >>> by_reason({"Hash": "too few rows", "RL-R": "one size", "S-Base": "too few rows"})
+        {'too few rows': ['Hash', 'S-Base'], 'one size': ['RL-R']}
+    """
+    return once((name, [reason]) for name, reason in reasons.items())

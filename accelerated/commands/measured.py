@@ -26,7 +26,7 @@ from ..tables.leverages import read_leverages
 from ..tables.released import data_folder, released_table
 from ..tables.several import named, read_tables, table_path
 from ..tables.table import select_rows
-from ..wording import once
+from ..wording import by_reason, once
 from .shown import plain, range_dict, shown, shown_ends
 
 NOT_KNOWN = "not known"
@@ -86,8 +86,7 @@ def measured_report(law: Law, asked: Asked, level: float = 0.95, at: dict[str, f
         except ValueError as error:
             reasons[group.label] = str(error)
     if not fits:
-        said = once((label, [reason]) for label, reason in reasons.items())
-        lines = [f"{_short(labels)}: {reason}" for reason, labels in said.items()]
+        lines = [f"{_short(labels)}: {reason}" for reason, labels in by_reason(reasons).items()]
         raise InputError("\n".join(f"{named(asked.tables)}: {line}" for line in lines))
     return MeasuredReport(law, level, fits, reasons, remarks, at, predictions)
 
@@ -135,7 +134,7 @@ def print_report(report: MeasuredReport, console=None) -> None:
     else:
         for entry in report.fits:
             console.print(_whole_table(entry, report.level))
-    for reason, labels in once((label, [why]) for label, why in report.not_fitted.items()).items():
+    for reason, labels in by_reason(report.not_fitted).items():
         console.print(f"warning ({_short(labels)}): not fitted, and left out here: {reason}", markup=False)
     said = [(entry.group.label, warnings_of(entry)) for entry in report.fits]
     said += [(e.group.label, more) for e, (_, more) in zip(report.fits, report.predictions, strict=False)]

@@ -22,7 +22,7 @@ from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..laws.intervals import Predicted, Range
 from ..tables.schema import DENSE, run_names
 from ..tables.table import RouterRows
-from ..wording import once, plural
+from ..wording import by_reason, plural
 from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
 from .law_columns import law_columns
 from .misfit import Misfit, bend_in_size, beyond_seeds, by_size, largest_size, outliers
@@ -133,8 +133,8 @@ def fit_some(
     """
     found, reasons = fit_each(selections, loss_column, fit, tell)
     if not found:
-        said = once((router, [reason]) for router, reason in reasons.items())
-        raise InputError("\n".join(f"router {', '.join(routers)}: {reason}" for reason, routers in said.items()))
+        lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
+        raise InputError("\n".join(lines))
     return found, reasons
 
 

@@ -5,6 +5,7 @@ import math
 from ..findings.plan import REACH, SEED, Line, Ranking
 from ..laws.catalogue import LAWS
 from ..tables.schema import DENSE
+from ..wording import by_reason
 from .cautions import NO_FLOOR, warnings
 
 NOT_COMPARABLE = (
@@ -101,9 +102,8 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
     """Return the first reasons for which options are left out, each with the first of these."""
-    said, reasons = [], list(dict.fromkeys(left_out.values()))
-    for reason in reasons[:REASONS]:
-        names = [name for name, own in left_out.items() if own == reason]
+    said, reasons = [], by_reason(left_out)
+    for reason, names in list(reasons.items())[:REASONS]:
         shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
         said.append(f"left out: {shown}: {reason}")
     if len(reasons) > REASONS:
