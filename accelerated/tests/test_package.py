@@ -1,6 +1,8 @@
 """What an installed package is made of: its types, its addresses, the packages that its extras bring."""
 
 import ast
+import doctest
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -56,3 +58,9 @@ def test_every_package_has_a_version_that_was_tried():
     needed = [*PROJECT["project"]["dependencies"]]
     needed += [line for extra in ("train", "laws", "conformance", "tutorials") for line in extras[extra]]
     assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned
+
+
+@pytest.mark.parametrize("name", ["wording", "findings.downstream"])
+def test_examples_of_what_has_no_twin(name):
+    result = doctest.testmod(importlib.import_module(f"routelaws.accelerated.{name}"))
+    assert result.attempted and not result.failed
