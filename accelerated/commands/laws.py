@@ -31,6 +31,14 @@ def law_of(text: str, command: str | None = None) -> Law:
     return law
 
 
+def rows_of_released(law: Law, rows: str | None) -> str | None:
+    """Return which rows of the released table a law is fitted to: those that are chosen, or else the paper's own.
+
+    A law in compute takes every share of routed blocks and every k, which the paper's rows leave out.
+    """
+    return "clark" if rows is None and law.axes != "compute" else rows
+
+
 @functools.cache  # a law can be registered once
 def _run(path: Path) -> None:
     if not path.is_file():

@@ -17,7 +17,7 @@ from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, no
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
 from .flags import refuse
-from .laws import law_of
+from .laws import law_of, rows_of_released
 from .shown import plain
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
 from .working import Working
@@ -69,7 +69,7 @@ def plan_report(
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to 100000")
     rankings, remarks, asked = [], [], law_of(law, "plan")
     if paths is None:
-        rows = "clark" if rows is None and asked.axes != "compute" else rows
+        rows = rows_of_released(asked, rows)
         try:
             paths = (released_table(),)
         except InputError as error:
@@ -251,15 +251,7 @@ def plan(
         _plan_next(paths, next, n, experts, router, law, loss, rows, level, flops, top, json)
         return
     refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
-    if flops is None:
-        raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
-    budget = Budget(
-        flops_of(flops),
-        math.inf if memory is None else bytes_of(memory),
-        0.0 if cached_tokens is None else tokens_of(cached_tokens, "--cached-tokens", 0.0),
-        0.0 if inference_tokens is None else tokens_of(inference_tokens, "--inference-tokens", 0.0),
-        number_bytes_of(dtype),
-    )
+    budget = _budget(flops, memory, cached_tokens, inference_tokens, dtype)
     data = None if tokens is None else tokens_of(tokens, "--tokens")
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         report = plan_report(paths or None, budget, data, law, loss, rows, level, resamples, published)
@@ -271,11 +263,26 @@ def plan(
         print_plan(report, top)
 
 
+def _budget(
+    flops: str | None, memory: str | None, cached_tokens: str | None, inference_tokens: str | None, dtype: str
+) -> Budget:
+    """Return the budget that the flags say; InputError where one is no amount, or there are no FLOPs."""
+    if flops is None:
+        raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
+    return Budget(
+        flops_of(flops),
+        math.inf if memory is None else bytes_of(memory),
+        0.0 if cached_tokens is None else tokens_of(cached_tokens, "--cached-tokens", 0.0),
+        0.0 if inference_tokens is None else tokens_of(inference_tokens, "--inference-tokens", 0.0),
+        number_bytes_of(dtype),
+    )
+
+
 def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, top, json) -> None:
     from . import next_run
 
     if not paths:
-        paths, rows = (released_table(),), "clark" if rows is None and law_of(law).axes != "compute" else rows
+        paths, rows = (released_table(),), rows_of_released(law_of(law), rows)
     dearest = math.inf if flops is None else flops_of(flops)
     with Working("fitting the law and ranking the runs that could be added"):
         report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)

@@ -20,7 +20,7 @@ from ..wording import once
 from . import measured
 from .fit import only_for_accuracy, warnings_of, with_options
 from .flags import refuse
-from .laws import law_of
+from .laws import law_of, rows_of_released
 from .shown import plain
 from .working import Working
 
@@ -348,8 +348,7 @@ def predict(
         wanted = measured.Asked(_measured_tables(asked, tables), loss, rows, huber, task, tasks, guess_rate, options)
         return _predict_measured(asked, wanted, level, _point(asked, point), router, json)
     if not tables:
-        tables = (released_table(),)
-        rows = "clark" if rows is None and asked.axes != "compute" else rows
+        tables, rows = (released_table(),), rows_of_released(asked, rows)
     loss = loss or "loss_validation"
     with Working("reading the table") as tell:
         report = predict_report(tables, point, law, loss, rows, router, level, huber, tell, options)

@@ -85,12 +85,9 @@ def accuracy_groups(
         raise InputError(f"--loss {loss}: the law {law.name} goes through no loss; two-stage laws do")
     if "loss" in law.beside:
         columns["loss"] = table.losses[_loss_name(table, loss)]
-    tried = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
-    for task in tasks:
-        if task not in tried:
-            raise InputError(f"--task {task}: no such task in the table; there: {', '.join(tried) or 'none'}")
+    tried = _columns_of_tasks(table, law, tasks)
     groups = []
-    for task in tasks or tried:
+    for task in tried:
         for part in dict.fromkeys(table.training_set[chosen].tolist()):
             mask, found = chosen & (table.training_set == part), []
             for name, attempts in tried[task]:
@@ -200,6 +197,15 @@ def _loss_name(table: Accuracies, loss: str | None) -> str:
     if name not in table.losses:
         raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
     return name
+
+
+def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:
+    """Return {task: [(column, attempts)]} of the tasks that are wanted; InputError where one is not there."""
+    there = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
+    for task in tasks:
+        if task not in there:
+            raise InputError(f"--task {task}: no such task in the table; there: {', '.join(there) or 'none'}")
+    return {task: there[task] for task in tasks or there}
 
 
 def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
