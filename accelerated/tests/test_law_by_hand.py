@@ -1,0 +1,78 @@
+"""Small answers that can be had by hand, of both twins: what few rows of the suite reach, or slow tests alone."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from routelaws.accelerated import laws as fast
+from routelaws.conformance.bounds import check
+from routelaws.reference import laws as oracle
+
+twins = pytest.mark.parametrize("laws", [fast, oracle], ids=["accelerated", "reference"])
+
+
+@twins
+def test_a_first_stage_in_size_and_tokens(laws):
+    """8/√16 + 27/∛27 + 1 = 12."""
+    stage = laws.two_stage.LossCoefficients(A=8.0, alpha=0.5, B=27.0, beta=1 / 3, E=1.0)
+    found = laws.two_stage.predict_first(stage, np.array([16.0]), np.array([27.0]))
+    check("laws.two_stage.value", abs(float(found[0]) / 12 - 1))
+
+
+@twins
+def test_losses_ten_times_too_high_and_too_low(laws):
+    found = laws.catalogue.fitted(laws.dense.DenseCoefficients(0.1, 1e13), np.array([20.0, 0.2]), np.array([2.0, 2.0]))
+    assert (found.objective, found.rmsle, found.rows) == (1.0, 1.0, 2)
+
+
+@twins
+def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
+    """Six rows and two coefficients at 50 %: a quantile of 0.7407 with 4 degrees of freedom, and s² = RSS/4."""
+    interval = laws.additive.AdditiveInterval(*[None] * len(laws.additive.AdditiveInterval._fields))
+    interval = interval._replace(value=2.0, low=2.0 / 1.1, high=2.0 * 1.1)
+    fit = laws.additive.AdditiveFit(*[None] * len(laws.additive.AdditiveFit._fields))
+    fit = fit._replace(coefficients=(1.0, 2.0), rmsle=0.02)
+    found = laws.smooth_intervals.smooth_prediction(lambda *given: [interval], fit, [], np.ones(6), [], 0.5)
+    half = math.hypot(math.log(1.1), laws.uncertainty.student_quantile(0.5, 4) * 0.02 * math.log(10) * math.sqrt(6 / 4))
+    assert found.law == (interval.low, interval.high)
+    for end, wanted in zip(found.run, (2.0 * math.exp(-half), 2.0 * math.exp(half)), strict=True):
+        check("laws.intervals.value", abs(end / wanted - 1))
+
+
+WORDS = {
+    (True, 3.0, 1.0, 10.0): "soft",
+    (True, 3.0, 1.0, 10.5): "loose",
+    (False, 3.0, 1.0, 10.0): "soft",
+    (False, 3.0, 1.0, 10.5): "loose",
+    (False, -3.0, -10.5, -1.0): "loose",
+}
+
+
+@twins
+def test_an_end_more_than_ten_times_the_other_is_loose(laws):
+    assert {given: laws.smooth_intervals.words(*given) for given in WORDS} == WORDS
+
+
+@twins
+def test_an_activation_near_the_end_of_its_range_is_inside_it(laws):
+    """A_start is sought from 1e-6; at twice that it is still a coefficient."""
+    truth = laws.leverage.PUBLISHED._replace(A_start=2e-6, A_max=math.inf)
+    A, G, C = (v.ravel() for v in np.meshgrid([3e-7, 1e-6, 3e-6, 1e-5], [2.0, 4.0, 8.0], [1e18, 1e20]))
+    found = laws.leverage.fit_leverage(A, G, C, laws.leverage.leverage(A, G, C, truth))
+    assert found.status == "interior" and round(found.coefficients.A_start * 1e6, 4) == 2
+
+
+def test_counts_of_experts_may_differ_by_any_factor():
+    """Columns are compared by direction alone, so that a few cells with very many experts are a table as well."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 1e3, 1e6, 1e10]))
+    loss = 2.0 * size**-0.01 * experts**-0.02
+    assert fast.fitting.level_table(size, experts, loss).extra.size == 4
+    assert oracle._projection.check_rows(size, experts, loss).log_loss.size == 12
+
+
+@twins
+def test_each_law_of_the_catalogue_has_a_fit_of_its_own(laws):
+    used = Counter(id(law.fit) for law in laws.catalogue.LAWS.values())
+    assert [name for name, law in laws.catalogue.LAWS.items() if used[id(law.fit)] > 1] == []
