@@ -38,6 +38,10 @@ What is left has a standard deviation of 0.8796 times the one before the cut. It
 that `parameter_shapes` states are those before the cut.
 """
 
+_SHARED_DRAWS = 1 << 20
+"""Up to so many initial weights are drawn by a program that other models share; more take longer to draw than it takes
+to compile a program."""
+
 _WRITTEN_OUT = 4
 """Loops of so many steps at most are written out: XLA on CPU copies what a loop keeps for the backward pass, which
 takes a fifth of the time of a step, and a model of four blocks compiles no slower without the loop."""
@@ -176,20 +180,40 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
         The parameter tree that `parameter_shapes` describes, float32.
 
     Differs from the reference: all weights are drawn at once: a draw per leaf takes many times longer to compile.
+    Outside jit they are cut to their shapes by NumPy, which compiles nothing; the weights are the same, bit by bit.
     """
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
     sizes = [math.prod(shape) if deviation else 0 for _, (shape, deviation) in leaves]
-    normal = jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, (sum(sizes),))
+    normal = _draw(key, sum(sizes))
+    xp = np if isinstance(normal, np.ndarray) else jnp
 
     def leaf(path, shape, deviation, end, size):
         if deviation == 0:
-            return jnp.ones(shape) if path[-1].key == "scale" else jnp.zeros(shape)
+            return (xp.ones if path[-1].key == "scale" else xp.zeros)(shape, normal.dtype)
         return normal[end - size : end].reshape(shape) * deviation
 
     ends = np.cumsum(sizes).tolist()
     drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
+    return jax.tree.unflatten(structure, drawn if xp is jnp else jax.device_put(drawn))
+
+
+def _draw(key, number: int):
+    """Return so many draws from the cut normal distribution: outside jit as a NumPy array.
+
+    Outside jit a small model draws up to a power of two and leaves the rest, so that models of about its size share the
+    program. Draw i of a Threefry key follows from the key and i alone, as JAX makes them now ("partitionable").
+    """
+    if isinstance(key, jax.core.Tracer):
+        return _cut_normal(key, number)
+    alike = jax.config.jax_threefry_partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
+    room = 1 << (number - 1).bit_length() if alike and number <= _SHARED_DRAWS else number
+    return np.asarray(_cut_normal(key, room))[:number]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _cut_normal(key, number):
+    return jax.random.truncated_normal(key, -TRUNCATION, TRUNCATION, (number,))
 
 
 def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_length: int):

@@ -1,14 +1,15 @@
 """What a person sees while runs are being trained: on a terminal live bars, elsewhere lines.
 
-A line stands for each run that is finished. Where a single run is trained, a line also says how far it is, at every
-evaluation and every half a minute.
+A line stands for each run that is finished, and before these one that says how long the first programs were compiled
+and how long all runs will take. Where a single run is trained, a line also says how far it is, at every evaluation and
+every half a minute.
 """
 
 import time
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from ..training.configuration import TrainConfig
@@ -17,11 +18,16 @@ from ..training.sweep import cost
 QUIET = 30.0
 """Seconds after which a single run says how far it is, where there are no bars."""
 
+SURE = 5.0
+"""Seconds of steps, of all runs together, before which nothing is said of the time left."""
+
 
 class Progress:
     """A `Watch` that shows what runs, its loss, its speed, and the time left for all runs together.
 
-    The time left is the work left, in units of `sweep.cost`, at the speed of this session so far.
+    The time left is the work left, in units of `sweep.cost`, at the speed of this session since the first steps of its
+    runs, and for each run that has not made a step the time that others took to start. A run starts by compiling, which
+    takes a quarter of the time of a small one: a speed that counted it would promise too long a time at first.
 
     Args:
         runs: the configurations, by hyper_id.
@@ -35,16 +41,20 @@ class Progress:
         self.runs, self.console = runs, console or Console(stderr=True)
         self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
         self.steps_done: dict[int, int] = {}  # by run, of those at work or finished
-        self.work_before: dict[int, float] = {}  # share of a run that was there when it started
         self.finished: dict[int, float | None] = {}  # by run, its loss
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
-        self.started: dict[int, float] = {}
+        self.started: dict[int, float] = {}  # when, by run; so in the next two
+        self.stepped: dict[int, tuple[float, int]] = {}  # after its first call, and how many steps were done then
+        self.ended: dict[int, float] = {}
+        self.at_once = 1  # the most runs so far that were at work at the same time
+        self.told_first = False
         self.began = self.said = time.monotonic()
         self.bars = Bars(
             TextColumn("{task.description:28}"),
             BarColumn(None),
             MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
             console=self.console,
             disable=not self.console.is_terminal,
@@ -70,18 +80,23 @@ class Progress:
 
     def _start(self, run: int) -> None:
         config = self.runs[run]
+        if not self.started and len(self.costs) > 1 and not self.console.is_terminal:
+            self._say(run, f"compiling the programs of the first of {len(self.costs)} runs")
         self.started[run] = time.monotonic()
-        self.tasks[run] = self.bars.add_task(config.name(), total=config.steps, note="compiling")
+        self.at_once = max(self.at_once, len(self.started) - len(self.ended))
+        usual = self._start_seconds()
+        note = "compiling" if usual is None else f"compiling, about {usual:.0f} s"
+        self.tasks[run] = self.bars.add_task(config.name(), total=config.steps, note=note)
 
     def _step(self, run: int, step: int, loss: float, tokens_per_second: float) -> None:
-        if run not in self.steps_done:
-            self.work_before[run] = max(0, step - self.runs[run].steps_per_call) / self.runs[run].steps
+        self.stepped.setdefault(run, (time.monotonic(), step))
         self.steps_done[run] = step
         self.rates[run] = tokens_per_second
         note = f"loss {loss:.3f}  {_speed(tokens_per_second)}"
         self.bars.update(self.tasks[run], completed=step, note=note)
         if time.monotonic() - self.said > QUIET:
             self._say_how_far(run, step, f"training loss {loss:.4f}")
+        self._say_first_time()
 
     def _evaluation(self, run: int, step: int, loss: float) -> None:
         self.losses[run] = loss
@@ -94,11 +109,19 @@ class Progress:
         speed = f"{_speed(self.rates[run])}  " if run in self.rates else ""
         self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
+    def _say_first_time(self) -> None:
+        """Say once of several runs, before the first of them is finished, how long all will take."""
+        if self.told_first or len(self.costs) == 1 or self.console.is_terminal or self._seconds_left() is None:
+            return
+        self.told_first = True
+        if not any(run in self.started for run in self.finished):
+            start, left = self._start_seconds(), self._time_left()
+            self._say(0, f"compiled in about {start:.0f} s each, {self.at_once} at a time  {left}")
+
     def _finished(self, run: int) -> None:
         self._remove(run)
         self.finished[run] = self.losses.get(run)
         if run not in self.started:
-            self.work_before[run] = 1.0
             return
         seconds = time.monotonic() - self.started[run]
         loss = "finished before" if run not in self.losses else f"validation loss {self.losses[run]:.4f}"
@@ -114,21 +137,35 @@ class Progress:
         self._say(run, f"failed: {line}")
 
     def _remove(self, run: int) -> None:
+        if run in self.started:
+            self.ended[run] = time.monotonic()
         if run in self.tasks:
             self.bars.remove_task(self.tasks.pop(run))
 
+    def _start_seconds(self) -> float | None:
+        """Return how long a run took on average from its start to the end of its first call; None before any did."""
+        taken = [at - self.started[run] for run, (at, _) in self.stepped.items() if run in self.started]
+        return sum(taken) / len(taken) if taken else None
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds that are left for all runs; None where there have been too few steps to tell."""
+        now, work, seconds = time.monotonic(), 0.0, 0.0
+        for run, (at, steps) in self.stepped.items():
+            work += self.costs[run] * (self.steps_done[run] - steps) / self.runs[run].steps
+            seconds += self.ended.get(run, now) - at
+        if work <= 0 or seconds < SURE:
+            return None
+        start, unfinished = self._start_seconds() or 0.0, [run for run in self.costs if run not in self.finished]
+        left = 0.0  # of a run after the other
+        for run in unfinished:
+            left += seconds / work * self.costs[run] * (1 - self.steps_done.get(run, 0) / self.runs[run].steps)
+            if run not in self.stepped:
+                left += max(0.0, start - (now - self.started.get(run, now)))
+        return left / max(1, min(self.at_once, len(unfinished)))
+
     def _time_left(self) -> str:
-        total = sum(self.costs.values())
-        before = sum(self.costs[run] * share for run, share in self.work_before.items())
-        done = sum(
-            cost * (1.0 if run in self.finished else self.steps_done.get(run, 0) / self.runs[run].steps)
-            for run, cost in self.costs.items()
-        )
-        elapsed = time.monotonic() - self.began
-        if done - before <= 0.005 * total:
-            return f"{_clock(elapsed)} so far"
-        left = elapsed * (total - done) / (done - before)
-        return f"{_clock(elapsed)} so far, about {_clock(left)} left"
+        elapsed, left = _clock(time.monotonic() - self.began), self._seconds_left()
+        return f"{elapsed} so far" + ("" if left is None else f", about {_clock(left)} left")
 
 
 def _clock(seconds: float) -> str:

@@ -42,17 +42,38 @@ def test_an_error_ends_it_too():
     assert len(console.file.getvalue()) == length
 
 
-@pytest.mark.parametrize(("first", "now", "left"), [(10, 60, "about 0:20 left"), (60, 75, "about 0:30 left")])
+RUN = {"d_model": 8, "heads": 1, "blocks": 1, "vocab_size": 300, "steps": 100, "steps_per_call": 10}
+
+
+@pytest.mark.parametrize(("first", "now", "left"), [(10, 60, "about 0:24 left"), (60, 75, "about 0:50 left")])
 def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(monkeypatch, first, now, left):
-    """Of 100 steps `now` are done after half a minute; of a run that goes on at 50 they are not all of now."""
-    run = from_mapping({"d_model": 8, "heads": 1, "blocks": 1, "vocab_size": 300, "steps": 100, "steps_per_call": 10})
+    """Half a minute after the first call `now` of 100 steps are done; those of the first call took no time of it."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
-    with progress.Progress([run], console=console) as watch:
+    with progress.Progress([from_mapping(RUN)], console=console) as watch:
         watch("start")
         watch("step", step=first, loss=5.0, tokens_per_second=1e4)
         clock[0] += 30
         watch("step", step=now, loss=4.0, tokens_per_second=1e4)
         watch("evaluation", step=now, loss=4.5)
     assert console.file.getvalue().splitlines()[-1].endswith(f"0:30 so far, {left}")
+
+
+def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypatch):
+    """Four equal runs, two at a time: 20 s until the first call of 10 steps is done, 1 s for each later call."""
+    clock = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), width=80)
+    with progress.Progress([from_mapping(RUN | {"seed": seed}) for seed in range(4)], console=console) as watch:
+        watch("start", run=0)
+        watch("start", run=1)
+        clock[0] += 20
+        for step in (10, 20, 30, 40):
+            for run in (0, 1):
+                watch("step", run=run, step=step, loss=5.0, tokens_per_second=1e4)
+            clock[0] += 1
+    said = console.file.getvalue().splitlines()
+    # 30 and 20 steps in two times 3 s; 60, 70 and two times 100 are left, and two times 20 s: (330 · 0.12 + 40) / 2.
+    assert said[-1] == "compiled in about 20 s each, 2 at a time  0:23 so far, about 0:40 left"
+    assert len(said) == 2 and "compiling" in said[0]

@@ -139,9 +139,14 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
         return TrainState(params, optimizer(config).init(params))
 
     key = jax.random.key(config.seed)
-    if layout is None:
-        return jax.jit(start)(key)
-    return jax.jit(start, out_shardings=state_shardings(config, layout))(key)
+    if layout is not None:
+        return jax.jit(start, out_shardings=state_shardings(config, layout))(key)
+    if isinstance(key, jax.core.Tracer):  # of `jax.eval_shape`
+        return start(key)
+    # Nothing of this is compiled for a single model; the optimizer starts from zeros throughout.
+    shapes = jax.eval_shape(start, key)
+    params, zeros = init(key, config.model), jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    return TrainState(params, jax.device_put(zeros.optimizer))
 
 
 def open_layout(config: TrainConfig) -> Layout | None:

@@ -9,6 +9,7 @@ sweep folder/
 """
 
 import concurrent.futures
+import gc
 import math
 import multiprocessing
 import os
@@ -36,8 +37,14 @@ from .tokens import TokenFiles, prepare_tokens
 from .watch import Watch
 from .workers import available_cores, start_worker, thread_environment
 
+RUNS_KEPT = 8
+"""A process forgets what it has compiled after so many runs: some 15 MB of each at the size of the demo."""
+
 STOPPED = "stopped"
 """What a worker returns of a run that it was told to stop; no message of a failure is that short."""
+
+
+_number_trained = [0]  # runs, by this process
 
 
 class Part(NamedTuple):
@@ -180,8 +187,13 @@ def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
 
 
 def _train(task: Task, watch: Watch) -> None:
+    """Train a run; what JAX keeps of several is let go together, since the next one compiles the small programs again
+    then, and traces functions of JAX itself again."""
     Run(task.config, task.folder, task.tokens, task.hyper_id, watch).train()
-    jax.clear_caches()  # the next run compiles programs of its own
+    _number_trained[0] += 1
+    if _number_trained[0] % RUNS_KEPT == 0:
+        jax.clear_caches()
+    gc.collect()  # the buffers and programs of the run
 
 
 def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:

@@ -6,6 +6,7 @@ same, bit for bit, whenever and beside whatever it is run.
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import platform
@@ -18,6 +19,9 @@ from .stopping import obey
 _THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
 _SINGLE_THREAD_XLA = "--xla_cpu_multi_thread_eigen=false"
 _QUICK_COMPILE_XLA = "--xla_backend_optimization_level=1"  # a quarter less time to compile, the same time to run
+
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
+"""Of Python's garbage collector, in a worker; its own choice is 700."""
 
 _MALLOPT = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 """glibc's M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD: keep freed memory instead of returning it.
@@ -43,8 +47,14 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, stop when told to, and die with it."""
+    """Prepare a worker process: keep freed memory, leave Ctrl-C to the parent, stop when told to, and die with it.
+
+    What has been imported is never garbage, and tracing a program makes many objects that live: without searches for
+    garbage among all of them it takes a quarter less time.
+    """
     keep_freed_memory()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     obey()
     parent = multiprocessing.parent_process()
 
