@@ -19,6 +19,7 @@ import pytest
 from scipy import stats
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.report import engine
@@ -322,6 +323,13 @@ def predict_takes_the_loss(said):
 @of("predict", "--rows")
 def predict_takes_the_rows(said):
     assert says(said(*PREDICT, "--rows", "seed == 1"), Line(rows_of(seed=1)), 1e8, 16)
+
+    found = said(
+        "predict", "accuracies.csv", "--law", "direct", "--guess-rate", "0.1", "--rows", "params > 2e8", "--at",
+        "flops=1e21", "--json",
+    )  # fmt: skip
+    A, alpha = direct("one", 0.1, column("params") > 2e8)
+    assert near(of_group(found, "one")["prediction"]["value"], 0.1 + 0.9 * math.exp(-A / 1e21**alpha), 1e-5)
 
 
 @of("predict", "--level")
@@ -685,6 +693,18 @@ def test_every_flag_has_a_check(flags_of):
 )
 def test_a_flag(check, said):
     check(said)
+
+
+def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkeypatch):
+    """Their tasks' guess rates and their validation text, though that is not the first of the table."""
+    save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])
+    save(Path("downstream_tasks.csv"), RATES)
+    monkeypatch.setattr(downstream_command, "released_table", Path)
+    laws = {"direct": lambda below, above, rate: np.full(len(above.flops), rate)}
+    monkeypatch.setattr(downstream_laws, "_laws", lambda gain: laws)
+    found = said("downstream", "--cut", "1e20", "--json")
+    missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
+    assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
 
 
 IDLE = {

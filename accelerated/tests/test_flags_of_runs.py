@@ -410,7 +410,7 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
 
 
 @of("evaluate", "--task", "--table", "--group-size")
-def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path):
+def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, approved):
     """With one sequence in a group, each text by itself; one mixture of one token is that token, one-hot or not."""
     questions = [{"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}]
     (tmp_path / "quiz.jsonl").write_text("\n".join(map(json.dumps, questions)))
@@ -428,8 +428,10 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path):
     with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
         [row] = csv.DictReader(file)
     assert row["run"] == str(lender) and float(row["acc_quiz"]) == found["accuracy"]
+    assert float(row["acc_quiz_per_token"]) == found["accuracy_per_token"] and float(row["guess_quiz"]) == 1 / 3
     assert float(row["params"]) == read_config(lender).accounting().dense_parameters
-    assert "quiz: 1 question, guessing is right in 0.3333" in told(*words, "--group-size", "1", "--one-hot")
+    said = told(*words, "--group-size", "1", "--one-hot")
+    approved("evaluate-task.txt", said.replace(str(lender), "run").replace(str(tmp_path), "folder"), 2e-3)
 
 
 @of("generate", "positional", "--prompt", "--tokens", "--temperature", "--seed")
@@ -516,10 +518,11 @@ def test_a_sweep_holds_out_the_largest_and_takes_corpus_jobs_and_board(trained, 
 def test_a_task_of_a_job_array_trains_its_runs(trained, text_file, tmp_path):
     (tmp_path / "grid.toml").write_text(GRID)
     words = ("sweep", tmp_path / "grid.toml", "--out", tmp_path / "sweep", "--corpus", text_file)
-    assert "2 of 4 runs are finished\n" in told(*words, "--index", "0", "--of", "3")
+    assert "2 of 4 runs are finished\n" in told(*words, "--index", "0", "--of", "3", "--jobs", "2", "--tensorboard")
+    assert len(list((tmp_path / "sweep").glob("runs/*/tensorboard/events*"))) == 2
     assert "3 of 4 runs are finished\n" in told(*words, "--index", "1")
     assert "4 of 4 runs are finished; routelaws report" in told(*words, "--index", "2", "--of", "3")
-    assert [ids for ids, *_ in trained] == [[0, 3], [1], [2]]
+    assert [ids for ids, *_ in trained] == [[0, 3], [1], [2]] and trained[0][1] == 2
 
 
 # What is planned, exported and measured.
@@ -534,6 +537,14 @@ def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
     assert (found["devices"], found["memory_bytes"]) == (8, 24 * 2**30)
     assert (found["batch_size"], found["sequence_length"]) == (64, 1024)
     assert found["dense_parameters"] == shape.dense_parameters and f"d{shape.d_model}" in found["run"]
+    assert all(mesh["fits"] == (mesh["memory"] <= 24 * 2**30) for mesh in found["meshes"])
+    half = object_of(*words, "--sequence-length", "1024", "--dtype", "bfloat16")
+    longer = object_of(*words, "--sequence-length", "2048")
+    by_mesh = zip(
+        *(sorted(each["meshes"], key=lambda mesh: str(mesh["mesh"])) for each in (found, half, longer)), strict=True
+    )
+    assert {mesh["fits"] for mesh in object_of(*words, "--memory", "1MB")["meshes"]} == {False}
+    assert all(b["activations"] < a["activations"] < c["activations"] for a, b, c in by_mesh)
     for top in (1, 2):
         lines = [line.split() for line in told(*words, "--top", str(top)).splitlines()]
         assert sum(len(line) > 9 and line[0].isdigit() and line[1].isdigit() for line in lines) == top
