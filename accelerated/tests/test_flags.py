@@ -20,6 +20,8 @@ from scipy import stats
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
+from routelaws.accelerated.commands import plan as plan_command
+from routelaws.accelerated.commands import predict as predict_command
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.report import engine
@@ -705,6 +707,18 @@ def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkey
     found = said("downstream", "--cut", "1e20", "--json")
     missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
     assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
+
+
+@pytest.mark.parametrize("words", [PREDICT, PLAN + QUICK, ("plan", *NEXT, "--json")], ids=["predict", "plan", "next"])
+def test_without_a_table_the_released_one_and_its_rows_are_taken(said, monkeypatch, words):
+    """Those of the preset clark, here all but two; --rows takes others."""
+    save(Path("curves.csv"), [row | {"seed": 42 if row["seed"] == 1 else 7} for row in ROWS])
+    for command in (predict_command, plan_command):
+        monkeypatch.setattr(command, "released_table", lambda: Path("curves.csv"))
+    alone = [word for word in words if word != "table.csv"]
+    named = [word.replace("table.csv", "curves.csv") for word in words]
+    assert said(*alone) == said(*named, "--rows", "clark") != said(*named)
+    assert said(*alone, "--rows", "k == 1") == said(*named, "--rows", "k == 1") != said(*alone)
 
 
 IDLE = {

@@ -394,7 +394,7 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
         (): (windows[128], {}),
         ("--tokens", "64", "--group-size", "1"): (windows[64], {"group_size": 1}),
         ("--tokens", "64", "--one-hot"): (windows[64], {"one_hot": True}),
-        ("--corpus", str(other), "--tokens", "64", "--group-size", "2"): (elsewhere, {"group_size": 2}),
+        ("--corpus", str(text_file), str(other), "--tokens", "64", "--group-size", "2"): (elsewhere, {"group_size": 2}),
     }
     losses = []
     for words, (chosen, changes) in cases.items():
@@ -402,7 +402,8 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
         name = str(other) if "--corpus" in words else "validation"
         losses.append(oracle_loss(lender, chosen, **changes))
         assert found[f"tokens_{name}"] == chosen[..., 1:].size
-        assert [key for key in found if key.startswith("loss_")] == [f"loss_{name}"]
+        names = [str(text_file), name] if "--corpus" in words else [name]
+        assert [key.removeprefix("loss_") for key in found if key.startswith("loss_")] == names
         assert abs(found[f"loss_{name}"] - losses[-1]) < 1e-4, (words, found, losses)
         assert found["group_size"] == changes.get("group_size", 4) and found["one_hot"] == ("--one-hot" in words)
     plain = [oracle_loss(lender, windows[64]), oracle_loss(lender, elsewhere)]
@@ -523,6 +524,7 @@ def test_a_task_of_a_job_array_trains_its_runs(trained, text_file, tmp_path):
     assert "3 of 4 runs are finished\n" in told(*words, "--index", "1")
     assert "4 of 4 runs are finished; routelaws report" in told(*words, "--index", "2", "--of", "3")
     assert [ids for ids, *_ in trained] == [[0, 3], [1], [2]] and trained[0][1] == 2
+    assert len(list((tmp_path / "sweep").glob("runs/*/tensorboard/events*"))) == 2, "of the task that was told to"
 
 
 # What is planned, exported and measured.
