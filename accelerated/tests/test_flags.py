@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,12 @@ from scipy import stats
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
+from routelaws.accelerated.commands import fit as fit_command
 from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.commands import predict as predict_command
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.findings import downstream as downstream_laws
+from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws import utilisation
@@ -533,12 +536,12 @@ def plan_shows_so_many(said):
 @of("plan", "--out")
 def plan_writes_files(said):
     """What is written has what was asked for: the level, the loss and the budget in its heads, each option in a row."""
-    flags = ("--level", "0.8", "--loss", "loss_c4", "--inference-tokens", "1e8", "--out", "plan")
+    flags = ("--level", "0.8", "--loss", "loss_c4", "--inference-tokens", "1e8", "--tokens", "3.2e7", "--out", "plan")
     found, folder = said(*PLAN, *QUICK, *flags), Path("plan")
     assert sorted(path.name for path in folder.iterdir()) == ["frontier.png", "frontier.svg", "plan.json", "plan.md"]
     assert json.loads((folder / "plan.json").read_text()) == found
     written = (folder / "plan.md").read_text()
-    assert "loss_c4" in written and "Budget: 1e16 FLOPs, 100M tokens of inference" in written
+    assert "loss_c4" in written and "Budget: 1e16 FLOPs, 100M tokens of inference, 32M training tokens" in written
     rows = [line.split(" | ") for line in written.splitlines() if line.startswith("|")]
     assert "80 %" in rows[0] and len(rows) == 2 + len(lines_of(found))
     for row, option in zip(rows[2:], lines_of(found), strict=True):
@@ -707,6 +710,27 @@ def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkey
     found = said("downstream", "--cut", "1e20", "--json")
     missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
     assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
+
+
+def names_in(text: str) -> list[str]:
+    return re.findall(r'"[^"]+"|[\w=-]+', text)
+
+
+def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
+    """As the catalogue has them, so that a law that is added is named, too."""
+    for command in (fit_command.fit, predict_command.predict):
+        said = " ".join(command.__doc__.partition("law: ")[2].partition("Or FILE.py")[0].split())
+        assert {*LAWS} <= {*names_in(said)}
+    taking = " ".join(fit_command.fit.__doc__.partition("huber: ")[2].partition("task: ")[0].split())
+    assert {name for name in names_in(taking) if name in LAWS} == {law.name for law in LAWS.values() if law.takes_huber}
+    at = predict_command.predict.__doc__.partition("at: ")[2].partition("published: ")[0]
+    columns = {column for law in LAWS.values() for column in law.columns} - {*predict_command.INPUTS}
+    assert columns <= {*names_in(at)}
+    printed = " ".join(predict_command.predict.__doc__.partition("by this name: ")[2].partition("router: ")[0].split())
+    for law in LAWS.values():
+        named = re.search(rf"(?:^|[;,] ){law.name} (.*?)(?:[;.]|, (?:{'|'.join(LAWS)}) |$)", printed)
+        found = [] if named is None else names_in(named[1])
+        assert [name.strip('"') for name in found if name != "or"] == [*law.published], law.name
 
 
 @pytest.mark.parametrize("words", [PREDICT, PLAN + QUICK, ("plan", *NEXT, "--json")], ids=["predict", "plan", "next"])
