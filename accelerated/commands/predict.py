@@ -314,8 +314,8 @@ def predict(
             active_parameters (with embedding and unembedding), flops, parameters, attempts, activation,
             tian_granularity, or those of a law that was registered.
         published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
-            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation" or
-            E=16, joint joint, leverage tian.
+            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation"
+            or E=16, joint joint, leverage tian.
         router: One router_type alone; all of the table if not given.
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.
