@@ -80,8 +80,8 @@ def predict_report(
         rows: which rows, see `select_rows`.
         router: one router alone (its router_type); all of the table if None.
         level: of the intervals, between 0 and 1.
-        huber: delta in log10 units for the sum of Huber terms instead of least squares; for laws with `takes_huber`, and without
-            intervals.
+        huber: delta in log10 units for the sum of Huber terms instead of least squares; for laws with `takes_huber`;
+            then there are no intervals.
         tell: is called with a line on what is being done, if given.
         options: keyword arguments of the fit of the law, such as the floor of `compute`.
 
