@@ -70,7 +70,7 @@ def fit_report(
         law: as `laws.law_of`; `dense` is fitted once, to the dense runs.
         loss_column: which loss.
         rows: which rows, see `select_rows`.
-        huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only.
+        huber: delta in log10 units for the sum of Huber terms instead of least squares; for laws with `takes_huber`.
         tell: is called with a line on what is being done, if given.
         options: keyword arguments of the fit of the law, such as the floor of `compute`.
 
@@ -350,7 +350,8 @@ def fit(
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
-            beside it. Of laws of accuracy: in the units of what is fitted, ln(-ln Q') or, for broken, the accuracy.
+            beside it. Of the loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and
+            joint. Of accuracy, in the units of what is fitted: ratio and ceiling, ln(-ln Q'), and broken, the accuracy.
         task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
         guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
             column guess_TASK of the table, or of well-known tasks.

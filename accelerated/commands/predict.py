@@ -80,8 +80,8 @@ def predict_report(
         rows: which rows, see `select_rows`.
         router: one router alone (its router_type); all of the table if None.
         level: of the intervals, between 0 and 1.
-        huber: delta in log10 units for the sum of Huber terms instead of least squares; bounded laws only, and without
-            intervals.
+        huber: delta in log10 units for the sum of Huber terms instead of least squares; for laws with `takes_huber`;
+            then there are no intervals.
         tell: is called with a line on what is being done, if given.
         options: keyword arguments of the fit of the law, such as the floor of `compute`.
 
@@ -310,12 +310,12 @@ def predict(
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
-        at: Other columns of a law, each as NAME=VALUE: tokens, granularity, total_parameters, active_parameters (with
-            embedding and unembedding), flops, parameters, attempts, activation, tian_granularity, or those of a law
-            that was registered.
+        at: Other columns of a law, each as NAME=VALUE: tokens, granularity, sparsity, total_parameters,
+            active_parameters (with embedding and unembedding), flops, parameters, attempts, activation,
+            tian_granularity, or those of a law that was registered.
         published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
-            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64 or E=16, joint
-            joint, leverage tian.
+            marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation"
+            or E=16, joint joint, leverage tian.
         router: One router_type alone; all of the table if not given.
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.
@@ -323,8 +323,8 @@ def predict(
             such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         level: Confidence level of the intervals.
-        huber: Fit by the sum of Huber terms with this delta (in log10 units), which a few wrong runs cannot pull away;
-            the prediction then has no interval, and that by least squares stands beside it.
+        huber: Fit by the sum of Huber terms with this delta, which a few wrong runs cannot pull away, as in `routelaws
+            fit`; the prediction then has no interval, and of laws of the loss that by least squares stands beside it.
         task: Laws of accuracy: these tasks alone, as the table names them behind acc_; all if not given.
         guess_rate: Laws of log accuracy: the share of right answers by guessing. If not given, that of --tasks, of a
             column guess_TASK of the table, or of well-known tasks.

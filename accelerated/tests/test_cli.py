@@ -95,15 +95,6 @@ def test_a_routed_model_with_one_expert_is_refused(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_every_flag_of_generate_arrives(capsys, monkeypatch):
-    from routelaws.accelerated.commands import generate
-
-    monkeypatch.setattr(generate, "continue_text", lambda *given, **options: json.dumps([*map(str, given), options]))
-    flags = {"prompt": "def ", "tokens": 7, "temperature": 0.25, "seed": 3}
-    code, stdout, _ = run(capsys, "generate", "run", *(word for name in flags for word in (f"--{name}", flags[name])))
-    assert code == 0 and json.loads(stdout) == ["run", "def ", {"tokens": 7, "temperature": 0.25, "seed": 3}]
-
-
 def test_evaluate_prints_each_text_and_task_with_its_own_numbers(capsys, monkeypatch, approved):
     from routelaws.accelerated.commands import evaluate
 
@@ -149,14 +140,8 @@ def test_a_pattern_that_the_shell_expanded_is_named_in_short(capsys, tmp_path):
     assert code == 2 and "--sed" in stderr and "quotes" not in stderr
 
 
-def test_fields_from_a_file_and_flags_before_it(capsys, tmp_path, small_fields):
+def test_a_field_of_a_file_that_is_wrong_is_named(capsys, tmp_path):
     file = tmp_path / "run.toml"
-    lines = [f"{name} = {json.dumps(value)}" for name, value in {**small_fields, "steps": 8}.items()]
-    file.write_text("\n".join(lines))
-    code, stdout, stderr = run(capsys, "train", "--config", file, "--out", tmp_path / "run", "--seed", 3)
-    assert code == 0, stderr
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["seed"] == 3 and config["steps"] == 8 and config["corpus"] == small_fields["corpus"]
     file.write_text("steps = 'many'")
     code, _, stderr = run(capsys, "train", f"--config={file}", "--out", tmp_path / "other")
     assert code == 2 and "steps is 'many'; int is needed" in stderr
@@ -167,9 +152,6 @@ def test_help_and_version(capsys):
     assert code == 0 and all(name in stdout for name in cli.COMMANDS)
     code, stdout, _ = run(capsys, "--version")
     assert code == 0 and stdout.strip() == routelaws.__version__
-    for command in cli.COMMANDS:
-        code, stdout, _ = run(capsys, command, "--help")
-        assert code == 0 and f"routelaws {command}" in stdout
     code, _, stderr = run(capsys, "nothing")
     assert code == 2 and stderr == f"routelaws: no command 'nothing'; there are {', '.join(cli.COMMANDS)}\n"
 

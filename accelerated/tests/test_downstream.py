@@ -80,25 +80,6 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     assert study.errors["rate"] == {"arc_given": 0.125, "arc_own": 0.5, "arc_known": 0.25}
 
 
-def test_what_is_asked_of_a_study_is_what_it_says(monkeypatch, tmp_path, capsys):
-    """With a law that predicts how far above guessing a row has to be; a third of the runs has another ratio."""
-    monkeypatch.setattr(
-        findings, "_laws", lambda gain: {"direct": lambda below, above, rate: np.full(len(above[0]), gain)}
-    )
-    lines = [f"1e{i},{20 + 20 * (i % 3 == 0)}e{i},3,{2 + (i == 17)},0" for i in range(6, 18)]
-    (tmp_path / "own.csv").write_text(
-        "\n".join(["params,tokens,loss_web,loss_books,acc_quiz", *lines, "1e9,2e10,3,,0"])
-    )
-
-    def said(*flags):
-        assert cli.main(["downstream", str(tmp_path / "own.csv"), "--cut", "2e22", "--json", *flags]) == 0
-        found = json.loads(capsys.readouterr().out)
-        return found["loss"], found["fitted_runs"], found["scored_runs"], found["errors"]["direct"]["quiz"]
-
-    assert said() == ("web", 6, 7, pytest.approx(0.05))
-    assert said("--least-gain", "0.125", "--loss", "books", "--ratio", "20") == ("books", 3, 5, 0.125)
-
-
 LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"
 """The laws that take rows above the guess rate alone, by how much --least-gain says."""
 

@@ -86,19 +86,6 @@ def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, nam
     assert all(jax.tree.leaves(moved)), moved
 
 
-def test_the_command_writes_a_file_that_can_be_loaded(small_fields, tmp_path, capsys):
-    out = tmp_path / "step.bin"
-    flags = ["--out", str(out), "--platforms", "tpu", "cuda", "--d-model", "8", "--heads", "1", "--vocab-size", "300"]
-    assert cli.main(["export", *flags, "--steps-per-call", "2"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(
-        f"{out}: dense-d8-L2-s42 for tpu, cuda: {out.stat().st_size:,} bytes, 2 steps of 16 x 128"
-    )
-    loaded = load_train_step(out.read_bytes())
-    assert loaded.exported.platforms == ("tpu", "cuda")
-    assert loaded.exported.in_avals[-5].shape == (2, 16, 129)
-
-
 def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys):
     assert cli.main(["export", "--out", str(tmp_path / "a"), "--platforms", "abacus"]) == 2
     assert capsys.readouterr().err == (

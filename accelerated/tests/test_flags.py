@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,13 @@ import pytest
 from scipy import stats
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.commands import downstream as downstream_command
+from routelaws.accelerated.commands import fit as fit_command
+from routelaws.accelerated.commands import plan as plan_command
+from routelaws.accelerated.commands import predict as predict_command
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.findings import downstream as downstream_laws
+from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws import utilisation
@@ -323,6 +329,13 @@ def predict_takes_the_loss(said):
 def predict_takes_the_rows(said):
     assert says(said(*PREDICT, "--rows", "seed == 1"), Line(rows_of(seed=1)), 1e8, 16)
 
+    found = said(
+        "predict", "accuracies.csv", "--law", "direct", "--guess-rate", "0.1", "--rows", "params > 2e8", "--at",
+        "flops=1e21", "--json",
+    )  # fmt: skip
+    A, alpha = direct("one", 0.1, column("params") > 2e8)
+    assert near(of_group(found, "one")["prediction"]["value"], 0.1 + 0.9 * math.exp(-A / 1e21**alpha), 1e-5)
+
 
 @of("predict", "--level")
 def predict_takes_the_level(said):
@@ -523,12 +536,12 @@ def plan_shows_so_many(said):
 @of("plan", "--out")
 def plan_writes_files(said):
     """What is written has what was asked for: the level, the loss and the budget in its heads, each option in a row."""
-    flags = ("--level", "0.8", "--loss", "loss_c4", "--inference-tokens", "1e8", "--out", "plan")
+    flags = ("--level", "0.8", "--loss", "loss_c4", "--inference-tokens", "1e8", "--tokens", "3.2e7", "--out", "plan")
     found, folder = said(*PLAN, *QUICK, *flags), Path("plan")
     assert sorted(path.name for path in folder.iterdir()) == ["frontier.png", "frontier.svg", "plan.json", "plan.md"]
     assert json.loads((folder / "plan.json").read_text()) == found
     written = (folder / "plan.md").read_text()
-    assert "loss_c4" in written and "Budget: 1e16 FLOPs, 100M tokens of inference" in written
+    assert "loss_c4" in written and "Budget: 1e16 FLOPs, 100M tokens of inference, 32M training tokens" in written
     rows = [line.split(" | ") for line in written.splitlines() if line.startswith("|")]
     assert "80 %" in rows[0] and len(rows) == 2 + len(lines_of(found))
     for row, option in zip(rows[2:], lines_of(found), strict=True):
@@ -685,6 +698,51 @@ def test_every_flag_has_a_check(flags_of):
 )
 def test_a_flag(check, said):
     check(said)
+
+
+def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkeypatch):
+    """Their tasks' guess rates and their validation text, though that is not the first of the table."""
+    save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])
+    save(Path("downstream_tasks.csv"), RATES)
+    monkeypatch.setattr(downstream_command, "released_table", Path)
+    laws = {"direct": lambda below, above, rate: np.full(len(above.flops), rate)}
+    monkeypatch.setattr(downstream_laws, "_laws", lambda gain: laws)
+    found = said("downstream", "--cut", "1e20", "--json")
+    missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
+    assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
+
+
+def names_in(text: str) -> list[str]:
+    return re.findall(r'"[^"]+"|[\w=-]+', text)
+
+
+def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
+    """As the catalogue has them, so that a law that is added is named, too."""
+    for command in (fit_command.fit, predict_command.predict):
+        said = " ".join(command.__doc__.partition("law: ")[2].partition("Or FILE.py")[0].split())
+        assert {*LAWS} <= {*names_in(said)}
+    taking = " ".join(fit_command.fit.__doc__.partition("huber: ")[2].partition("task: ")[0].split())
+    assert {name for name in names_in(taking) if name in LAWS} == {law.name for law in LAWS.values() if law.takes_huber}
+    at = predict_command.predict.__doc__.partition("at: ")[2].partition("published: ")[0]
+    columns = {column for law in LAWS.values() for column in law.columns} - {*predict_command.INPUTS}
+    assert columns <= {*names_in(at)}
+    printed = " ".join(predict_command.predict.__doc__.partition("by this name: ")[2].partition("router: ")[0].split())
+    for law in LAWS.values():
+        named = re.search(rf"(?:^|[;,] ){law.name} (.*?)(?:[;.]|, (?:{'|'.join(LAWS)}) |$)", printed)
+        found = [] if named is None else names_in(named[1])
+        assert [name.strip('"') for name in found if name != "or"] == [*law.published], law.name
+
+
+@pytest.mark.parametrize("words", [PREDICT, PLAN + QUICK, ("plan", *NEXT, "--json")], ids=["predict", "plan", "next"])
+def test_without_a_table_the_released_one_and_its_rows_are_taken(said, monkeypatch, words):
+    """Those of the preset clark, here all but two; --rows takes others."""
+    save(Path("curves.csv"), [row | {"seed": 42 if row["seed"] == 1 else 7} for row in ROWS])
+    for command in (predict_command, plan_command):
+        monkeypatch.setattr(command, "released_table", lambda: Path("curves.csv"))
+    alone = [word for word in words if word != "table.csv"]
+    named = [word.replace("table.csv", "curves.csv") for word in words]
+    assert said(*alone) == said(*named, "--rows", "clark") != said(*named)
+    assert said(*alone, "--rows", "k == 1") == said(*named, "--rows", "k == 1") != said(*alone)
 
 
 IDLE = {

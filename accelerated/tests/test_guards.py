@@ -312,6 +312,7 @@ def test_a_table_that_lost_a_row_is_said_and_not_filled_with_others(train, whole
     )
 
 
+@pytest.mark.slow
 def test_checkpoints_are_kept_by_number_and_by_step(train, tmp_path):
     out = tmp_path / "run"
     often = ("--checkpoint-every", "4")

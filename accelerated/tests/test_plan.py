@@ -323,11 +323,10 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         assert line.choice.flops == pytest.approx(1e18, rel=1e-9)
 
 
-def test_json_is_one_object_and_files_say_the_same(path, tmp_path, capsys):
+def test_json_is_one_object(path, capsys):
     flags = ["plan", str(path), "--law", "separable", "--resamples", "20", "--flops", "1e17", "--memory", "2GB"]
-    assert main([*flags, "--level", "0.8", "--json", "--out", str(tmp_path / "out")]) == 0
+    assert main([*flags, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert json.loads((tmp_path / "out" / "plan.json").read_text()) == said
     assert said["budget"]["flops"] == 1e17 and said["budget"]["memory"] == 2e9
     assert [ranking["law"] for ranking in said["rankings"]] == ["separable", "hoffmann", "fine-grained", "joint"]
     for ranking in said["rankings"]:
@@ -338,12 +337,6 @@ def test_json_is_one_object_and_files_say_the_same(path, tmp_path, capsys):
         )
         assert printed == any("no interval" in note for note in ranking["notes"])
         assert ("arXiv" if printed else str(path)) in ranking["data"]
-    text = (tmp_path / "out" / "plan.md").read_text()
-    assert "Compare losses within one ranking alone" in text
-    assert "| loss | 80 % | wins |" in text and said["level"] == 0.8
-    best = said["rankings"][0]["options"][0]
-    assert f"| 1 | {best['router']} | {best['num_experts']:g} |" in text and f"{best['loss']:.4f}" in text
-    assert (tmp_path / "out" / "frontier.png").stat().st_size > 10_000 and (tmp_path / "out" / "frontier.svg").is_file()
 
 
 def test_what_is_printed(path):

@@ -216,6 +216,7 @@ def test_a_run_with_lent_weights_goes_on_with_its_own(small_fields, whole, tmp_p
     assert losses(make_run(small_fields, tmp_path / "cut", **lent).train()) == losses(uncut)
 
 
+@pytest.mark.slow
 def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_path):
     rows = make_run(small_fields, tmp_path / "run", eval=[f"c4={text_file}"]).train()
     assert float(rows[-1]["loss_c4"]) > 0 and rows[-1]["loss_pile"] == ""

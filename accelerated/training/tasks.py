@@ -106,7 +106,7 @@ def evaluate_task(
     params, table = load_own_params(folder), read_hash_table(folder)
     tokenizer = Tokenizer((folder / "tokenizer.model").read_bytes())
     score = jax.jit(functools.partial(_score, config=model, table=table, dtype=compute_dtype(config)))
-    tell(f"{task}: {len(questions)} questions")
+    tell(f"{task}: {len(questions)} question{'' if len(questions) == 1 else 's'}")
     scores = score_questions(
         questions, tokenizer.encode, functools.partial(score, params), config.sequence_length, config.batch_size, task
     )
