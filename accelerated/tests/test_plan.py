@@ -63,8 +63,8 @@ def path(tmp_path_factory):
     return path
 
 
-def planned(path, budget, **options):
-    return plan_report(path, budget, law="separable", resamples=40, published=False, **options)
+def planned(path, budget, resamples=0, **options):
+    return plan_report(path, budget, law="separable", resamples=resamples, published=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():
 def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     size = 1e8
     flops = 3 * float(costs_of(table(), 1.0).flops(size)) * TOKENS
-    (ranking,) = planned(path, Budget(flops)).rankings
+    (ranking,) = planned(path, Budget(flops), 40).rankings
     assert {line.router for line in ranking.lines} == {"Dense", *GAIN} and len(ranking.lines) == 7
     assert (ranking.lines[0].router, ranking.lines[0].num_experts) == ("S-Base", 32)
     losses = [line.choice.loss for line in ranking.lines]
@@ -255,7 +255,7 @@ def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
         for out, n, e, z in zip(routed, frame["dense_parameter_count"], frame["num_experts"], noise, strict=True)
     ]
     frame.to_csv(tmp_path / "table.csv", index=False)
-    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17)).rankings
+    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17), 40).rankings
     wins = {router: sum(line.wins for line in ranking.lines if line.router == router) for router in GAIN}
     assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
 
@@ -287,6 +287,19 @@ def test_inference_is_paid_from_the_same_flops(path):
     )
     for one, other in zip(without.lines, with_.lines, strict=True):
         assert one.dense_parameters == pytest.approx(other.dense_parameters, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit", [{"memory": 1e9}, {"inference_tokens": 1e8}])
+def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
+    """Among its FLOPs are those of the budget: the least loss of each router is then that of the ranking."""
+    budget = Budget(1e18, **limit)
+    for ranking in planned(path, budget).rankings + published_rankings(budget):
+        found = plans.frontier(ranking, budget, 4)
+        assert found.keys() == {line.router for line in ranking.lines}
+        for router, points in found.items():
+            least = min(line.choice.loss for line in ranking.lines if line.router == router)
+            [at] = [loss for flops, loss, _ in points if math.isclose(flops, budget.flops)]
+            assert at == pytest.approx(least, rel=1e-12)
 
 
 def test_beyond_the_runs_is_flagged_and_ends(path):
