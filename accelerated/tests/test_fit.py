@@ -274,6 +274,9 @@ def test_huber_is_said_and_has_no_intervals(tmp_path):
     assert huber["intervals"] is None and huber["leave_one_out_rmsle"] is None
     assert huber["determined"] and not plain["determined"]
     assert huber["coefficients"]["a"] == pytest.approx(LAW.a, abs=2e-3)
+    [wrong] = huber["misfit"]["outliers"]
+    without = fit_table(path, rows=f"hyper_id != {wrong['hyper_id']}", huber=1e-3)["fits"][0]["rmsle"]
+    assert huber["misfit"]["rmsle_without_outliers"] == pytest.approx(without, rel=1e-6)
     with pytest.raises(InputError, match="huber"):
         fit_table(path, huber=-1.0)
     with pytest.raises(InputError, match="separable is fitted by least squares alone"):

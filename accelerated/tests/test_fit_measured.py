@@ -66,6 +66,18 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert "law direct, of accuracy" in capsys.readouterr().out
 
 
+def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
+    """Student's quantiles of 95 and of 50 %, for nine rows and two coefficients: 2.3646 and 0.7111."""
+    reaches = []
+    for level in ("0.95", "0.5"):
+        flags = ["--law", "direct", "--task", "code pass@1", "--at", "flops=1e22", "--level", level]
+        [fit] = said(capsys, "predict", table, *flags)["fits"]
+        alpha = fit["intervals"]["alpha"]
+        ends = [[alpha["low"], alpha["high"]], *(fit["prediction"][f"{name}_interval"] for name in ("law", "run"))]
+        reaches.append([alpha["high"] - alpha["low"], *(np.ptp(np.log(-np.log(each))) for each in ends[1:])])
+    assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 3, rel=1e-3)
+
+
 def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
     [fit] = said(capsys, "fit", table, "--law", "two-stage-linear", "--task", "quiz", "--loss", "loss_text")["fits"]
     assert (fit["coefficients"]["A"], fit["coefficients"]["alpha"]) == pytest.approx((60.0, 0.07), rel=1e-9)
@@ -135,6 +147,8 @@ def test_a_table_of_leverages(tmp_path, capsys):
     path.write_text("activation,tian_granularity,flops,leverage\n" + "\n".join(lines) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
     assert fit["coefficients"]["A_start"] == pytest.approx(1.63e-2, rel=1e-6)
+    assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
+    assert "the law leverage takes no floor" in capsys.readouterr().err
     path.write_text("activation,tian_granularity,leverage\n0.1,2,3\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "flops" in capsys.readouterr().err
@@ -157,6 +171,10 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     wanted = dict(list(leverage.PUBLISHED._asdict().items())[:5])
     assert fit["coefficients"] == pytest.approx(wanted, rel=1e-5)
     assert "a power law of the 3 dense runs" in fit["warnings"][0]
+    [fit] = said(capsys, "fit", str(path), "--law", "leverage", "--rows", "hyper_id < 19")["fits"]
+    assert fit["rows"] == len(places) - 2
+    assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
+    assert "the law leverage takes no floor" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "1 dense runs; a leverage needs at least 3 of 2 budgets" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from routelaws.accelerated.accounting import SIZES, count
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
+from routelaws.accelerated.commands.predict import predict_report
 from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import plan as plans
@@ -63,8 +64,8 @@ def path(tmp_path_factory):
     return path
 
 
-def planned(path, budget, **options):
-    return plan_report(path, budget, law="separable", resamples=40, published=False, **options)
+def planned(path, budget, resamples=0, **options):
+    return plan_report(path, budget, law="separable", resamples=resamples, published=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():
 def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     size = 1e8
     flops = 3 * float(costs_of(table(), 1.0).flops(size)) * TOKENS
-    (ranking,) = planned(path, Budget(flops)).rankings
+    (ranking,) = planned(path, Budget(flops), 40).rankings
     assert {line.router for line in ranking.lines} == {"Dense", *GAIN} and len(ranking.lines) == 7
     assert (ranking.lines[0].router, ranking.lines[0].num_experts) == ("S-Base", 32)
     losses = [line.choice.loss for line in ranking.lines]
@@ -241,11 +242,19 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
-def test_the_interval_of_an_option_is_of_the_level_that_is_asked_for(path):
-    """Student's t: the quantiles of 95 % and 50 % are more than 2.8 times apart for any number of runs."""
-    wide, narrow = (planned(path, Budget(1e17), level=level).rankings[0].lines[0] for level in (0.95, 0.5))
-    reach = [math.log(line.law_interval[1] / line.law_interval[0]) for line in (wide, narrow)]
-    assert wide.choice == narrow.choice and reach[0] > 2.8 * reach[1] > 0
+def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
+    """Of the level that is asked for: that of the law, of one more run, and the one by size that a note says."""
+    frame = table(3e-3)
+    frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)
+    report = plan_report(tmp_path / "table.csv", Budget(1e17), published=False, resamples=0, level=0.5)
+    [said] = as_dict(report)["rankings"]
+    best = said["options"][0]
+    at = {"dense_parameters": best["N"], "num_experts": best["num_experts"]}
+    [found] = predict_report(tmp_path / "table.csv", at, level=0.5).predictions
+    assert best["loss"] == pytest.approx(found.loss, rel=1e-9)
+    for ours, theirs in (("law_interval", found.law), ("run_interval", found.run), ("by_size_interval", found.by_size)):
+        assert best[ours] == pytest.approx(theirs, rel=1e-9), ours
+    assert any("the first option has {:.3f} to {:.3f}".format(*found.by_size) in note for note in said["notes"])
 
 
 def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
@@ -258,7 +267,7 @@ def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
         for out, n, e, z in zip(routed, frame["dense_parameter_count"], frame["num_experts"], noise, strict=True)
     ]
     frame.to_csv(tmp_path / "table.csv", index=False)
-    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17)).rankings
+    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17), 40).rankings
     wins = {router: sum(line.wins for line in ranking.lines if line.router == router) for router in GAIN}
     assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
 
@@ -290,6 +299,19 @@ def test_inference_is_paid_from_the_same_flops(path):
     )
     for one, other in zip(without.lines, with_.lines, strict=True):
         assert one.dense_parameters == pytest.approx(other.dense_parameters, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit", [{"memory": 1e9}, {"inference_tokens": 1e8}])
+def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
+    """Among its FLOPs are those of the budget: the least loss of each router is then that of the ranking."""
+    budget = Budget(1e18, **limit)
+    for ranking in planned(path, budget).rankings + published_rankings(budget):
+        found = plans.frontier(ranking, budget, 4)
+        assert found.keys() == {line.router for line in ranking.lines}
+        for router, points in found.items():
+            least = min(line.choice.loss for line in ranking.lines if line.router == router)
+            [at] = [loss for flops, loss, _ in points if math.isclose(flops, budget.flops)]
+            assert at == pytest.approx(least, rel=1e-12)
 
 
 def test_beyond_the_runs_is_flagged_and_ends(path):

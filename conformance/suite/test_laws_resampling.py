@@ -158,7 +158,7 @@ def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
 def test_jackknife_is_that_of_pseudo_values(backend):
     """From m v - (m - 1) v_g, the backend's own fits, mean and standard error of a mean, Student's t by hand.
 
-    N_cutoff, as every size, is taken as its logarithm.
+    N_cutoff, as every size, is taken as its logarithm. So is E_max, and an end of it that is below 1 is put at 1.
     """
     runs, module = table(1e-3), backend.laws.resampling
     ours, _ = asked(backend, ("slope", "N_cutoff"), (1e8, 64.0))
@@ -175,6 +175,10 @@ def test_jackknife_is_that_of_pseudo_values(backend):
     for ends, centre, reach in zip((slope[1:4], np.log10(cutoff[1:4])), whole, reaches, strict=True):
         for end, wanted in zip(ends, (centre, centre - reach, centre + reach), strict=True):
             check("laws.resampling.value", abs(end - wanted), 2 * reach)
+    runs = table(3e-3, (1e7, 1e8, 1e9), (1.0, 8.0, 64.0, 512.0), seed=3)
+    most, gain = module.jackknife(*runs, runs.dense_parameters, asked(backend, ("E_max", "gain"), PLACE)[0]).intervals
+    assert most.low == 1.0 < 10 < most.value < math.sqrt(most.high), "the interval is open below, and 1 is its end"
+    assert gain.low < gain.value < gain.high < 1.0, "what is no number of experts has ends below 1"
 
 
 @pytest.mark.asks("*.predict_loss", "laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
