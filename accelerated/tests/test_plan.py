@@ -24,6 +24,7 @@ from routelaws.accelerated.laws import hoffmann, utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
+from routelaws.accelerated.report.plan_words import notes
 from routelaws.accelerated.tables.table import select_rows
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
@@ -176,6 +177,19 @@ def test_a_table_without_what_a_budget_asks_for(tmp_path):
     with pytest.raises(InputError, match="num_blocks, num_heads and kqv_size are not known"):
         planned(file, Budget(1e18, cached_tokens=1e3))
     assert planned(file, Budget(1e18)).rankings[0].lines[0].total_parameters is None
+
+
+def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path):
+    """524,288 tokens each, and 6 N FLOPs for a token of training; both are said."""
+    file = tmp_path / "short.csv"
+    table().drop(columns=["batch_size", "sequence_length", "flops_per_step"]).to_csv(file, index=False)
+    (ranking,) = planned(file, Budget(1e17)).rankings
+    for line in ranking.lines:
+        assert line.choice.tokens == pytest.approx(STEPS * 2**19, rel=1e-12)
+        assert line.choice.flops == pytest.approx(6 * line.dense_parameters * line.choice.tokens, rel=1e-9)
+        assert line.choice.flops <= 1e17 * (1 + 1e-9)
+    said = " ".join(notes(ranking))
+    assert "6 N for each token of training" in said and "524,288 are taken" in said
 
 
 def test_costs_are_those_of_the_formulas():

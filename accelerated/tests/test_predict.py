@@ -157,6 +157,19 @@ def test_the_released_table_is_the_default(capsys):
     assert not any(p["warnings"] for p in found.values())
 
 
+def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
+    """Losses that fall as a line in E, so that the coefficients run away together."""
+    path, at = make_table(tmp_path, 1e-4), point(3e8, 32.0)
+    frame = pandas.read_csv(path)
+    fall = 0.08 * np.log10(frame["dense_parameter_count"]) + 0.05 * frame["num_experts"] / 256
+    straight = 10 ** (1.1 - fall + np.random.default_rng(1).normal(0, 3e-3, len(frame)))
+    said = "the runs do not determine the law's coefficients; inside the data it predicts all the same"
+    for losses in (frame["loss_validation"], straight):
+        frame.assign(loss_validation=losses).to_csv(path, index=False)
+        [found] = predict_report(path, at, huber=1e-3).predictions
+        assert (said in found.warnings) == (losses is straight) == (not found.fitted.determined)
+
+
 def test_one_wrong_run_does_not_pull_a_prediction_by_huber(tmp_path):
     """A loss of 9.5 among runs that follow a law: least squares is off, Huber's sum is not, and both are said."""
     path, at = make_table(tmp_path, noise=1e-4), point(3e8, 32.0)
