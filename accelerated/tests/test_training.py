@@ -263,6 +263,7 @@ def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
     assert not np.isclose(found.loss.mean(), in_training, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_generate_continues_the_prompt(trained):
     folder, _ = trained
     texts = [generate(folder, "ba ke ", tokens=30, seed=seed) for seed in (0, 0, 1)]
