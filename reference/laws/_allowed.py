@@ -120,21 +120,25 @@ def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
     return Solved(residual, max(limit, residual), root @ scores + [mean, 0, 0, 0], root)
 
 
-def least_sum(solved: Solved, h: np.ndarray, s: float, noise: float = 0.0) -> float:
-    """Return the least residual sum of all β with h·β = s (step 2); noise is 1 for an observation.
+def least_sum(solved: Solved, missed: float, variance: float) -> float:
+    """Return the least residual sum of all β with h·β = s, by h·β̂ - s and hᵀ(XᵀX)⁻¹h (step 2).
 
     Example:
         Two rows say that β is (1, 3). Of all β with a sum of 2 (0, 2) is the nearest, which misses each row by 1.
 
         >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
-        >>> print(least_sum(two, np.array([1.0, 1.0]), 2.0))
+        >>> least_sum(two, missed=1 + 3 - 2, variance=_variance(two, np.array([1.0, 1.0])))
         2.0
     """
-    missed, across = h @ solved.solution - s, h @ solved.root
     if missed == 0:
         return solved.residual
-    variance = across @ across + noise  # |rootᵀh|²
-    return solved.residual + missed * missed / variance if variance > 0 else math.inf  # 0 where h is: no law says s
+    return float(solved.residual + missed * missed / variance) if variance > 0 else math.inf  # h is 0: no law says s
+
+
+def _variance(solved: Solved, h: np.ndarray) -> float:
+    """Return hᵀ(XᵀX)⁻¹h = |rootᵀh|²."""
+    across = h @ solved.root
+    return float(across @ across)
 
 
 def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
@@ -168,10 +172,10 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
         [4. 2. 6.]
     """
     h = np.array(h, dtype=np.float64)
-    best = float(h @ solved.solution)
+    best, variance = float(h @ solved.solution), _variance(solved, h) + noise
 
     def least(v: float) -> float:
-        return least_sum(solved, h, v, noise)
+        return least_sum(solved, best - v, variance)
 
     return np.array([best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))])
 
@@ -191,11 +195,12 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
     y, x = np.array(y, dtype=np.float64), np.array(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         best = float((y @ solved.solution) / (x @ solved.solution))
-    if least_sum(solved, x, 0.0) <= solved.limit:
+    if least_sum(solved, x @ solved.solution, _variance(solved, x)) <= solved.limit:
         return best, -math.inf, math.inf
 
     def least(v: float) -> float:
-        return least_sum(solved, y - v * x, 0.0)
+        h = y - v * x
+        return least_sum(solved, h @ solved.solution, _variance(solved, h))
 
     return best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))
 
@@ -254,14 +259,6 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
     from the origin: the ends are found as angles. Straight up n is ∞. If that is allowed, laws further to the left are,
     which never rise to 0, and there is no high end. Straight down n is -∞, and if that is allowed, there is no end on
     either side. If nothing on the right is allowed, no law rises to 0, and both ends are infinite.
-
-    Example:
-        The two rows of `least_sum`, of which the interaction is the first: a gain of -3 rises to 0 at n = 3.
-
-        >>> two = Solved(residual=0.0, limit=0.1, solution=np.array([1.0, -3.0]), root=np.eye(2))
-        >>> best, low, high = cutoff_ends(two, (0.0, 1.0), (1.0, 0.0))
-        >>> print(best, [round((3 - v) ** 2 / (1 + v**2), 12) for v in (low, high)])
-        3.0 [0.1, 0.1]
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))
@@ -281,7 +278,7 @@ def _least_in_direction(solved: Solved, y: np.ndarray, x: np.ndarray, angle: flo
     spread = solved.root @ (h @ solved.root)
     nearest = solved.solution - spread * (h @ solved.solution) / (h @ spread)  # of the line: its sum is `least_sum`
     if math.cos(angle) * (x @ nearest) - math.sin(angle) * (y @ nearest) >= 0:
-        return least_sum(solved, h, 0.0)
+        return least_sum(solved, h @ solved.solution, _variance(solved, h))
     pair = np.stack([y, x])  # else the origin is the nearest of the direction: both are 0
     missed, across = pair @ solved.solution, pair @ solved.root
     return solved.residual + float(missed @ np.linalg.solve(across @ across.T, missed))
