@@ -76,3 +76,11 @@ def test_counts_of_experts_may_differ_by_any_factor():
 def test_each_law_of_the_catalogue_has_a_fit_of_its_own(laws):
     used = Counter(id(law.fit) for law in laws.catalogue.LAWS.values())
     assert [name for name, law in laws.catalogue.LAWS.items() if used[id(law.fit)] > 1] == []
+
+
+def test_ends_of_a_value_beyond_any_step_are_found():
+    """Near the linear limit coefficients grow without end; the next number of float64 after 1e20 is 16,384 away."""
+    allowed = oracle._allowed
+    far = allowed.Solved(residual=0.0, limit=1.0, solution=np.array([1e20, 3.0]), root=np.eye(2))
+    assert allowed.linear_ends(far, (1.0, 0.0)).tolist() == [1e20, 1e20, 1e20]
+    assert allowed.linear_ends(far, (0.0, 1.0)).tolist() == [3.0, 2.0, 4.0]

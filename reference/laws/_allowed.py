@@ -137,8 +137,7 @@ def least_sum(solved: Solved, missed: float, variance: float) -> float:
 
 def _variance(solved: Solved, h: np.ndarray) -> float:
     """Return hᵀ(XᵀX)⁻¹h = |rootᵀh|²."""
-    across = h @ solved.root
-    return float(across @ across)
+    return float(np.sum((h @ solved.root) ** 2))
 
 
 def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
@@ -161,6 +160,12 @@ def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, 
     return inside
 
 
+def _both_ends(solved: Solved, least: Callable[[float], float], best: float) -> tuple[float, float]:
+    """Return the last value that is allowed below the best one and above it."""
+    step = 1 + abs(best)  # near the linear limit a best value may be 1e20, which a step of 1 would not change
+    return _last_allowed(solved, least, best, -step), _last_allowed(solved, least, best, step)
+
+
 def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
     """Return the best value of h·β and both ends; noise is 1 for an observation.
 
@@ -177,7 +182,7 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
     def least(v: float) -> float:
         return least_sum(solved, best - v, variance)
 
-    return np.array([best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))])
+    return np.array([best, *_both_ends(solved, least, best)])
 
 
 def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]:
@@ -202,7 +207,7 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
         h = y - v * x
         return least_sum(solved, h @ solved.solution, _variance(solved, h))
 
-    return best, *(_last_allowed(solved, least, best, step) for step in (-1.0, 1.0))
+    return best, *_both_ends(solved, least, best)
 
 
 def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
