@@ -151,7 +151,7 @@ def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, 
     while least(outside) <= solved.limit:
         inside, outside = outside, outside + 2 * (outside - inside)
     middle = (inside + outside) / 2
-    while middle not in (inside, outside):
+    while min(inside, outside) < middle < max(inside, outside):
         if least(middle) <= solved.limit:
             inside = middle
         else:
