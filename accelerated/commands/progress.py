@@ -49,7 +49,7 @@ class Progress:
         self.ended: dict[int, float] = {}
         self.at_once = 1  # the most runs so far that were at work at the same time
         self.told_first = False
-        self.began = self.said = time.monotonic()
+        self.began = self.said = self.now = time.monotonic()  # `now` is that of the last event
         self.bars = Bars(
             TextColumn("{task.description:28}"),
             BarColumn(None),
@@ -72,6 +72,7 @@ class Progress:
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
         """Take one event; see `training.watch.Watch`."""
+        self.now = time.monotonic()
         getattr(self, f"_{kind}")(run, **fields)
         self.bars.update(self.all, completed=len(self.finished), note=self._time_left())
 
@@ -82,19 +83,19 @@ class Progress:
         config = self.runs[run]
         if not self.started and len(self.costs) > 1 and not self.console.is_terminal:
             self._say(run, f"compiling the programs of the first of {len(self.costs)} runs")
-        self.started[run] = time.monotonic()
+        self.started[run] = self.now
         self.at_once = max(self.at_once, len(self.started) - len(self.ended))
         usual = self._start_seconds()
         note = "compiling" if usual is None else f"compiling, about {usual:.0f} s"
         self.tasks[run] = self.bars.add_task(config.name(), total=config.steps, note=note)
 
     def _step(self, run: int, step: int, loss: float, tokens_per_second: float) -> None:
-        self.stepped.setdefault(run, (time.monotonic(), step))
+        self.stepped.setdefault(run, (self.now, step))
         self.steps_done[run] = step
         self.rates[run] = tokens_per_second
         note = f"loss {loss:.3f}  {_speed(tokens_per_second)}"
         self.bars.update(self.tasks[run], completed=step, note=note)
-        if time.monotonic() - self.said > QUIET:
+        if self.now - self.said > QUIET:
             self._say_how_far(run, step, f"training loss {loss:.4f}")
         self._say_first_time()
 
@@ -105,7 +106,7 @@ class Progress:
     def _say_how_far(self, run: int, step: int, loss: str) -> None:
         if len(self.costs) > 1 or self.console.is_terminal:
             return
-        self.said = time.monotonic()
+        self.said = self.now
         speed = f"{_speed(self.rates[run])}  " if run in self.rates else ""
         self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
 
@@ -123,7 +124,7 @@ class Progress:
         self.finished[run] = self.losses.get(run)
         if run not in self.started:
             return
-        seconds = time.monotonic() - self.started[run]
+        seconds = self.now - self.started[run]
         loss = "finished before" if run not in self.losses else f"validation loss {self.losses[run]:.4f}"
         self._say(
             run,
@@ -138,7 +139,7 @@ class Progress:
 
     def _remove(self, run: int) -> None:
         if run in self.started:
-            self.ended[run] = time.monotonic()
+            self.ended[run] = self.now
         if run in self.tasks:
             self.bars.remove_task(self.tasks.pop(run))
 
@@ -149,7 +150,9 @@ class Progress:
 
     def _seconds_left(self) -> float | None:
         """Return the seconds that are left for all runs; None where there have been too few steps to tell."""
-        now, work, seconds = time.monotonic(), 0.0, 0.0
+        if len(self.finished) == len(self.costs):
+            return 0.0
+        now, work, seconds = self.now, 0.0, 0.0
         for run, (at, steps) in self.stepped.items():
             work += self.costs[run] * (self.steps_done[run] - steps) / self.runs[run].steps
             seconds += self.ended.get(run, now) - at
@@ -164,7 +167,7 @@ class Progress:
         return left / max(1, min(self.at_once, len(unfinished)))
 
     def _time_left(self) -> str:
-        elapsed, left = _clock(time.monotonic() - self.began), self._seconds_left()
+        elapsed, left = _clock(self.now - self.began), self._seconds_left()
         return f"{elapsed} so far" + ("" if left is None else f", about {_clock(left)} left")
 
 

@@ -49,7 +49,7 @@ def story(small_fields, tmp_path_factory):
         patch.chdir(folder)
         patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet, whatever ran before
         patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
-        patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(4.0)))
+        patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(12.0)))
         with pytest.MonkeyPatch.context() as stopped:
             calls = itertools.chain([False] * 4, itertools.repeat(True))
             stopped.setattr(loop.stopping, "asked", lambda: next(calls))

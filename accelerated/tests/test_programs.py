@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from routelaws.accelerated import transformer
 from routelaws.accelerated.commands import programs
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.files import PROGRAMS
@@ -96,6 +97,20 @@ def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monk
     assert len(list(tmp_path.iterdir())) == 2  # steps and evaluation
     with pytest.raises(TypeError):
         trained(dataclasses.replace(CONFIG, weight_decay=0.2))
+
+
+def test_the_weights_that_models_of_about_one_size_start_from_compile_one_program(monkeypatch):
+    wider = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, vocab_size=40), seed=7)
+    step.initial_state(CONFIG)
+    before = len(COMPILED)
+    state = step.initial_state(wider)
+    assert len(COMPILED) == before
+    monkeypatch.setattr(transformer, "_SHARED_DRAWS", 0)  # a program of its own
+    alone = step.initial_state(wider)
+    assert len(COMPILED) == before + 1
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, state)))
+    shapes = jax.eval_shape(lambda: step.initial_state(wider))
+    assert jax.tree.map(jax.typeof, shapes) == jax.tree.map(jax.typeof, state)
 
 
 def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
