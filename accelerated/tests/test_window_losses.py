@@ -1,11 +1,14 @@
-"""The losses of an evaluation: their error counts documents, and models are compared window by window."""
+"""Losses: what counts in them, their error, which counts documents, and models compared window by window."""
 
 import csv
+import functools
 import math
 
+import jax
 import numpy as np
 import pytest
 
+from routelaws import accelerated, reference
 from routelaws.accelerated.training.window_losses import (
     EvaluationText,
     WindowLosses,
@@ -91,3 +94,21 @@ def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):
     assert read_window_losses(tmp_path / "missing") is None
     (tmp_path / "validation_windows.csv").write_text("window,document\n1,2\n")
     assert read_window_losses(tmp_path) is None
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_the_loss_of_a_model_is_the_mean_over_what_is_predicted_and_no_padding(objective):
+    """In both twins: what stands under `mask` has no loss, be it hidden or not."""
+    shape = {"d_model": 8, "blocks": 1, "heads": 2, "vocab_size": 11, "objective": objective}
+    tokens = np.random.default_rng(1).integers(0, 11, (2, 5 if objective == "causal" else 4))
+    mask, hidden = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], bool), np.array([[1, 0, 1, 1], [1, 1, 0, 1]], bool)
+    given = {"mask": mask} | ({} if objective == "causal" else {"hidden": hidden})
+    targets, counted = (tokens[:, 1:], mask) if objective == "causal" else (tokens, mask & hidden)
+    params = reference.transformer.init(np.random.default_rng(0), reference.configuration.ModelConfig(**shape))
+    for twin, compiled in ((accelerated, jax.jit), (reference, lambda loss: loss)):
+        loss = functools.partial(twin.transformer.loss, config=twin.configuration.ModelConfig(**shape), training=False)
+        found = compiled(loss)(params, tokens, **given)
+        logits = np.asarray(found.output.logits, np.float64)
+        log_sums = np.log(np.exp(logits).sum(axis=-1))
+        losses = log_sums - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        assert found.cross_entropy == pytest.approx(losses[counted].mean(), rel=1e-5)

@@ -186,6 +186,24 @@ def test_the_page_explains_every_rule_and_names_every_function():
     assert f"one for each of {len(DOCUMENTS)} functions" in page
 
 
+GIVEN_ELSEWHERE = ("held", "level", "huber", "starts")
+"""Options that tests of the suite give: held selections, levels of intervals, Huber's sum and starts of fits."""
+
+GIVEN_BY_THE_SUITE = {
+    "routers.base.balanced_assignment": {"mask"},
+    "routers.sinkhorn.sinkhorn_plan": {"mask", "tolerance", "max_sweeps", "max_newton"},
+}
+
+
+def test_every_option_has_a_value_in_some_case():
+    """One that both twins ignore alike shows in a file alone: they still agree with each other."""
+    for name, document in DOCUMENTS.items():
+        options = inspect.signature(operator.attrgetter(name)(oracle)).parameters.values()
+        given = {option for case in document["cases"] for option in case["inputs"]}
+        wanted = {option.name for option in options if option.kind is not option.VAR_POSITIONAL}
+        assert wanted - given <= {*GIVEN_ELSEWHERE, *GIVEN_BY_THE_SUITE.get(name, ())}, name
+
+
 def test_every_rule_is_used():
     used = {check["rule"] for document in DOCUMENTS.values() for case in document["cases"] for check in case["checks"]}
     assert used == set(RULES)

@@ -161,17 +161,24 @@ def check_infinite_temperature(backend) -> None:
 
 
 @pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
-def test_giving_back_over_experts_by_hand(backend):
+def test_giving_back_by_hand(backend):
     """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1, so the tokens 4 and 8
     mix to 5 and 6. The experts multiply that by 1 and by 10: 5 and 60. Given back over experts: 3/4 and 1/4 of these to
     token 0, halves to token 1. At the temperature 1/2 of giving back token 0 gets 9/10 and 1/10. One temperature of 1/2
-    for both makes 9/10 and 1/10 of the mixture of expert 0, too, which is 4.4."""
+    for both makes 9/10 and 1/10 of the mixture of expert 0, too, which is 4.4. Given back by the weights of mixing, at
+    a temperature of its own of 1/2: 9/10 and 1/10 of 5, and half of 60."""
     params = {"router": np.array([[0.25 * np.log(3), 0.0], [-0.125 * np.log(3), 0.0]])}
     x = np.array([[4.0, 0.0], [8.0, 16.0]])
     params |= {"up": np.array([[[1.0], [0.0]], [[10.0], [0.0]]]), "down": np.array([[[1.0, 0.0]], [[1.0, 0.0]]])}
-    cases = ((1.0, None, [18.75, 32.5]), (1.0, 0.5, [10.5, 32.5]), (1.0, 2.0, None), (0.5, None, [9.96, 32.2]))
-    for temperature, own, wanted in cases:
-        options = dict(temperature=temperature, activation="relu", emit="experts", emit_temperature=own)
+    cases = (
+        (1.0, None, [18.75, 32.5], "experts"),
+        (1.0, 0.5, [10.5, 32.5], "experts"),
+        (1.0, 2.0, None, "experts"),
+        (0.5, None, [9.96, 32.2], "experts"),
+        (1.0, 0.5, [34.5, 30.5], "mixing"),
+    )
+    for temperature, own, wanted, emit in cases:
+        options = dict(temperature=temperature, activation="relu", emit=emit, emit_temperature=own)
         ours = reference.mixture_of_tokens(params, x, **options).output
         found = run(backend, LAYER, "float64", params, x, **options).output
         assert_close_bounded("mixture.output", found, ours, UNIT["float64"] * 100, what=f"giving back, {options}")

@@ -34,7 +34,9 @@ def budgets() -> list[Later]:
             "one granularity": dict(active_parameters=2.0**28, granularities=[8]) | fine},
             {"": "vectors.optimum"}),
         answers(path + "joint_optimum", LEAST, BY_OPTIMUM, {
-            name: dict(budget=budget, num_experts=8.0, coefficients=JOINT) for name, budget in asked.items()}, FOUND),
+            name: dict(budget=budget, num_experts=8.0, coefficients=JOINT) for name, budget in asked.items()}
+            | {"small vocabulary": dict(budget=asked["all limits"], num_experts=4.0, coefficients=JOINT,
+                                        vocab_size=1000)}, FOUND),
         answers(path + "joint_optima", LEAST, BY_OPTIMUM, {
             "small vocabulary": dict(budget=asked["all limits"], coefficients=JOINT, expert_counts=[1, 4, 16],
                                      vocab_size=1000)}, FOUND),

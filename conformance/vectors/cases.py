@@ -208,6 +208,8 @@ def routed_ffn() -> Answer:
         "nothing dropped": {},
         "drops": dict(capacity_factor=0.6),
         "drops by gate": dict(capacity_factor=0.6, order="priority"),
+        "drops by a priority of its own": dict(capacity_factor=0.6, order="priority", priority=1 - gate),
+        "ReLU": dict(activation="relu"),
         "padding": dict(capacity_factor=0.75, mask=MASK),
     }
     cases = []

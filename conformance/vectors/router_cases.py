@@ -347,6 +347,7 @@ def policy_terms() -> Answer:
         ("one token", one | weights),
         ("advantage given", base | dict(held_advantage=free(18, 7))),
         ("padding", base | dict(mask=MASK)),
+        ("nucleus", base | weights | dict(expert=SEVEN.argmax(axis=1)[:, None], nucleus=0.5)),
     )
     cases = []
     for name, inputs in menu:
