@@ -16,7 +16,7 @@ from routelaws.accelerated.commands.fit import as_dict, fit_report, fit_table, p
 from routelaws.accelerated.commands.laws import law_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import catalogue
-from routelaws.accelerated.tables import table as results_table
+from routelaws.accelerated.tables import selection
 from routelaws.reference.laws import catalogue as reference
 
 TEN_LINES = """
@@ -124,7 +124,7 @@ def test_the_example_of_the_docstring_is_this_one():
 
 
 def test_a_law_is_of_runs_that_can_be_chosen():
-    assert get_args(catalogue.Axes) == get_args(reference.Axes) == get_args(results_table.Axes)
+    assert get_args(catalogue.Axes) == get_args(reference.Axes) == get_args(selection.Axes)
     for law in catalogue.LAWS.values():
         assert law.axes in get_args(catalogue.Axes)
 
