@@ -45,11 +45,14 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
     """
     logs, log_loss, weight, delta = table[0].copy(), table[1].copy(), table[2].copy(), table[3]
     unknowns, rows = starts.shape[1], log_loss.size
-    work = np.empty(rows), np.empty((unknowns, rows)), np.empty((5, unknowns)), np.empty((2, unknowns, unknowns))
+    vectors, squares = np.empty((5, unknowns)), np.empty((2, unknowns, unknowns))
+    work = np.empty(rows), np.empty((unknowns, rows)), vectors, squares, np.empty((2, rows))
     for s in range(starts.shape[0]):
         if asked[s] != NOTHING:
-            logs[:, rows - 1], log_loss[rows - 1], weight[rows - 1] = points[s], wanted[s], stiffness[s]
-        theta[s] = starts[s]
+            log_loss[rows - 1], weight[rows - 1] = wanted[s], stiffness[s]
+            for c in range(centres.size):
+                logs[c, rows - 1] = points[s, c]
+        _copy(starts[s], theta[s])
         own = logs, log_loss, weight, delta
         value[s] = _descend(law, centres, own, asked[s], most, theta[s], work)
         if asked[s] != NOTHING:
@@ -59,31 +62,38 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
 
 
 @_jit
+def _copy(source, target):  # a slice would take ten times as long to compile
+    for j in range(source.size):
+        target[j] = source[j]
+
+
+@_jit
 def _descend(law, centres, table, asked, most, theta, work):
     """Move θ to where the search ends; return the sum there."""
     logs, log_loss, weight, delta = table
-    predicted, turn, vectors, squares = work
+    predicted, turn, vectors, squares, _ = work
     step, trial = vectors[STEP], vectors[TRIAL]
     least = math.inf
     for half in range(2):
-        _look(law, centres, logs, asked, theta, work)
-        least, damping, more = _sum(predicted, log_loss, weight, delta), 1e-4, 2.0
-        _system(table, OUTER_SHARE[half], work)
-        for _ in range(most[half]):
+        damping, more, promise = 1e-4, 2.0, 1.0
+        _copy(theta, trial)
+        for count in range(most[half] + 1):
+            _look(law, centres, logs, asked, trial, work)
+            total = _sum(predicted, log_loss, weight, delta)
+            if count == 0 or total < least:
+                gain = 2.0 * (least - total) / promise
+                if count:
+                    damping, more = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * gain - 1.0) ** 3), 1e-12), 2.0
+                least = total
+                _copy(trial, theta)
+                _system(table, OUTER_SHARE[half], work)
+            else:
+                damping, more = damping * more, 2.0 * more
             promise = _step(damping, vectors, squares)
             if (damping <= 1.0 and not promise > WORTH[half] * least + ROUNDING**2) or damping > 1e6:
                 break
             for j in range(theta.size):
                 trial[j] = theta[j] - min(max(step[j] / vectors[SCALE, j], -LONGEST), LONGEST)
-            _look(law, centres, logs, asked, trial, work)
-            total = _sum(predicted, log_loss, weight, delta)
-            if total < least:
-                gain = 2.0 * (least - total) / promise
-                damping, more = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * gain - 1.0) ** 3), 1e-12), 2.0
-                least, theta[:] = total, trial
-                _system(table, OUTER_SHARE[half], work)
-            else:
-                damping, more = damping * more, 2.0 * more
     return least
 
 
@@ -91,10 +101,11 @@ def _descend(law, centres, table, asked, most, theta, work):
 def _look(law, centres, logs, asked, theta, work):
     """Write what the law says of every row, and what is asked for into the last one."""
     predicted, turn, by = work[0], work[1], work[2][BY]
-    predict(law, theta, logs, predicted, turn)
+    predict(law, theta, logs, predicted, turn, work[4])
     if asked >= 0:
         predicted[predicted.size - 1] = coefficient(law, centres, asked, theta, by)
-        turn[:, predicted.size - 1] = by
+        for j in range(theta.size):
+            turn[j, predicted.size - 1] = by[j]
 
 
 @_jit
@@ -112,8 +123,8 @@ def _sum(predicted, log_loss, weight, delta):
 def _system(table, outer, work):
     """Write Jᵀ diag(v) J and Jᵀ(w h') for columns of J of length 1, and their lengths; `predicted` becomes w h'."""
     _, log_loss, weight, delta = table
-    pulls, turn, vectors, squares = work
-    v, system = np.empty(log_loss.size), squares[0]
+    pulls, turn, vectors, squares, scratch = work
+    v, system = scratch[0], squares[0]
     for i in range(log_loss.size):
         residual = pulls[i] - log_loss[i]
         size = abs(residual)

@@ -9,8 +9,6 @@ Loops go along the rows, one column after the other: the compiler then takes sev
 
 import math
 
-import numpy as np
-
 from . import vector
 from .law_fit import _jit
 
@@ -18,7 +16,7 @@ ADDITIVE, KAPLAN, JOINT = range(3)
 
 
 @_jit
-def predict(law, theta, logs, predicted, turn):
+def predict(law, theta, logs, predicted, turn, scratch):
     """Write ln L̂ [n] and its derivatives [p, n].
 
     Args:
@@ -29,10 +27,11 @@ def predict(law, theta, logs, predicted, turn):
         logs: [columns, n].
         predicted: [n], written.
         turn: [p, n], written.
+        scratch: [2, n], written. Threads that ask for memory in a loop wait for each other.
     """
     number, multiplier, powers = law
     if number == ADDITIVE:
-        _additive(multiplier, powers, theta, logs, predicted, turn)
+        _additive(multiplier, powers, theta, logs, predicted, turn, scratch)
     elif number == KAPLAN:
         _kaplan(theta, logs, predicted, turn)
     else:
@@ -40,7 +39,7 @@ def predict(law, theta, logs, predicted, turn):
 
 
 @_jit
-def _additive(multiplier, powers, theta, logs, predicted, turn):
+def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
     """Write what the sum of powers says; the terms' logarithms, then their shares, stand in the multipliers' lines."""
     turn[:] = 0.0
     for t in range(multiplier.size):
@@ -51,7 +50,10 @@ def _additive(multiplier, powers, theta, logs, predicted, turn):
                 power, column = theta[powers[t, c]], logs[c]
                 for i in range(log.size):
                     log[i] -= power * column[i]
-    _shares(multiplier, multiplier[np.argmax(theta[multiplier])], predicted, turn)
+    first = multiplier[0]
+    for line in multiplier:
+        first = line if theta[line] > theta[first] else first
+    _shares(multiplier, first, predicted, turn, scratch)
     for t in range(multiplier.size):
         for c in range(powers.shape[1]):
             if powers[t, c] >= 0:
@@ -61,19 +63,20 @@ def _additive(multiplier, powers, theta, logs, predicted, turn):
 
 
 @_jit
-def _shares(lines, first, predicted, turn):
+def _shares(lines, first, predicted, turn, scratch):
     """Write the logarithm of the sum of the terms, and in place of their logarithms their shares.
 
     All count beside the term `first`, the largest in the middle of the table. One that is e^700 times as large in some
     row counts as e^700 times: no law that any step comes near.
     """
     rows = predicted.size
-    total, scratch = np.ones(rows), np.empty(rows)
+    total, whole = scratch[0], scratch[1]
+    total[:] = 1.0
     for line in lines:
         if line != first:
             for i in range(rows):
                 turn[line, i] -= turn[first, i]
-            vector.exp(turn[line], scratch)
+            vector.exp(turn[line], whole)
             for i in range(rows):
                 total[i] += turn[line, i]
     for i in range(rows):
@@ -81,7 +84,7 @@ def _shares(lines, first, predicted, turn):
     for line in lines:
         for i in range(rows):
             turn[line, i] /= total[i]
-    vector.log(total, scratch)
+    vector.log(total, whole)
     for i in range(rows):
         predicted[i] += total[i]
 

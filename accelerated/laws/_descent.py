@@ -148,7 +148,7 @@ def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _predicted(form: Form, theta: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return ln L̂ [n] and its derivatives [p, n]."""
     predicted, turn = np.empty(logs.shape[1]), np.empty((theta.size, logs.shape[1]))
-    predict(form.law, theta, np.ascontiguousarray(logs), predicted, turn)
+    predict(form.law, theta, np.ascontiguousarray(logs), predicted, turn, np.empty((2, predicted.size)))
     return predicted, turn
 
 
