@@ -1,7 +1,7 @@
 """The best balanced assignment of tokens to k experts each as compiled loops: exact, in two steps.
 
-1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and prices that every eighth token
-   has found before, this is over after a few bids per token. Only the prices are kept.
+1. `auction.auction`: tokens bid for places at the experts. With a coarse increment, and prices that some of the tokens
+   have found before, this is over after a few bids per token. Only the prices are kept.
 2. `solve`: from any prices, tokens go where score less price is best. That is the best assignment for its own loads,
    and only some tokens per expert are too many. Each is moved along a cheapest chain of experts; a chain needs only
    the cheapest token of each expert for each other one, [E, E] numbers that are kept up to date, so T appears in no
@@ -24,7 +24,8 @@ FAR = 2**60  # longer than any chain
 HELD = -(2**61)  # in place of a score: a link to there is longer than any other
 COARSE = 0.1  # the increment of the auction, in standard deviations of the scores; a matter of speed alone
 MOST_BIDS = 8  # in each auction, per place of the group; a matter of speed alone
-STRIDES = (8, 1)  # one auction of every eighth token, then one of all; a matter of speed alone
+STRIDES = (16, 2)  # one auction of every 16th token, then one of every other; a matter of speed alone
+FEW, STRIDES_OF_FEW = 16, (8, 1)  # the same where experts have fewer places than that
 HIGHEST = 64.0  # prices of the auction are cut here, in units of the largest score, so that no sum can overflow
 
 
@@ -58,7 +59,7 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
     prices = np.zeros(num_experts + 1, np.int64)
     if num_experts > k and deviation > 0:
         found = np.zeros(num_experts, np.float32)
-        for stride in STRIDES:
+        for stride in STRIDES if everyone >= FEW else STRIDES_OF_FEW:
             some = np.ascontiguousarray(near[::stride])
             places, most = -(-len(some) * k // num_experts), MOST_BIDS * num_tokens * k
             auction(some, found, k, places, np.float32(COARSE * deviation), most)

@@ -148,7 +148,14 @@ def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
     values = draw_scores("tied", (61, 8), 1.0, 2).values
     for k in (1, 3, 7):
         wanted = assignment.assign(values, k)
-        for change in ({"COARSE": 1e-3}, {"COARSE": 10.0}, {"MOST_BIDS": 0}, {"HIGHEST": 1e-3}, {"STRIDES": ()}):
+        for change in (
+            {"COARSE": 1e-3},
+            {"COARSE": 10.0},
+            {"MOST_BIDS": 0},
+            {"HIGHEST": 1e-3},
+            {"STRIDES": ()},
+            {"STRIDES_OF_FEW": ()},
+        ):
             for name, value in change.items():
                 monkeypatch.setattr(assignment, name, value)
             found = assignment.assign(values, k)

@@ -34,6 +34,7 @@ SPEED = {
     ("kernels/assignment.py", "COARSE"): "increment of the auction that only finds prices to start from",
     ("kernels/assignment.py", "MOST_BIDS"): "when that auction gives up",
     ("kernels/assignment.py", "STRIDES"): "how many tokens it takes at first",
+    ("kernels/assignment.py", "FEW, STRIDES_OF_FEW"): "the same",
     ("routers/base.py", "_SLICE"): "bytes in one piece of what is handed to the host",
     ("routers/base.py", "_SHRINK"): "how fast the auction's increment falls",
     ("transformer.py", "_scan"): "which loops over blocks are written out",
