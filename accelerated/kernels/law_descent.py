@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from .law_fit import _jit, _jit_free, _jit_sum
+from .law_fit import _jit, _jit_free, _jit_sum, _jit_within
 from .law_terms import coefficient, predict
 
 OUTER_SHARE = (1.0, 1e-3)
@@ -67,7 +67,7 @@ def _copy(source, target):  # a slice would take ten times as long to compile
         target[j] = source[j]
 
 
-@_jit
+@_jit_within
 def _descend(law, centres, table, asked, most, theta, work):
     """Move θ to where the search ends; return the sum there."""
     logs, log_loss, weight, delta = table
@@ -97,7 +97,7 @@ def _descend(law, centres, table, asked, most, theta, work):
     return least
 
 
-@_jit
+@_jit_within
 def _look(law, centres, logs, asked, theta, work):
     """Write what the law says of every row, and what is asked for into the last one."""
     predicted, turn, by = work[0], work[1], work[2][BY]

@@ -54,6 +54,7 @@ def _compiler(**options):
 
 _jit = _compiler()
 _jit_sum = _compiler(fastmath={"reassoc", "contract"})
+_jit_within = _compiler(inline="always")  # of what one or two loops call: compiled with them, in less time
 _jit_free = _compiler(nogil=True)  # of what threads share out
 
 

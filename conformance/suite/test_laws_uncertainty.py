@@ -146,6 +146,7 @@ class Allowed:
 
 
 # Fewer examples: the reference takes seconds for each.
+@pytest.mark.slow
 @pytest.mark.asks("laws.uncertainty.profile_intervals", "laws.uncertainty.verdict")
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
 @given(runs=noisy_tables(), names=st.permutations(COEFFICIENTS + PLACED), level=st.sampled_from([0.5, 0.95]))
@@ -575,11 +576,9 @@ def test_without_dense_rows_a_gain_is_extrapolated(backend):
 
 
 @pytest.mark.asks("laws.uncertainty.slope_interval")
+@pytest.mark.slow
 @pytest.mark.released
-@pytest.mark.parametrize(
-    ("router", "low", "high"),
-    [("S-Base", -0.0366, -0.0225), pytest.param("Hash", -0.0339, -0.0181, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("router", "low", "high"), [("S-Base", -0.0366, -0.0225), ("Hash", -0.0339, -0.0181)])
 def test_released_slopes(backend, router, low, high):
     runs = released_runs(router)
     largest = runs.dense_parameters.max()
