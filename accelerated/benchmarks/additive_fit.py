@@ -150,7 +150,7 @@ def of_law(name: str, seed: int = 0) -> tuple:
     loss = loss * np.exp(np.random.default_rng(seed).normal(0, NOISE_OF_OTHERS, loss.size))
     form = additive._form(law)
     problem = _descent.problem_of(form, columns, loss, DELTA)
-    starts = form.starts(form.logs(columns), problem.centres, problem.log_loss)
+    starts = form.starts(problem.logs, problem.log_loss)
     return law, columns, loss, starts, [_descent.coefficients(form, start, problem.centres)[0] for start in starts]
 
 

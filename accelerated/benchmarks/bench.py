@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from ..training.workers import available_cores
+from ..cores import available_cores
 from .figure import Outcome, Side
 from .measure import Load, interleave, process_seconds
 from .worker import NotHereError, Worker

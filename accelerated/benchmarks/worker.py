@@ -26,7 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from ..training.workers import available_cores, keep_freed_memory
+from ..cores import available_cores
+from ..training.workers import keep_freed_memory
 
 SLOW = 2.0
 """Seconds from which a call is so long that a block has no call before it that does not count."""

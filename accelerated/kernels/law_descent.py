@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from .law_fit import _jit, _jit_free, _jit_sum, _jit_within
+from .law_fit import _dot, _jit, _jit_free, _jit_sum, _jit_within
 from .law_terms import coefficient, predict
 
 OUTER_SHARE = (1.0, 1e-3)
@@ -57,7 +57,7 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
         value[s] = _descend(law, centres, own, asked[s], most, theta[s], work)
         if asked[s] != NOTHING:
             _look(law, centres, logs, asked[s], theta[s], work)
-            value[s] = _sum(work[0][:-1], log_loss[:-1], weight[:-1], delta[:-1])
+            value[s] = huber_sum(work[0][:-1], log_loss[:-1], weight[:-1], delta[:-1])
             said[s] = work[0][rows - 1]
 
 
@@ -79,7 +79,7 @@ def _descend(law, centres, table, asked, most, theta, work):
         _copy(theta, trial)
         for count in range(most[half] + 1):
             _look(law, centres, logs, asked, trial, work)
-            total = _sum(predicted, log_loss, weight, delta)
+            total = huber_sum(predicted, log_loss, weight, delta)
             if count == 0 or total < least:
                 gain = 2.0 * (least - total) / promise
                 if count:
@@ -109,7 +109,7 @@ def _look(law, centres, logs, asked, theta, work):
 
 
 @_jit
-def _sum(predicted, log_loss, weight, delta):
+def huber_sum(predicted, log_loss, weight, delta):
     """Return the sum of Huber terms; infinite where it is no number."""
     total = 0.0
     for i in range(predicted.size):
@@ -132,7 +132,7 @@ def _system(table, outer, work):
         pulls[i] = weight[i] * min(max(residual, -delta[i]), delta[i])
     for j in range(turn.shape[0]):
         vectors[SCALE, j] = math.sqrt(_sum_of_three(weight, turn[j], turn[j])) + FAINT
-        vectors[PULL, j] = _product(pulls, turn[j]) / vectors[SCALE, j]
+        vectors[PULL, j] = _dot(pulls, turn[j]) / vectors[SCALE, j]
         for k in range(j + 1):
             system[j, k] = _sum_of_three(v, turn[j], turn[k]) / (vectors[SCALE, j] * vectors[SCALE, k])
 
@@ -142,14 +142,6 @@ def _sum_of_three(weight, first, second):
     total = 0.0
     for i in range(weight.size):
         total += weight[i] * first[i] * second[i]
-    return total
-
-
-@_jit_sum
-def _product(first, second):
-    total = 0.0
-    for i in range(first.size):
-        total += first[i] * second[i]
     return total
 
 

@@ -174,7 +174,7 @@ def _of_kaplan(centres, which, theta, turn):
 
 @_jit_within
 def _of_joint(centres, which, theta, turn):
-    """The formulas of `natural` in `joint.py`: s = ln E_start, and each of the two terms at its own centre."""
+    """The inverse of `internal` in `joint.py`: s = ln E_start, and each of the two terms at its own centre."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     share = rise / (rise + bend)
     if not share >= 0.0:  # both ran away

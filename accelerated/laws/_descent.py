@@ -6,13 +6,13 @@ independent of each other, so threads share them out. Both ends of all intervals
 """
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
+from ..cores import available_cores
 from ..kernels import law_descent
 from ..kernels.law_terms import coefficient, predict
 
@@ -39,11 +39,10 @@ class Form(NamedTuple):
     positive: tuple[bool, ...]
     limits: tuple[float, ...]
     law: tuple  # as `kernels.law_terms.predict` takes it
-    natural: Callable  # (θ, centres) -> coefficients [p]; takes complex numbers too
     internal: Callable  # (coefficients, centres) -> θ
     logs: Callable  # columns -> logs [columns, n]
     middle: Callable  # logs -> centres [columns]
-    starts: Callable  # (logs, centres, ln L) -> [s, p]
+    starts: Callable  # (logs, centred, and ln L) -> [s, p]
 
 
 class Problem(NamedTuple):
@@ -122,8 +121,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
         each = which[own], points[own], wanted[own], stiffness[own], starts[own]
         law_descent.follow(problem.form.law, problem.centres, table, *each, most, theta[own], value[own], said[own])
 
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(some, range(0, count, SHARE)))
     return theta, value, said
 
@@ -162,13 +160,14 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients [p] and what θ does to them [p, p].
-
-    The derivatives are those of a step of 1e-200 in the imaginary direction (Squire and Trapp 1998): no digit is lost.
-    """
+    """Return the coefficients [p] and what θ does to them [p, p]."""
+    values, turn = np.empty(theta.size), np.empty((theta.size, theta.size))
+    for j in range(theta.size):
+        values[j] = coefficient(form.law, centres, j, theta, turn[j])
+    positive = np.array(form.positive)
     with np.errstate(over="ignore", invalid="ignore"):  # of coefficients that ran away beyond all numbers
-        turned = [form.natural(theta + 1e-200j * unit, centres).imag / 1e-200 for unit in np.eye(theta.size)]
-        return form.natural(theta, centres), np.stack(turned, axis=1)
+        values = np.where(positive, np.exp(np.where(positive, values, 0.0)), values)
+        return values, np.where(positive[:, None], values[:, None] * turn, turn)
 
 
 def brought_back(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,10 +242,6 @@ def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.nd
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
 
 
-def _line(residual: np.ndarray, delta: float) -> np.ndarray:
-    return delta * (np.abs(residual) - delta / 2) if math.isfinite(delta) else np.zeros(residual.size)
-
-
 def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float):
     """Return the value at the best fit, the last allowed one and θ there, [lanes] each.
 
@@ -272,7 +267,8 @@ def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: flo
     residual, J = look(problem, theta)
     variance, share = error_variance(problem, residual, theta.size)
     rise = variance if math.isnan(variance) else max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)
-    least = float(np.sum(np.where(np.abs(residual) <= problem.delta, residual**2 / 2, _line(residual, problem.delta))))
+    _, log_loss, weight, delta = _table(problem, False)
+    least = law_descent.huber_sum(residual + log_loss, log_loss, weight, delta)
     scale = np.linalg.norm(J, axis=0) + 1e-150
     error = math.sqrt(2 * rise) * np.linalg.norm((turn / scale) @ np.linalg.pinv(J / scale), axis=1)
     return least, rise, np.where(error > 0, np.minimum(error, FAR / 8), FAR / 8)

@@ -86,7 +86,7 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
 def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
     """See reference."""
     if starts is None:
-        return form.starts(problem.logs + problem.centres[:, None], problem.centres, problem.log_loss)
+        return form.starts(problem.logs, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
     if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
         raise ValueError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")

@@ -24,21 +24,12 @@ def additive_form(names: tuple, columns: tuple, terms: tuple, guesses: tuple) ->
         for exponent, column in exponents:
             powers[t, columns.index(column)] = place[exponent]
 
-    def at_centres(theta, centres):
-        """Return the sum of exponent times centre of each term."""
-        return np.where(powers >= 0, theta[powers], 0.0) @ centres
-
-    def natural(theta, centres):
-        found = np.array(theta)
-        found[rows] = np.exp(theta[rows] + at_centres(theta, centres))
-        return found
-
     def internal(values, centres):
         theta = np.array(values, dtype=np.float64)
-        theta[rows] = np.log(theta[rows]) - at_centres(theta, centres)
+        theta[rows] = np.log(theta[rows]) - np.where(powers >= 0, theta[powers], 0.0) @ centres
         return theta
 
-    def starts(logs, centres, log_loss):
+    def starts(logs, log_loss):
         exponents = [place[name] for name in names if place[name] not in rows]
         shares = np.array(share_out(len(terms), not terms[-1][1], log_loss))
         grid = np.stack([v.ravel() for v in np.meshgrid(*[guesses] * len(exponents), indexing="ij")], axis=1)
@@ -52,7 +43,6 @@ def additive_form(names: tuple, columns: tuple, terms: tuple, guesses: tuple) ->
         positive,
         tuple(0.0 if above else math.nan for above in positive),
         law_of(ADDITIVE, tuple(rows), powers),
-        natural,
         internal,
         lambda values: np.log(np.stack(values)),
         lambda logs: logs.mean(axis=1),

@@ -211,17 +211,13 @@ def _kaplan():
     from ..kernels.law_terms import KAPLAN
     from . import _descent
 
-    def natural(theta, centres):
-        alpha_N, u, alpha_D, v = theta
-        return np.array([alpha_N, np.exp(u / alpha_N + centres[0]), alpha_D, np.exp(v / alpha_D + centres[1])])
-
     def internal(values, centres):
         alpha_N, N_c, alpha_D, D_c = values
         return np.array(
             [alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])]
         )
 
-    def starts(logs, centres, log_loss):
+    def starts(logs, log_loss):
         return np.array(
             [
                 (ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second)
@@ -236,7 +232,6 @@ def _kaplan():
         (False, True, False, True),
         (math.nan, 0.0, math.nan, 0.0),
         _descent.law_of(KAPLAN),
-        natural,
         internal,
         lambda values: np.log(np.stack(values)),
         lambda logs: logs.mean(axis=1),

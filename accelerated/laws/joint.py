@@ -232,18 +232,6 @@ def _joint():
     from ..kernels.law_terms import JOINT
     from . import _descent
 
-    def natural(theta, centres):
-        rise, bend = np.exp(theta[8:10])
-        both = rise + bend
-        s = theta[8] - 2 * np.log(both)
-        found = []
-        for first in (0, 4):
-            level, power, gain, turn = theta[first : first + 4]
-            centre = centres[first // 4]
-            log = level - gain * s - (power - turn * s) * centre
-            found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
-        return np.array([*found, np.exp(s), np.exp(theta[8] - np.log(both) - theta[9]), np.exp(theta[10])])
-
     def internal(values, centres):
         E_start, E_max, c = values[8:]
         rest = 1 - E_start / E_max
@@ -255,7 +243,7 @@ def _joint():
             found += [log, power + turn * s, gain + turn * centre, turn]
         return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
 
-    def starts(logs, centres, log_loss):
+    def starts(logs, log_loss):
         low = math.log(1.0 / logs[2].max())
         return np.array(
             [
@@ -271,7 +259,6 @@ def _joint():
         (True, False, False, False, True, False, False, False, True, True, True),
         (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
         _descent.law_of(JOINT),
-        natural,
         internal,
         lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0]),
         lambda logs: np.array([*logs[:2].mean(axis=1), 0.0]),

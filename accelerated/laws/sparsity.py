@@ -257,7 +257,7 @@ def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at:
 @functools.cache
 def _form():
     """Return the form of the law, with the starts of `fit_sparsity`: one object, since programs are compiled for it."""
-    return additive._form(SPARSITY)._replace(starts=lambda logs, centres, losses: _starts(float(losses.mean())))
+    return additive._form(SPARSITY)._replace(starts=lambda logs, losses: _starts(float(losses.mean())))
 
 
 def _starts(log_loss: float) -> np.ndarray:

@@ -49,15 +49,48 @@ def test_loops_predict_the_law_and_how_it_turns(name):
     np.testing.assert_allclose(turn, np.stack(sides, axis=1), atol=1e-8)
 
 
+def natural_fine_grained(theta, centres):
+    """Return a, alpha, b, beta, g, gamma and c of unknowns that are counted from the middle of the table."""
+    log_a, alpha, log_b, beta, log_g, gamma, log_c = theta
+    P, D, G = centres
+    logs = log_a + alpha * P, log_b + beta * D, log_g + alpha * P + gamma * G, log_c
+    a, b, g, c = np.exp(np.array(logs))
+    return np.array([a, alpha, b, beta, g, gamma, c])
+
+
+def natural_kaplan(theta, centres):
+    """Return alpha_N, N_c, alpha_D and D_c."""
+    alpha_N, u, alpha_D, v = theta
+    return np.array([alpha_N, np.exp(u / alpha_N + centres[0]), alpha_D, np.exp(v / alpha_D + centres[1])])
+
+
+def natural_joint(theta, centres):
+    """Return the eleven coefficients, with s = ln E_start."""
+    rise, bend = np.exp(theta[8:10])
+    s = theta[8] - 2 * np.log(rise + bend)
+    found = []
+    for first, centre in ((0, centres[0]), (4, centres[1])):
+        level, power, gain, turn = theta[first : first + 4]
+        log = level - gain * s - (power - turn * s) * centre
+        found += [np.exp(log), power - turn * s, gain - turn * centre, turn]
+    return np.array([*found, np.exp(s), np.exp(theta[8] - np.log(rise + bend) - theta[9]), np.exp(theta[10])])
+
+
+NATURAL = {"fine-grained": natural_fine_grained, "kaplan": natural_kaplan, "joint": natural_joint}
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_an_interval_is_asked_for_what_the_law_calls_its_coefficients(name):
-    """Against `natural`, whose derivatives are taken in the imaginary direction."""
+    """Against the formulas, whose derivatives are taken by a step of 1e-200 in the imaginary direction."""
     form, _, truth, columns = LAWS[name]
     form = form()
     centres = _descent.problem_of(form, columns, np.full(20, np.e), None).centres
     theta = form.internal(truth, centres)
-    values, turns = _descent.coefficients(form, theta, centres)
+    values = NATURAL[name](theta, centres)
+    turns = np.array([NATURAL[name](theta + 1e-200j * h, centres).imag / 1e-200 for h in np.eye(theta.size)]).T
     np.testing.assert_allclose(values, truth, rtol=1e-12)
+    for found, wanted in zip(_descent.coefficients(form, theta, centres), (values, turns), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
     for j, above in enumerate(form.positive):
         by = np.empty(theta.size)
         value = law_terms.coefficient(form.law, centres, j, theta, by)

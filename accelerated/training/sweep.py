@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import jax
 
+from ..cores import available_cores
 from ..errors import InputError, WorkerDiedError
 from ..files import locked, storage_errors
 from .configuration import TrainConfig
@@ -35,7 +36,7 @@ from .stopping import Resumable, asked, held
 from .sweep_folder import check_sweep_folder, claim_sweep_folder, collect_rows, folder_of_run, is_finished, session
 from .tokens import TokenFiles, prepare_tokens
 from .watch import Watch
-from .workers import available_cores, start_worker, thread_environment
+from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8
 """A process forgets what it has compiled after so many runs: some 15 MB of each at the size of the demo."""

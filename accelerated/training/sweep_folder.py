@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..cores import available_cores
 from ..errors import InputError
 from ..files import locked, make_folder, write_atomically, write_once
 from .configuration import CHANGEABLE, TrainConfig, from_mapping
 from .grid import Grid
 from .result_rows import read_rows, write_rows
-from .workers import available_cores
 
 HEARTBEAT = 2.0
 """Seconds between the notes of a session that it is still at work."""
