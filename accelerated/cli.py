@@ -14,7 +14,7 @@ from .errors import InputError, WorkerDiedError
 from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
-    "train": ("filelock", "flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
     "laws": ("jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra brings to the base install, by the names that are imported."""

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
+
 from .errors import InputError, StorageError
 
 REMEDIES = {
@@ -109,8 +111,6 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
     Raises:
         InputError: somebody else holds the lock, and `wait` is off or over.
     """
-    import filelock  # not at the top: reports write files too, and come without the extra that brings it
-
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:
         lock.acquire(timeout=-1 if wait is True else float(wait))

@@ -18,7 +18,7 @@ from ..benchmarks.record import goal_words, holds_words, markdown, number, run_f
 from ..errors import InputError
 from ..files import write_atomically
 
-for _package in ("filelock", "grain", "optax", "orbax", "sentencepiece"):  # said before half an hour of work
+for _package in ("grain", "optax", "orbax", "sentencepiece"):  # said before half an hour of work
     if importlib.util.find_spec(_package) is None:
         raise ModuleNotFoundError(f"No module named {_package!r}", name=_package)
 

@@ -1,6 +1,5 @@
 """What `routelaws report` does: write the report of a sweep again, or hold runs against each other."""
 
-import importlib.util
 from pathlib import Path
 
 import tyro
@@ -33,6 +32,6 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
 
 def _collect(folder: Path) -> None:
     """Write the table of a sweep: a task of a job array may have been killed just before it did."""
-    if (folder / "sweep.json").exists() and (folder / "runs").is_dir() and importlib.util.find_spec("filelock"):
+    if (folder / "sweep.json").exists() and (folder / "runs").is_dir():
         with storage_errors(folder):
             collect_rows(folder)

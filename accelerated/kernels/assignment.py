@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .auction import _jit_vector, auction
-from .law_fit import _jit
+from .auction import auction, jit_vector
+from .compile import jit
 
 FAR = 2**60  # longer than any chain
 HELD = -(2**61)  # in place of a score: a link to there is longer than any other
@@ -78,7 +78,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
     return float(_regret(scores, expert, prices) + np.sort(prices)[::-1][:more].sum() - (surplus * prices).sum())
 
 
-@_jit
+@jit
 def _regret(scores, expert, prices):
     """Return what all tokens together could gain at these prices by going elsewhere."""
     total = 0.0
@@ -102,7 +102,7 @@ def _regret(scores, expert, prices):
     return total
 
 
-@_jit
+@jit
 def in_order(scores, slots):
     """Return experts [T, k] of slots [k T], those of a token by falling score, then by index."""
     num_tokens = len(scores)
@@ -121,7 +121,7 @@ def in_order(scores, slots):
     return expert
 
 
-@_jit_vector
+@jit_vector
 def whole_numbers(scores, scale, unit, whole, near):
     """Fill whole = scores times scale, rounded, and near = whole times unit; return the deviation of near."""
     total, squares = 0.0, 0.0
@@ -136,7 +136,7 @@ def whole_numbers(scores, scale, unit, whole, near):
     return np.sqrt(max(squares / scores.size - mean * mean, 0.0))
 
 
-@_jit
+@jit
 def solve(whole, price, k, everyone, more):
     """Return the experts of all slots [k T] int32; `whole` is used up.
 
@@ -188,7 +188,7 @@ def solve(whole, price, k, everyone, more):
     return expert
 
 
-@_jit_vector
+@jit_vector
 def _largest(row, price):
     best = row[0] - price[0]
     for e in range(row.size):
@@ -196,13 +196,13 @@ def _largest(row, price):
     return best
 
 
-@_jit
+@jit
 def _hold(t, slot, e, whole, expert, own):
     """Give expert e to a slot of token t that has none."""
     expert[slot], own[slot], whole[t, e] = e, whole[t, e], HELD
 
 
-@_jit
+@jit
 def _join(t, slot, whole, expert, own, links, cheapest, ring):
     """Add a slot of token t to those of its expert."""
     e = expert[slot]
@@ -215,7 +215,7 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
             links[e, k], cheapest[e, k] = score - whole[t, k], slot
 
 
-@_jit
+@jit
 def _leave(slot, whole, expert, own, links, cheapest, ring):
     """Take a slot from those of its expert; only the links that it stood for are searched anew."""
     e = expert[slot]
@@ -230,7 +230,7 @@ def _leave(slot, whole, expert, own, links, cheapest, ring):
         _search(e, gone, count, whole, expert, own, links, cheapest, ring)
 
 
-@_jit
+@jit
 def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
     """Find the cheapest slots of expert e for its links to the first `count` targets."""
     num_tokens, num_slots = whole.shape[0], len(expert)
@@ -249,7 +249,7 @@ def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
         slot = ring[0, slot]
 
 
-@_jit
+@jit
 def _cheapest_chain(links, price, wanted, cost, before, limit):
     """Find the node `wanted` that is cheapest to reach from those of cost 0; -1 if each costs more than `limit`.
 
@@ -279,7 +279,7 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
             before[k] = j if nearer else before[k]
 
 
-@_jit
+@jit
 def _move(target, before, whole, expert, own, links, cheapest, ring):
     """Move one token along each link of the chain that ends at `target`; return where the chain starts."""
     reserve = whole.shape[1]
@@ -294,7 +294,7 @@ def _move(target, before, whole, expert, own, links, cheapest, ring):
     return k
 
 
-@_jit
+@jit
 def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
     """Move a token from the expert of one of its slots to expert k, and bring the links up to date."""
     t, j = slot % whole.shape[0], expert[slot]
@@ -312,7 +312,7 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
     _join(t, slot, whole, expert, own, links, cheapest, ring)
 
 
-@_jit
+@jit
 def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring):
     """Go to the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
 
@@ -355,7 +355,7 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
             lower += 1
 
 
-@_jit
+@jit
 def _mark(t, lower, worst, mark, wanted, price, expert, own, num_tokens):
     """Mark the experts above `lower` that token t could give up for an expert worth `worst`."""
     for slot in range(t, len(expert), num_tokens):

@@ -6,14 +6,14 @@ increment. A full expert gives up the holder of its lowest bid, and that bid is 
 
 import numpy as np
 
-from .law_fit import _compiler, _jit
+from .compile import compiler, jit
 
-_jit_vector = _compiler(fastmath={"nnan", "nsz", "reassoc"})
+jit_vector = compiler(fastmath={"nnan", "nsz", "reassoc"})
 
 NOTHING = np.float32(-3e38)  # in place of a value: below all others
 
 
-@_jit_vector
+@jit_vector
 def _take(value, best):
     """Put `NOTHING` in place of the first value that is `best`; return where that was, and the largest that is left."""
     size = np.int32(value.size)  # twice as many at a time as of 64 bits
@@ -26,7 +26,7 @@ def _take(value, best):
     return first, second
 
 
-@_jit_vector
+@jit_vector
 def _two_best(row, price, value):
     """Return the index of the largest row - price, that value, and the second largest; three loops without a branch.
 
@@ -40,7 +40,7 @@ def _two_best(row, price, value):
     return first, best, second
 
 
-@_jit
+@jit
 def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` places at each expert, after at most `most` bids.
 
@@ -85,7 +85,7 @@ def auction(near, price, k, places, increment, most):
         missing[t] = 0
 
 
-@_jit
+@jit
 def _push(bid, holder, e, at, level, t):
     """Add a bid to the heap of expert e, which has `at` entries."""
     while at > 0 and bid[e, (at - 1) // 2] > level:
@@ -94,7 +94,7 @@ def _push(bid, holder, e, at, level, t):
     bid[e, at], holder[e, at] = level, t
 
 
-@_jit
+@jit
 def _replace_lowest(bid, holder, e, level, t):
     """Put a bid in place of the lowest one of expert e, whose heap is full."""
     places, at = bid.shape[1], 0

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from .law_fit import _dot, _jit, _jit_free, _jit_sum, _jit_within
+from .compile import jit, jit_free, jit_sum, jit_within
+from .law_fit import _dot
 from .law_terms import coefficient, predict
 
 OUTER_SHARE = (1.0, 1e-3)
@@ -24,7 +25,7 @@ NOTHING, POINT = -2, -1  # what may be asked, beside the number of a coefficient
 STEP, TRIAL, SCALE, PULL, BY = range(5)
 
 
-@_jit_free
+@jit_free
 def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, theta, value, said):
     """Follow starts to their ends, each with one more row of its own if something is asked of it.
 
@@ -61,13 +62,13 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
             said[s] = work[0][rows - 1]
 
 
-@_jit
+@jit
 def _copy(source, target):  # a slice would take ten times as long to compile
     for j in range(source.size):
         target[j] = source[j]
 
 
-@_jit_within
+@jit_within
 def _descend(law, centres, table, asked, most, theta, work):
     """Move θ to where the search ends; return the sum there."""
     logs, log_loss, weight, delta = table
@@ -97,7 +98,7 @@ def _descend(law, centres, table, asked, most, theta, work):
     return least
 
 
-@_jit_within
+@jit_within
 def _look(law, centres, logs, asked, theta, work):
     """Write what the law says of every row, and what is asked for into the last one."""
     predicted, turn, by = work[0], work[1], work[2][BY]
@@ -108,7 +109,7 @@ def _look(law, centres, logs, asked, theta, work):
             turn[j, predicted.size - 1] = by[j]
 
 
-@_jit
+@jit
 def huber_sum(predicted, log_loss, weight, delta):
     """Return the sum of Huber terms; infinite where it is no number."""
     total = 0.0
@@ -119,7 +120,7 @@ def huber_sum(predicted, log_loss, weight, delta):
     return total if math.isfinite(total) else math.inf
 
 
-@_jit
+@jit
 def _system(table, outer, work):
     """Write Jᵀ diag(v) J and Jᵀ(w h') for columns of J of length 1, and their lengths; `predicted` becomes w h'."""
     _, log_loss, weight, delta = table
@@ -137,7 +138,7 @@ def _system(table, outer, work):
             system[j, k] = _sum_of_three(v, turn[j], turn[k]) / (vectors[SCALE, j] * vectors[SCALE, k])
 
 
-@_jit_sum
+@jit_sum
 def _sum_of_three(weight, first, second):
     total = 0.0
     for i in range(weight.size):
@@ -145,7 +146,7 @@ def _sum_of_three(weight, first, second):
     return total
 
 
-@_jit
+@jit
 def _step(damping, vectors, squares):
     """Write the solution of (system + damping) step = pull by Cholesky's triangle; return pull · step, or NaN."""
     step, pull, system, triangle = vectors[STEP], vectors[PULL], squares[0], squares[1]

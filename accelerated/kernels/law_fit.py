@@ -17,7 +17,8 @@ psi(x) = log((1 + p x)/(1 + q x)), x = E - 1.
 import math
 
 import numpy as np
-from numba import njit
+
+from .compile import jit, jit_sum
 
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 
@@ -40,25 +41,7 @@ LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # rows, different E, and differ
 INDEPENDENT = 1e-8  # length of a column of length 1, less what the others hold, below which it depends on them
 
 
-def _compiler(**options):
-    """Return a decorator that compiles, and keeps the machine code on disk where there is a place to keep it."""
-
-    def compile_(function):
-        try:
-            return njit(cache=True, error_model="numpy", **options)(function)
-        except RuntimeError:  # numba finds no folder it may write to
-            return njit(error_model="numpy", **options)(function)
-
-    return compile_
-
-
-_jit = _compiler()
-_jit_sum = _compiler(fastmath={"reassoc", "contract"})
-_jit_within = _compiler(inline="always")  # of what one or two loops call: compiled with them, in less time
-_jit_free = _compiler(nogil=True)  # of what threads share out
-
-
-@_jit
+@jit
 def reduce_rows(log_size, log_loss, level, weights, levels):
     """Replace the rows of each level by two rows of a QR factorisation.
 
@@ -110,7 +93,7 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
     return problem, constant
 
 
-@_jit_sum
+@jit_sum
 def _dot(first, second):
     total = 0.0
     for i in range(first.size):
@@ -118,14 +101,14 @@ def _dot(first, second):
     return total
 
 
-@_jit
+@jit
 def _remove(vector, unit):
     share = _dot(vector, unit)
     for i in range(vector.size):
         vector[i] -= share * unit[i]
 
 
-@_jit
+@jit
 def _normalise(vector):
     length = math.sqrt(_dot(vector, vector))
     for i in range(vector.size):
@@ -133,7 +116,7 @@ def _normalise(vector):
     return length
 
 
-@_jit
+@jit
 def fill_psi(psi, extra, alpha, ratio, rest):
     """Write psi at every level, divided by its value at the last (largest) one; rest = 1 - ratio, exact where small."""
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
@@ -146,7 +129,7 @@ def fill_psi(psi, extra, alpha, ratio, rest):
         psi[2 * j] = psi[2 * j + 1] = math.log1p(rise * extra[j] / (1.0 + bend * extra[j])) / scale
 
 
-@_jit
+@jit
 def evaluate(problem, work):
     """Solve the four linear unknowns at the psi in `work`, by Gram-Schmidt.
 
@@ -173,7 +156,7 @@ def evaluate(problem, work):
     return _dot(residual, residual)
 
 
-@_jit
+@jit
 def _shape(t, w, log_top):
     """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are about equal ratios."""
     low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
@@ -181,7 +164,7 @@ def _shape(t, w, log_top):
     return alpha, low / (low + high), high / (low + high)
 
 
-@_jit
+@jit
 def scan_table(extra, scan):
     """Return psi at each point of the scan: [scan * scan, levels], for t = 1/scan ... 1 and w = 0 ... 1 - 1/scan."""
     table, psi = np.empty((scan * scan, extra.size)), np.empty(2 * extra.size)
@@ -193,7 +176,7 @@ def scan_table(extra, scan):
     return table
 
 
-@_jit
+@jit
 def scan_values(problem, table, values):
     """Write the residual sum at every point of the scan into `values` [points].
 
@@ -234,7 +217,7 @@ def scan_values(problem, table, values):
         values[s] = value if value >= 0.0 else np.inf
 
 
-@_jit
+@jit
 def _routed_part(problem, work):
     """Return gain and interaction at centred size 0 by back-substitution, after `evaluate`."""
     tilt, level, psi = work[TILT], work[LEVEL], work[PSI]
@@ -247,7 +230,7 @@ def _routed_part(problem, work):
     return gain, (_dot(tilt, problem[TARGET]) - overlap * gain) / length_tilt
 
 
-@_jit
+@jit
 def _gradient(problem, extra, alpha, logit, work):
     """Write the derivatives of the prediction by log alpha and logit ratio, less what the linear part can follow."""
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
@@ -270,14 +253,14 @@ def _gradient(problem, extra, alpha, logit, work):
         _remove(work[turn], level)
 
 
-@_jit
+@jit
 def _value(problem, extra, log_alpha, logit, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     fill_psi(work[PSI], extra, math.exp(log_alpha), ratio, rest)
     return evaluate(problem, work)
 
 
-@_jit
+@jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
     """Solve for the free ones of two unknowns, the other is 0; returns also whether the matrix is positive."""
     if free_0 and free_1:
@@ -291,7 +274,7 @@ def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
     return 0.0, 0.0, False
 
 
-@_jit
+@jit
 def _step(work, free_alpha, free_logit, damping):
     """Return the damped Gauss-Newton step of the free variables, and the decrease it predicts."""
     first, second, residual = work[TURN_0], work[TURN_1], work[RESIDUAL]
@@ -301,7 +284,7 @@ def _step(work, free_alpha, free_logit, damping):
     return d0, d1, g0 * d0 + g1 * d1
 
 
-@_jit
+@jit
 def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, settled, work):
     """Levenberg-Marquardt from one start, with log alpha <= 0; returns (log alpha, logit, residual sum)."""
     value = _value(problem, extra, log_alpha, logit, work)
@@ -330,7 +313,7 @@ def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, s
     return log_alpha, logit, value
 
 
-@_jit
+@jit
 def _slopes(problem, extra, log_alpha, logit, work):
     """Return the residual sum and how steeply half of it falls along log alpha and logit."""
     value = _value(problem, extra, log_alpha, logit, work)
@@ -338,7 +321,7 @@ def _slopes(problem, extra, log_alpha, logit, work):
     return value, _dot(work[TURN_0], work[RESIDUAL]), _dot(work[TURN_1], work[RESIDUAL])
 
 
-@_jit
+@jit
 def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fall_1, work):
     """Return Newton's step (0, 0 where the sum does not bend upwards), its Hessian from differences of the slopes."""
     a00 = a01 = a11 = math.nan
@@ -353,7 +336,7 @@ def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fa
     return _solve_two(a00, a01, a11, fall_0, fall_1, free_alpha, free_logit)[:2]
 
 
-@_jit
+@jit
 def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
     """Newton's method from where `search` ended; returns (log alpha, logit, residual sum).
 
@@ -379,7 +362,7 @@ def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
     return log_alpha, logit, _value(problem, extra, log_alpha, logit, work)
 
 
-@_jit
+@jit
 def _best_starts(values, starts):
     """Return the `starts` lowest local minima of the scan as flat indices, -1 where there are fewer."""
     rows, columns = values.shape
@@ -403,7 +386,7 @@ def _best_starts(values, starts):
     return found
 
 
-@_jit
+@jit
 def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
     """Search one piece of the domain from the lowest points of its scan; returns (alpha, ratio, rest, residual sum)."""
     scan, log_top = len(values), math.log1p(extra[-1])
@@ -428,7 +411,7 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
     return best
 
 
-@_jit
+@jit
 def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may hold a lower residual sum than `inside`.
 
@@ -446,7 +429,7 @@ def _may_win(line, inside, constant):
     return least + constant < MARGIN * (inside + constant)
 
 
-@_jit
+@jit
 def _determined(level, cell, weights, problem, extra, work):
     """Return whether the rows with a weight determine the law: see `fit_routed` in laws/fitting.py."""
     seen_level, seen_cell = np.zeros(extra.size), np.zeros(cell.size)
@@ -465,7 +448,7 @@ def _determined(level, cell, weights, problem, extra, work):
     return lines >= 2 or (_independent(problem, np.log1p(extra), work) and _independent(problem, extra, work))
 
 
-@_jit
+@jit
 def _independent(problem, psi, work):
     """Return whether the four columns of the law are independent for this psi."""
     size, level, tilt = work[RESIDUAL], work[LEVEL], work[TILT]
@@ -485,7 +468,7 @@ def _independent(problem, psi, work):
     return _normalise(level) > INDEPENDENT
 
 
-@_jit
+@jit
 def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, careful):
     """Fit one weighting of the table over the whole domain.
 
@@ -537,7 +520,7 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     return result
 
 
-@_jit
+@jit
 def _fixed_part(problem, psi, gain, interaction):
     """Return intercept and size at centred size 0, given the routed part."""
     along_0 = along_1 = 0.0
@@ -550,7 +533,7 @@ def _fixed_part(problem, psi, gain, interaction):
     return (along_0 - overlap * size) / _dot(problem[FIXED_0], problem[ONE]), size
 
 
-@_jit
+@jit
 def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, careful):
     """Fit each row of `weights` [draws, n] from `starts` points of a scan x scan grid: [draws, 9], see `fit_one`."""
     table = scan_table(extra, scan)

@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 
+from .compile import jit
 from .law_fit import (
     CORNER,
     INTERIOR,
@@ -23,7 +24,6 @@ from .law_fit import (
     TIE,
     UNBOUNDED,
     _best_starts,
-    _jit,
     _shape,
     _solve_two,
 )
@@ -34,7 +34,7 @@ SETTLED = 1e-15  # relative decrease that ends either
 OUTER_SHARE = 1e-6  # of the reweighted rows beyond delta, in a Newton matrix: keeps it regular
 
 
-@_jit
+@jit
 def criterion(residual, delta):
     """Return the sum of Huber terms."""
     total = 0.0
@@ -44,14 +44,14 @@ def criterion(residual, delta):
     return total
 
 
-@_jit
+@jit
 def _weight(residual, delta):
     """Return the share of a row in a Newton matrix: 1 within delta, almost 0 beyond."""
     size = abs(residual)
     return 1.0 if size <= delta else OUTER_SHARE * delta / size
 
 
-@_jit
+@jit
 def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
     """Write the columns 1, log10 N, psi and psi log10 N, made orthonormal, and the triangle that gives them back."""
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
@@ -73,7 +73,7 @@ def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
             basis[k, i] /= length
 
 
-@_jit
+@jit
 def _factor(matrix):
     """Replace the lower half of a symmetric positive matrix by its Cholesky factor."""
     for j in range(len(matrix)):
@@ -85,7 +85,7 @@ def _factor(matrix):
             matrix[i, j] /= root
 
 
-@_jit
+@jit
 def _back(factor, vector):
     """Replace `vector` by the solution of factor factorᵀ x = vector."""
     for i in range(vector.size):
@@ -98,7 +98,7 @@ def _back(factor, vector):
         vector[i] /= factor[i, i]
 
 
-@_jit
+@jit
 def _newton_matrix(basis, residual, delta, matrix):
     """Write the lower half of basis · diag(weight) · basisᵀ."""
     matrix[:] = 0.0
@@ -109,7 +109,7 @@ def _newton_matrix(basis, residual, delta, matrix):
                 matrix[j, k] += weight * basis[j, i] * basis[k, i]
 
 
-@_jit
+@jit
 def _best_length(residual, change, delta, decline):
     """Return the s >= 0 at which the terms of residual - s · change are least; `decline` is minus the slope at 0.
 
@@ -138,7 +138,7 @@ def _best_length(residual, change, delta, decline):
     return length
 
 
-@_jit
+@jit
 def solve(problem, delta, alpha, ratio, rest, linear, work):
     """Minimise the sum of Huber terms over the four linear unknowns at one shape.
 
@@ -195,7 +195,7 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
     return value
 
 
-@_jit
+@jit
 def _slopes(problem, delta, alpha, logit, linear, work):
     """Return the criterion's derivatives by (log alpha, logit ratio), its matrix there, and the scale for damping.
 
@@ -235,7 +235,7 @@ def _slopes(problem, delta, alpha, logit, linear, work):
     return slope, inner, scales
 
 
-@_jit
+@jit
 def _step(slope, inner, scales, free_alpha, free_logit, damping):
     """Return the damped step of the free variables and the decrease it predicts."""
     a00, a11 = inner[0, 0] + damping * scales[0], inner[1, 1] + damping * scales[1]
@@ -244,7 +244,7 @@ def _step(slope, inner, scales, free_alpha, free_logit, damping):
     return d0, d1, slope[0] * d0 + slope[1] * d1 if descends else np.inf
 
 
-@_jit
+@jit
 def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, work):
     """Levenberg-Marquardt from one start, log alpha <= 0; returns (log alpha, logit, value), `linear` follows."""
     value = _at(problem, delta, log_alpha, logit, linear, work)
@@ -274,13 +274,13 @@ def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, wor
     return log_alpha, logit, value
 
 
-@_jit
+@jit
 def _at(problem, delta, log_alpha, logit, linear, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     return solve(problem, delta, math.exp(log_alpha), ratio, rest, linear, work)
 
 
-@_jit
+@jit
 def scan_shapes(problem, delta, scan, work):
     """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
 
@@ -300,7 +300,7 @@ def scan_shapes(problem, delta, scan, work):
     return values, solutions
 
 
-@_jit
+@jit
 def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
     """Search one piece of the domain from the lowest points of its scan: [8] alpha, ratio, rest, value, unknowns."""
     scan, log_top = len(values), math.log1p(problem[3][-1])
@@ -322,7 +322,7 @@ def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, sta
     return best
 
 
-@_jit
+@jit
 def fit(log_size, log_loss, level, extra, delta, scan, starts):
     """Fit a table over the whole domain.
 

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from .compile import jit
 from .law_fit import (
     FIXED_0,
     FIXED_1,
@@ -24,7 +25,6 @@ from .law_fit import (
     TARGET,
     TILT,
     _dot,
-    _jit,
     _normalise,
     _remove,
     _shape,
@@ -42,7 +42,7 @@ OUTSIDE = 1e200  # above every end: ranks the shapes that the data reject behind
 TINY = np.finfo(np.float64).tiny
 
 
-@_jit
+@jit
 def _solve(problem, work, scores, triangle):
     """Write z [4] and Δ [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
     level, tilt, residual = work[LEVEL], work[TILT], work[RESIDUAL]
@@ -68,7 +68,7 @@ def _solve(problem, work, scores, triangle):
     return _dot(residual, residual)
 
 
-@_jit
+@jit
 def _across(triangle, h0, h1, h2, h3):
     """Return u = Δ^-T h."""
     u0 = h0 / triangle[0, 0]
@@ -78,12 +78,12 @@ def _across(triangle, h0, h1, h2, h3):
     return u0, u1, u2, u3
 
 
-@_jit
+@jit
 def _times(u, v):
     return u[0] * v[0] + u[1] * v[1] + u[2] * v[2] + u[3] * v[3]
 
 
-@_jit
+@jit
 def _sight(room, scores, u_x, u_y):
     """Return whether the origin is allowed, and the directions of the best pair and of both tangents.
 
@@ -114,14 +114,14 @@ def _sight(room, scores, u_x, u_y):
     )
 
 
-@_jit
+@jit
 def _angle(x, y):
     """Return the angle of a direction, between -90 and 270 degrees, in radians."""
     angle = math.atan2(y, x)
     return angle + 2.0 * math.pi if angle < -0.5 * math.pi else angle
 
 
-@_jit
+@jit
 def _ratio_ends(kind, at, psi, room, scores, triangle):
     if kind == CUTOFF:
         u_x, u_y = _across(triangle, 0.0, 0.0, 0.0, 1.0), _across(triangle, 0.0, 0.0, -1.0, 0.0)
@@ -137,7 +137,7 @@ def _ratio_ends(kind, at, psi, room, scores, triangle):
     return y / x, y_low / x_low, y_high / x_high
 
 
-@_jit
+@jit
 def _direction(kind, at, psi, factor):
     """Return h of a linear quantity; where `factor` is infinite, only what it multiplies."""
     endless = math.isinf(factor)
@@ -156,7 +156,7 @@ def _direction(kind, at, psi, factor):
     return keep, keep * at, -weight, -weight * at
 
 
-@_jit
+@jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
     """Return the ends of a or d in the linear limit, given those where their factor is infinite and above 0."""
     if taken_at > 0.0:  # E_start may be above or below what a and d are taken at: the factor has either sign
@@ -173,7 +173,7 @@ def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
     return min(low, least - reach), max(high, least + reach)
 
 
-@_jit
+@jit
 def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work):
     """Return residual sum, best value, low end and high end of a quantity at one shape.
 
@@ -224,7 +224,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
     return residual, value * math.inf, low, high
 
 
-@_jit
+@jit
 def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
     """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more if it is rejected."""
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
@@ -235,7 +235,7 @@ def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, w
     return end
 
 
-@_jit
+@jit
 def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign, work):
     """Return the least end over w, or that at w = 0 (E_max unbounded)."""
     if unbounded:
@@ -243,7 +243,7 @@ def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign,
     return _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work)
 
 
-@_jit
+@jit
 def _low_points(values, found):
     """Write the places of the lowest local minima of a scan into `found`, -1 where there are fewer."""
     found[:] = -1
@@ -256,7 +256,7 @@ def _low_points(values, found):
                 place, found[k] = found[k], place
 
 
-@_jit
+@jit
 def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, times):
     """Narrow an interval of w by golden section; returns its ends and the least value seen."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
@@ -276,7 +276,7 @@ def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, 
     return low, high, best
 
 
-@_jit
+@jit
 def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work):
     values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
     step = 1.0 / (FIRST - 1)
@@ -297,7 +297,7 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
     return min(best, chosen, value)
 
 
-@_jit
+@jit
 def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, times):
     """Narrow an interval of t by golden section; returns its ends and the least value seen."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
@@ -317,7 +317,7 @@ def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign
     return low, high, best
 
 
-@_jit
+@jit
 def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work):
     values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
     step = 1.0 / (FIRST - 1)
@@ -340,7 +340,7 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
     return min(best, chosen, value)
 
 
-@_jit
+@jit
 def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
     """Return the least `_signed_end` over the whole domain: the low end (sign 1) or minus the high end (sign -1).
 

@@ -10,12 +10,12 @@ Loops go along the rows, one column after the other: the compiler then takes sev
 import math
 
 from . import vector
-from .law_fit import _jit, _jit_within
+from .compile import jit, jit_within
 
 ADDITIVE, KAPLAN, JOINT = range(3)
 
 
-@_jit
+@jit
 def predict(law, theta, logs, predicted, turn, scratch):
     """Write ln L̂ [n] and its derivatives [p, n].
 
@@ -38,7 +38,7 @@ def predict(law, theta, logs, predicted, turn, scratch):
         _joint(theta, logs, predicted, turn)
 
 
-@_jit
+@jit
 def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
     """Write what the sum of powers says; the terms' logarithms, then their shares, stand in the multipliers' lines."""
     turn[:] = 0.0
@@ -62,7 +62,7 @@ def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
                     by[i] -= share[i] * column[i]
 
 
-@_jit
+@jit
 def _shares(lines, first, predicted, turn, scratch):
     """Write the logarithm of the sum of the terms, and in place of their logarithms their shares.
 
@@ -89,7 +89,7 @@ def _shares(lines, first, predicted, turn, scratch):
         predicted[i] += total[i]
 
 
-@_jit_within
+@jit_within
 def _kaplan(theta, logs, predicted, turn):
     """Write what α_D ln(exp((u - α_N n)/α_D) + exp(v/α_D - d)) says; θ = (α_N, u, α_D, v)."""
     alpha_N, u, alpha_D, v = theta[0], theta[1], theta[2], theta[3]
@@ -105,7 +105,7 @@ def _kaplan(theta, logs, predicted, turn):
         turn[2, i], turn[3, i] = entropy - of_second * d, of_second
 
 
-@_jit_within
+@jit_within
 def _joint(theta, logs, predicted, turn):
     """Write what the joint law says; the third column is E - 1, and θ[8:10] = ln p and ln q of ψ."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
@@ -129,7 +129,7 @@ def _joint(theta, logs, predicted, turn):
         turn[10, i] = floor
 
 
-@_jit
+@jit
 def coefficient(law, centres, which, theta, turn):
     """Return a coefficient in the unit of the columns, its logarithm where it is above 0, and write its derivatives.
 
@@ -148,7 +148,7 @@ def coefficient(law, centres, which, theta, turn):
     return _of_joint(centres, which, theta, turn)
 
 
-@_jit_within
+@jit_within
 def _of_additive(multiplier, powers, centres, which, theta, turn):
     turn[which] = 1.0
     value = theta[which]
@@ -161,7 +161,7 @@ def _of_additive(multiplier, powers, centres, which, theta, turn):
     return value
 
 
-@_jit_within
+@jit_within
 def _of_kaplan(centres, which, theta, turn):
     """ln N_c = u/α_N + centre, ln D_c = v/α_D + centre; θ = (α_N, u, α_D, v)."""
     if which % 2 == 0:
@@ -172,7 +172,7 @@ def _of_kaplan(centres, which, theta, turn):
     return top / power + centres[which // 2]
 
 
-@_jit_within
+@jit_within
 def _of_joint(centres, which, theta, turn):
     """The inverse of `internal` in `joint.py`: s = ln E_start, and each of the two terms at its own centre."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])

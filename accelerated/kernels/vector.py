@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from .law_fit import _jit
+from .compile import jit
 
 LEAST, MOST = -700.0, 700.0
 PER_LN_2 = 1.0 / math.log(2.0)
@@ -21,7 +21,7 @@ _, _, C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1.0 / math.factorial
 D3, D5, D7, D9, D11, D13, D15, D17, D19, D21 = (1.0 / n for n in range(3, 22, 2))
 
 
-@_jit
+@jit
 def exp(values, whole):
     """Replace values v by e^v = 2^k e^r, |r| <= ln 2 / 2.
 
@@ -44,7 +44,7 @@ def exp(values, whole):
         bits[i] += np.int64(whole[i]) << EXPONENT
 
 
-@_jit
+@jit
 def log(values, whole):
     """Replace values v = 2^k m, m within √½ and √2, by k ln 2 + 2 artanh((m - 1)/(m + 1)).
 
