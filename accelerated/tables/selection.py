@@ -111,11 +111,19 @@ def _rows_of(router: str, last, reasons, names: dict) -> RouterRows:
 
 
 def none_chosen(frame, rows: str) -> str:
-    """Return in words that a condition chooses no row, with the values of the columns of text that it names."""
-    said = f"rows {rows!r}: no row of the table is so; {len(frame)} rows are there"
-    for name in sorted(names_in(rows)):
-        if frame[name].dtype.kind not in "iuf":
-            said += f"; {name} is {in_short(dict.fromkeys(map(str, frame[name])))}"
+    """Return in words that a choice keeps no row, with the values of the columns of text that it names.
+
+    Of clark what it keeps is said, and the values of all three columns.
+    """
+    said, names = f"rows {rows!r}", sorted(names_in(rows))
+    if rows == "clark":
+        said, names = f"{said} (routing_frequency 0.5, k 1, seed 42)", CLARK_COLUMNS
+    said += f": no row of the table is so; {len(frame)} rows are there"
+    for name in names:
+        numbers = frame[name].dtype.kind in "iuf"
+        if not numbers or rows == "clark":
+            values = dict.fromkeys(map("{:g}".format if numbers else str, frame[name].dropna()))
+            said += f"; {name} is {in_short(values) or 'blank'}"
     return said
 
 

@@ -270,6 +270,17 @@ def test_a_choice_that_cannot_be_made(rows, loss, message):
     assert "\n" not in str(caught.value)
 
 
+def test_clark_of_a_table_that_has_no_such_run_is_one_line():
+    """Whoever trains on other seeds is told which of the three columns is another."""
+    frame = make_frame().assign(seed=lambda f: 1 + f["hyper_id"] % 2)
+    with pytest.raises(InputError) as caught:
+        select_rows(frame, "clark")
+    assert str(caught.value) == (
+        "rows 'clark' (routing_frequency 0.5, k 1, seed 42): no row of the table is so; 32 rows are there; "
+        "routing_frequency is 0.5; k is 1; seed is 1, 2"
+    )
+
+
 def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
     whole = make_frame()
     first, second = whole[whole["hyper_id"] < 3], whole[whole["hyper_id"] >= 3].assign(training_set="pile")

@@ -163,6 +163,14 @@ def test_layouts(tmp_path):
     )
 
 
+def test_a_line_of_a_task_ends_at_a_line_end_alone(tmp_path):
+    """JSON as others write it has the line separator of Unicode, and the next line of ISO 8859, as they stand."""
+    path = tmp_path / "task.jsonl"
+    path.write_bytes('{"text": "one\u2028two three\u0085 four"}\r\n\r\n{"text": "five six"}'.encode())
+    wanted = [Question("one\u2028two three\u0085 ", ("four",), 0, 1), Question("five ", ("six",), 0, 3)]
+    assert read_task(path) == wanted
+
+
 def test_a_space_at_the_end_of_a_context_belongs_to_the_choice():
     asked = []
 

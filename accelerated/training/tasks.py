@@ -130,7 +130,8 @@ def read_task(path: Path) -> list[Question]:
         InputError: the file cannot be read, or a line is no question; the message names the line.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        # Not splitlines(): it also breaks at characters that JSON allows within a string.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     questions = [_question(f"{path}, line {at}", line, at) for at, line in enumerate(lines, 1) if line.strip()]
