@@ -52,7 +52,8 @@ def test_the_law_is_predicted(tmp_path):
 
 @pytest.mark.parametrize(
     ("at", "words"),
-    [((3e8, 32.0), []), ((3e9, 32.0), ["N = 3e+09 is 3 times the largest"]), ((3e6, 1.0), ["N = 3e+06 is 0.3 times"]),
+    [((3e8, 32.0), []), ((3e9, 32.0), ["N = 3e+09 is 3 times the largest"]),
+     ((3e6, 1.0), ["N = 3e+06 is 0.3 times the smallest"]),
      ((1e8, 1e4), ["E = 10000 is 39.1 times the largest"]), ((3e9, 1e4), ["N = ", "E = "])],
 )  # fmt: skip
 def test_outside_the_data_is_said(tmp_path, at, words):

@@ -4,6 +4,7 @@ Losses of the main grid follow a law in (N, E) without noise, those of `in_compu
 drawn and written is computed here, in plain Python.
 """
 
+import copy
 import math
 import re
 import statistics
@@ -15,6 +16,7 @@ import pytest
 
 from routelaws.accelerated.findings import ablations, resamples, rows, utilisation
 from routelaws.accelerated.findings import router_fits as fits
+from routelaws.accelerated.findings.headlines import headlines
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import Run
 from routelaws.accelerated.report import figures, law_figures
@@ -647,6 +649,79 @@ def test_the_summary_has_the_gains_the_cutoffs_the_misses_and_who_is_lower(resul
     words = "S-BASE against HASH: {:.2f} % lower in the mean ({:.2f} to {:.2f})".format(*lower)
     assert words in said["The routers differ."]
     assert [law["rmsle_percent"] for law in results["laws"]] == pytest.approx([miss, miss], rel=1e-4)
+
+
+def of_first_page(results: dict, change) -> str:
+    """Return what came out, where the results are others."""
+    other = copy.deepcopy(results)
+    change(other, *other["laws"])
+    return section(markdown(other | {"headlines": headlines(other)}, []), "What came out")
+
+
+def mixed(results, hash_law, base_law):
+    """One gain of six may be none, one c may be 0, S-BASE misses by 6 %, and HASH is lower, as far as is known."""
+    hash_law["gains"][0]["high"] = 0.001
+    base_law["intervals"]["c"]["low"] = -0.001
+    base_law["rmsle_percent"] = 6.0
+    results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -5.0, "high": 1.0}
+
+
+def turned(results, *laws):
+    """No gain is certain, c is below 0 with its intervals, misses bend beyond chance, HASH is lower by 1 to 3 %."""
+    for law in laws:
+        for gain in law["gains"]:
+            gain["high"] = 0.001
+        law["intervals"]["c"] |= {"low": -0.02, "high": -0.001}
+        law["rmsle_percent"] = 1.0
+    bend = laws[1]["misfit"].bend
+    laws[1]["misfit"] = laws[1]["misfit"]._replace(bend=bend._replace(test=bend.test._replace(p=1e-3)))
+    results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -3.0, "high": -1.0}
+
+
+def quiet(results, *laws):
+    """No seed was repeated, HASH helps less as models grow and S-BASE more; nothing is missed."""
+    results["seed_scatter"] = None
+    laws[1]["intervals"]["c"] |= {"low": -0.02, "high": -0.001}
+    for law in laws:
+        law["rmsle_percent"] = 1e-8
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (mixed, ["Routing lowers the loss at 5 of 6 points", "Whether it helps less as models grow is not settled.",
+                 "The law fits badly.", "fitted to by at most 6 %", "so most of the miss is the law's",
+                 "Whether the two routers differ is not settled.",
+                 "HASH against S-BASE: 2.00 % lower in the mean (-1.00 to 5.00), not settled."]),
+        (turned, ["No gain from routing is certain.", "It helps more as models grow.",
+                  "The law is good, not exact.", "so most of the miss is the law's",
+                  "The misses of S-BASE bend with log N", "The routers differ.",
+                  "HASH against S-BASE: 2.00 % lower in the mean (1.00 to 3.00)."]),
+        (quiet, ["Routing lowers the loss at every size trained.", "Whether it helps less as models grow is",
+                 "The law fits exactly.", "how much of that is chance is not known"]),
+    ],
+)  # fmt: skip
+def test_what_came_out_turns_round_with_the_results(results, change, says):
+    text = of_first_page(results, change)
+    missing = [words for words in says if words not in text]
+    assert missing == [], text
+    heads = re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE)
+    assert len(heads) == len(set(heads)) and sum("as models grow" in head for head in heads) == 1
+    assert ("bend with log N" in text) == (change is turned) and ("most of the miss" in text) == (change is not quiet)
+
+
+def test_a_text_without_the_largest_size_says_whose_gain_it_is(results):
+    """Of C4 the runs of the largest size have no loss: the last gain is that of the size before it."""
+    other = copy.deepcopy(results)
+    texts = [entry for entry in other["transfer"] if entry["loss"] == "loss_c4"]
+    for entry in texts:
+        entry["gains"].pop()
+    said = section(markdown(other, []), "Other texts")
+    for entry, law in zip(texts, LAWS.values(), strict=True):
+        [row] = [row for row in cells(said, "C4", NAMES[entry["router"]]) if len(row) == 4]
+        gains = [f"{100 * (10 ** (1.25 * law.gain(n, 256)) - 1):+.1f} %" for n in SIZES[:2]]
+        assert row[2].startswith(gains[0]) and " at N" not in row[2]
+        assert row[3].startswith(gains[1]) and row[3].endswith(f" at N = {LABELS[1]}")
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):

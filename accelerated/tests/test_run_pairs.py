@@ -59,6 +59,8 @@ def test_on_other_windows_no_error_is_known(runs, tmp_path):
     text = run_table(beside([runs[0], other]))
     assert "-0.3000 | on other windows: no error is known |" in text and "The runs differ in no setting." in text
     assert "not finished" not in text, "both ended at their last step"
+    worse = make_run(tmp_path / "worse", (23, 32, 44))
+    assert "+0.3000 ± 0.0577 | higher |" in run_table(beside([runs[0], worse]))
 
 
 def test_runs_that_cannot_be_held_against_each_other(runs, tmp_path):
