@@ -546,6 +546,27 @@ def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():
     assert registered._against(entry | {"run_interval": [1.8, None]}, runs)["inside"] == 0
 
 
+def test_each_prediction_stands_beside_what_was_measured():
+    """Of two seeds, with an interval that has no end, of a run that is not finished, and where no law was found."""
+    entry = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
+    entries = [
+        entry | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 2.55 / 2.5 - 1},
+        entry | {"router": "Hash", "run_interval": [2.45, None], "measured": [2.4], "error": 2.4 / 2.5 - 1},
+        entry | {"router": "Hash", "E": 4.0, "run_interval": [2.45, 2.55], "measured": [], "error": None},
+        entry | {"router": "Dense", "E": 1.0, "law": None, "loss": None, "reason": "too few", "measured": [3.0]},
+    ]
+    said = {"fitted_to": [0, 1, 2], "written": "today", "scored": 3, "hits": 1, "level": 0.8, "predictions": entries}
+    text = registered_section(said)
+    assert "1 of 3 measured losses lie within their 80 % interval of one more run" in text
+    lines = [line[2:-1].replace(" ", "") for line in text.splitlines() if "1,234,567" in line]
+    assert lines == [
+        "S-BASE|1,234,567|16|bilinear|2.5000|2.4500to2.5500|2.52002.5800|+2.0%",
+        "HASH|1,234,567|16|bilinear|2.5000|notknown|2.4000|-4.0%",
+        "HASH|1,234,567|4|bilinear|2.5000|2.4500to2.5500|notyet|",
+        "Dense|1,234,567|1|none:toofew|||3.0000|",
+    ]
+
+
 def test_a_prediction_after_the_fact_is_refused(tmp_path):
     runs = grid(widths=(16, 24, 32), experts=(2, 8), more_seeds=())
     with pytest.raises(InputError, match="has results already, so that nothing said"):
