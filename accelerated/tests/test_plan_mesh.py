@@ -1,5 +1,6 @@
 """Plans of meshes: bytes counted by hand, the compiler's account, and what the command says of the paper's model."""
 
+import dataclasses
 import json
 import math
 import re
@@ -14,7 +15,9 @@ from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.mesh_plan import (
     AXES,
+    DevicePlan,
     MeshShape,
+    best_plan,
     feasible_meshes,
     parameter_axes,
     parameter_count,
@@ -73,6 +76,75 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
     assert plan.traffic() == 512 + 2048 + 3520 + 3328
 
 
+DROPLESS = {
+    "hash": ["--router", "hash"],
+    "without a limit": ["--router", "top_k", "--capacity-factor", "inf"],
+    "slots for all": ["--router", "top_k"],  # twice the fair share of four out of eight experts is every token
+}
+"""Routers that drop nothing, each with four of eight narrow experts for every token."""
+
+
+@pytest.mark.parametrize("name", DROPLESS)
+def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
+    """As above, in bfloat16 with experts cut in two and k = 2: a token goes to four experts, and no empty row does."""
+    shape = ["--d-model", 8, "--blocks", 2, "--heads", 2, "--kqv-size", 4, "--vocab-size", 10, "--batch-size", 8]
+    routed = ["--sequence-length", 4, "--experts", 4, "--k", 2, "--granularity", 2, "--dtype", "bfloat16"]
+    asked = ["--devices", 4, "--mesh", "data=2,expert=2", "--memory", "1GB", "--json"]
+    report = json.loads(said(capsys, *shape, *routed, *DROPLESS[name], *asked))
+    [found] = report["meshes"]
+    rows = 4 * 8 * 8 * 2  # four for each of 8 tokens, d = 8, two bytes
+    assert (found["all_to_all"], found["all_to_all_recomputed"]) == (4 * rows // 2, 6 * rows // 2)
+    assert found["all_to_all_per_token"] == 4 * (4 * 8 * 2) / 2, "whatever the number of devices"
+    assert found["model_reduction"] == found["model_reduction_recomputed"] == 0
+    attention = 4 * 2 * (8 + 8) + 6 * 4 * 8 + 4 * 2 * (4 + 2)
+    dense, routed = 6 * 32 * 2, 4 * (2 * 8 + 6 * 16) * 2 + 2 * 4 * 8
+    experts, others = 8 * 2 * 8 * 16 // 2, 2 * 5 * 8 * 2 * 4 + 2 * 8 * 32  # of two blocks: attention, and one FFN
+    router = 0 if name == "hash" else 8 * 8
+    copies = 2 * (experts + others + router)
+    assert found["activations"] == 8 * (2 * attention + dense + routed + 3 * 4 * 10) + copies
+    of_one_block = 2 * (experts + (others + router) // 2)
+    assert found["activations_recomputed"] == 8 * (2 * 8 * 2 + attention + routed) + of_one_block
+    assert found["parameters"] == 4 * (experts + others + router + 10 * 8 + 2 * 4 * 8 + 2 * 8)
+
+
+@pytest.mark.parametrize("vocabulary", [10, 1000])
+def test_a_wide_model_whose_moments_cannot_be_cut_counted_by_hand(vocabulary):
+    """Nothing divides by three devices: each has all moments, all gradients are summed whole, and no one hands out
+    any. Of what is there at a time the wide block is the largest, or the logits of 1,000 tokens."""
+    size = {"vocab_size": vocabulary, "d_model": 8, "blocks": 2, "heads": 2, "kqv_size": 4}
+    config = ModelConfig(**size, flop_increase=2, activation="relu")
+    plan = plan_device(config, MeshShape(3, 1, 1), batch_size=6, sequence_length=4)
+    count = vocabulary * 8 + 2 * 4 * 8 + 2 * 8 + 2 * 5 * 8 * 2 * 4 + (1 + 2) * 2 * 8 * 32
+    assert plan.parameters == plan.gradients == 4 * count and plan.optimizer == 8 * count
+    assert plan.gradient_reduction == round(2 * 4 * count * 2 / 3) and plan.parameter_gather == 0
+    assert plan.all_to_all == plan.model_reduction == 0
+    attention, dense = 4 * 4 * (8 + 8) + 6 * 4 * 8 + 4 * 2 * (4 + 4), 2 * 32 * 4
+    assert plan.activations == 8 * (2 * attention + dense + 2 * dense + 3 * 4 * vocabulary)
+    largest = attention + 2 * dense if vocabulary == 10 else 3 * 4 * 1000
+    assert plan.activations_recomputed == 8 * (2 * 8 * 4 + largest)
+
+
+def test_the_best_of_plans_made_up():
+    """Room before traffic, traffic of the program that fits before the model axis, and that before memory."""
+
+    def made(model, memory, sent, more=0):
+        """Return a plan that holds so much, a tenth of it rematerialised, where it sends so much more."""
+        plan = DevicePlan(MeshShape(1, 1, model), memory, 0, 0, 0, -9 * memory // 10, 0, 0, sent, sent + more, 0, 0)
+        assert (plan.memory(), plan.memory(recomputed=True)) == (memory, memory // 10)
+        assert (plan.traffic(), plan.traffic(recomputed=True)) == (sent, sent + more)
+        return plan
+
+    large, busy, idle = made(1, 1000, 1), made(1, 100, 9), made(4, 100, 5)
+    assert best_plan([large, busy, idle], 100) == (idle, False)
+    narrow, roomy = made(2, 100, 5), made(4, 90, 5)
+    assert best_plan([idle, roomy, narrow], 100) == (narrow, False)
+    assert best_plan([idle, roomy], 100) == (roomy, False)
+    once_more, twice = made(1, 1000, 5, 1), made(2, 1000, 4, 4)
+    assert best_plan([once_more, twice], 1000) == (twice, False)
+    assert best_plan([once_more, twice], 100) == (once_more, True)
+    assert best_plan([once_more, twice], 99) is None
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_those_of_the_accounting_on_one_device_and_of_their_partition_on_many(name):
     config = model(name)
@@ -99,6 +171,7 @@ def test_all_meshes_of_eight_devices_are_there():
     grouped = ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=1, router="mixture_of_tokens", experts=4)
     assert feasible_meshes(grouped, 4, batch_size=8) == [], "a group of four sequences stays on its device"
     assert len(feasible_meshes(grouped, 4, batch_size=16)) == 3
+    assert set(feasible_meshes(model("wide"), 4, batch_size=4)) == {(4, 1, 1), (2, 1, 2), (1, 1, 4)}, "no experts"
 
 
 LAID = {
@@ -134,6 +207,10 @@ def test_what_goes_to_experts_does_not_grow_with_the_number_of_hosts(name, rows)
     assert sent_rows(config, 128) == 128 * rows
     assert sent_rows(config, 2) <= 2 * max(rows, 4), "two tokens need no slots of their own at each expert"
     small, large = (plan_device(config, MeshShape(data, expert, 1), data * 16, 32) for data in (2, 64))
+    if name == "mixture":
+        assert sent_rows(dataclasses.replace(config, granularity=4, normalisation=None), 128) == 4 * sent_rows(
+            config, 128
+        )
     per_token = config.num_routed * 4 * rows * 16 * 4 * 3 // 4
     assert small.all_to_all == large.all_to_all == per_token * 16 * 32 // expert
 
@@ -176,6 +253,7 @@ def test_the_largest_model_of_the_paper(capsys):
     d, routed = 2048, 12
     assert report["dense_parameters"] == 1_308_819_456
     assert report["total_parameters"] == 1_308_819_456 + routed * (511 * 8 * d * d + 512 * d) == 207_077_179_392
+    assert report["embedding_and_norm"] == 32_000 * d + 2 * d
     assert report["best"] is None and not any(entry["fits_recomputed"] for entry in report["meshes"])
     text = said(capsys, *LARGEST, "--devices", 128, "--memory", "16GB")
     assert "1.309B dense parameters, 207.1B in all" in text
@@ -221,6 +299,10 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     found = smallest_that_fits(config, memory, 2, *sizes, "bfloat16")
     assert found.plan.mesh.devices() == 8 and found.plan == plan_device(config, found.plan.mesh, *sizes, "bfloat16")
     assert smallest_that_fits(config, memory, 2, *sizes).plan.mesh.devices() > 8
+    most = plan_device(SMALL, MeshShape(2, 1, 2), 2, 4)  # two sequences and two heads: there is no fifth part
+    found = smallest_that_fits(SMALL, most.memory(recomputed=True), 1, 2, 4)
+    assert found.plan.mesh.devices() == 4
+    assert smallest_that_fits(SMALL, 1.0, 1, 2, 4) is None
 
 
 @pytest.mark.parametrize(
