@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from routelaws import reference
+from routelaws.conformance.compare import assert_same
 from routelaws.conformance.engine import backends, report
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_plain_model
 from routelaws.conformance.suite.test_by_hand import (
     TestAttention,
+    TestDecide,
     TestLayerNorm,
+    assert_digits,
     test_deviations_of_initial_weights,
     test_sinusoids,
 )
@@ -38,6 +41,57 @@ def backend():
 @pytest.mark.parametrize("name", MODELS)
 def test_the_reference_is_the_plain_model(name, training):
     test_plain_model.check_model(REFERENCE, name, training, "float64")
+
+
+def fast() -> backends.Backend:
+    """Return the fast twin as a backend."""
+    return backends.Backend("routelaws.accelerated", backends.load("routelaws.accelerated"), report.Ledger())
+
+
+TWO_OF_FOUR = {
+    "S-BASE": (
+        dict(router="sinkhorn", training=False), [[math.log(4), math.log(4), 0, 0], [0, 0, 0, 0]], None,
+        [[0, 1], [0, 1]], [[0.4, 0.4], [0.25, 0.25]],
+    ),
+    "BASE": (
+        dict(router="base"), [[4, 3, 1, 0], [4, 2, 3, 1]], None,
+        [[0, 1], [2, 3]], [[0.98201, 0.95257], [0.95257, 0.73106]],
+    ),
+    "RL-R": (
+        dict(router="reinforce", d_model=8), [[4, 3, 1, 0, 0, 0, 0, 0]], [[0, 0, 4, 0]],
+        [[2, 0]], [[1, 1]],
+    ),
+    "a bias": (
+        dict(router="top_k", gate="sigmoid", bias_rate=0.1), [[4, 3, 1, 0], [4, 2, 3, 1]], None,
+        [[0, 1], [0, 2]], [[0.50761, 0.49239], [0.50761, 0.49239]],
+    ),
+}  # fmt: skip
+"""Fields, states, noise, and by hand the experts and the gates of a token, which has two of the four halves of experts.
+
+S-BASE in evaluation: 4/10 and 1/4 by softmax. BASE: each half has one token; 4 + 3 + 3 + 1 is the most, and the gates
+are σ(4) = 0.98201, σ(3) = 0.95257 and σ(1). RL-R: 4 and 3 and 1 + 4, the largest first; gate 1/k. A bias: σ(4) and σ(3)
+of their sum; two tokens at half 0, none at half 3, one in the mean.
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"), [*((name, oracle) for name in TWO_OF_FOUR), ("S-BASE", fast), ("a bias", fast)]
+)
+def test_a_token_has_k_g_narrow_experts(name, twin):
+    """Two experts cut in two, where both twins could take k experts for k G, or E for E G; the fast one where the quick
+    tests of whole models have no narrow experts."""
+    fields, states, noise, expert, gate = TWO_OF_FOUR[name]
+    params = {"router": np.eye(len(states[0]), 4)}
+    if name == "a bias":
+        params["bias"] = np.zeros(4)
+    if name == "RL-R":
+        params["baseline"] = {"hidden": np.ones((8, 1)), "out": np.ones(1)}
+    fields = dict(d_model=4) | fields | dict(experts=2, granularity=2)
+    found = TestDecide().decide(twin(), states, params, noise=noise, **fields)
+    assert_same(found.routing.expert, expert, what=f"two of four halves by {name}")
+    assert_digits(found.routing.gate, gate, f"gates of {name}")
+    if name == "a bias":
+        assert_digits(found.bias, [-0.1, 0, 0, 0.1], "bias of four halves")
 
 
 SHAKE = 2.0**-10
