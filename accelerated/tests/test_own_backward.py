@@ -81,7 +81,7 @@ def assert_same(found, wanted, limit, what):
 @pytest.mark.parametrize(
     ("length", "width", "causal", "relative", "mask"),  # two halves from 128 on; the weights of a width of 40 are kept
     [(1, 2, True, True, True), (5, 1, False, True, True), (131, 2, True, True, True), (130, 40, True, True, False),
-     (130, 40, True, False, True), (9, 4, False, False, True)],
+     pytest.param(130, 40, True, False, True, marks=pytest.mark.slow), (9, 4, False, False, True)],
 )  # fmt: skip
 def test_attention(length, width, causal, relative, mask):
     given = inputs(length, width, causal, relative, mask)
