@@ -79,6 +79,11 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
     row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
     assert (row["max_load"], row["idle_experts"]) == ((2 + 1) / 2, 1 / 8)
     assert (row["standard_error"], row["evaluation_documents"]) == ("", 1), "one document has no error"
+    for router in ("mixture_of_tokens", "expert_choice"):  # all experts have the same load, whatever is routed
+        model = from_mapping(dict(router=router, experts=2, granularity=2, blocks=2, routing_frequency=1.0)).model
+        load = np.asarray(step._load(None, model))
+        row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
+        assert load.shape == (2, 4) and (row["max_load"], row["idle_experts"]) == (1, 0)
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
