@@ -1,6 +1,7 @@
 """A user's own runs as a results table: columns renamed, losses in nats, and what can be derived filled in.
 
-Everything that is not simply copied is said in a remark. What is derived, and only in cells that are blank:
+Everything that is not simply copied is said in a remark. What is derived (`deriving.py`, `counting.py`), and only in
+cells that are blank:
 
     router_type            names of this project's flags become the table's (sinkhorn: S-Base); if it is given by
                            `constants`, rows with one expert are Dense
@@ -24,7 +25,6 @@ which table a row is from, as where `fit` is given several.
 import csv
 import gzip
 import io
-import math
 import os
 import re
 from pathlib import Path
@@ -32,11 +32,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..accounting import ROUTER_TYPES, count
 from ..errors import InputError
 from ..wording import in_short
+from .cells import Cells
+from .deriving import derive, replace_cells, to_nats
 from .log import RUN
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
+from .schema import BLANK, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, read_table
@@ -45,10 +46,6 @@ LOSS_UNITS = ("nats", "bits", "perplexity")
 """What a loss may be given in: nats or bits per token, or their perplexity."""
 
 _COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
-_SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
-_COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
-_RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
-_LARGEST_ID = 2.0**53
 _CALLED = {
     "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
     "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
@@ -56,8 +53,6 @@ _CALLED = {
 }
 """How columns of losses in other units are called, by the unit."""
 _LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
-FAR_OFF = 0.1
-"""By which share a given N may differ from that of the model's shape before a remark is made: norms, biases, counts."""
 
 
 class Converted(NamedTuple):
@@ -175,7 +170,7 @@ def _converted(
     if not cells:
         there = ", ".join(dropped)
         raise InputError(f"{source.name}: none of its columns is one of the table's; there: {there}; see --columns")
-    at, remarks, table = source.at, [*source.remarks], _Table(source.name, cells, constants)
+    at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
     if name := next((name for name in NAME_COLUMNS if name in dropped), None):
         table.names = source.cells[name]
         dropped.remove(name)
@@ -185,9 +180,9 @@ def _converted(
     if losses:
         remarks.append(f"kept besides: {', '.join(losses)}; a law is fitted to one of these only by --loss")
     try:
-        table.replace(values, unused)
-        table.derive()
-        table.to_nats(loss_unit)
+        replace_cells(table, values, unused)
+        derive(table)
+        to_nats(table, loss_unit)
         cells, remark = _checked(source.name, out, table.cells)
     except InputError as error:
         raise InputError(_located(str(error), at)) from None
@@ -298,263 +293,3 @@ def _packed(names, rows, out: Path) -> bytes:
     csv.writer(text, lineterminator="\n").writerows([names, *rows])
     content = text.getvalue().encode()
     return gzip.compress(content, mtime=0) if out.name.endswith(".gz") else content
-
-
-def _in_rows(count: int, rows: int) -> str:
-    return "" if count == rows else f", in {count} of {rows} rows"
-
-
-class _Table:
-    """The cells of the table to be, as text; each step fills blank cells and says so."""
-
-    def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
-        self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
-        self.names: list[str] = []  # of the run of each row, where a column has them that has no place in the table
-        self.rows = len(next(iter(cells.values()), []))
-
-    def column(self, name: str) -> list[str]:
-        """Return a column, made of blanks if it was not there."""
-        return self.cells.setdefault(name, [""] * self.rows)
-
-    def blank(self, name: str) -> list[int]:
-        """Return the rows without a value in a column."""
-        return [i for i, cell in enumerate(self.cells.get(name, [""] * self.rows)) if cell.strip() in BLANK]
-
-    def fill(self, name: str, values: dict[int, str], how: str) -> None:
-        """Put values into rows of a column."""
-        if values:
-            column = self.column(name)
-            for i, value in values.items():
-                column[i] = value
-            self.remarks.append(f"{name}: {how}{_in_rows(len(values), self.rows)}")
-
-    def number(self, name: str) -> np.ndarray:
-        """Return a column as numbers, NaN where there is none: [rows] float64."""
-        return to_numbers(self.cells.get(name, [""] * self.rows))[0]
-
-    def replace(self, values: dict[str, str], unused: dict) -> None:
-        """Put other values into the cells that hold those of --map; what met a cell is taken out of `unused`."""
-        before = {name: list(cells) for name, cells in self.cells.items()}
-        for item, new in values.items():
-            name, _, old = item.partition(":")
-            rows = [i for i, cell in enumerate(before.get(name, [])) if cell.strip() == old]
-            rows = self.blank(name) if old in BLANK and name in before else rows
-            for i in rows:
-                self.cells[name][i] = new
-            if rows:
-                unused.pop(item, None)
-                self.remarks.append(f"{name}: {old or 'blank'} is {new}{_in_rows(len(rows), self.rows)}, as mapped")
-
-    def derive(self) -> None:
-        """Fill in what can be derived."""
-        for name, value in self.constants.items():
-            if not (blank := self.blank(name)):
-                self.remarks.append(f"{name}: not set to {value}, since no cell is blank")
-            elif name != "router_type":
-                self.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
-        self._router()
-        blank = [i for i in self.blank("num_experts") if self.cells["router_type"][i] == DENSE]
-        self.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
-        self._tell_of_dense()
-        self._runs()
-        self._steps()
-        self._counts()
-        if self.names and "run" not in self.cells:
-            self.cells["run"] = [name.strip() for name in self.names]
-
-    def to_nats(self, unit: str) -> None:
-        """Turn every loss, and the standard error of the validation loss, into nats per token."""
-        if unit == "nats":
-            return
-        self._error_to_nats(unit)
-        for name in (name for name in self.cells if name.startswith("loss_")):
-            values, cells = self.number(name), self.cells[name]
-            for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # of the others `read_table` will tell
-                cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
-            self.remarks.append(f"{name}: from {unit} to nats")
-
-    def _error_to_nats(self, unit: str) -> None:
-        """Turn standard_error into nats: of a perplexity p, where log p is the loss, it is smaller by the factor p."""
-        errors, losses = self.number("standard_error"), self.number("loss_validation")
-        scale = np.full(self.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
-        known = np.flatnonzero(np.isfinite(errors * scale))
-        for i in known:
-            self.cells["standard_error"][i] = repr(float(errors[i] * scale[i]))
-        if known.size:
-            self.remarks.append(f"standard_error: from {unit} to nats")
-
-    def _router(self) -> None:
-        """Fill in router_type, in the table's spelling."""
-        known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
-        blank = self.blank("router_type")
-        if "router_type" in self.constants and blank:
-            given = known.get(self.constants["router_type"].casefold(), self.constants["router_type"])
-            one = set(np.flatnonzero(self.number("num_experts") == 1))
-            self.fill("router_type", {i: given for i in blank if i not in one}, f"{given}, as set")
-            self.fill("router_type", {i: DENSE for i in blank if i in one}, f"{DENSE}, since num_experts is 1")
-        elif len(blank) == self.rows and (self.number("num_experts") == 1).all():
-            self.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
-        column, spelled = self.column("router_type"), {}
-        for i, cell in enumerate(column):
-            column[i] = known.get(cell.strip().casefold(), cell.strip())
-            if column[i] != cell.strip():
-                spelled[cell.strip()] = column[i]
-        if spelled:
-            self.remarks.append("router_type: " + ", ".join(f"{old} is {new}" for old, new in spelled.items()))
-
-    def _tell_of_dense(self) -> None:
-        """Remark on a router that we do not know and that has one expert wherever it stands: a name for dense."""
-        experts, routers = self.number("num_experts"), self.cells["router_type"]
-        for router in dict.fromkeys(routers):
-            own = [experts[i] for i, cell in enumerate(routers) if cell == router]
-            if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in own):
-                self.remarks.append(
-                    f"router_type: {router} has one expert in all of its {len(own)} rows; if it means dense:"
-                    f" --map router_type:{router}={DENSE}"
-                )
-
-    def _runs(self) -> None:
-        """Number the runs by their names or, where these are blank in every row, by their configurations."""
-        names, blank = [cell.strip() for cell in self.column("hyper_id")], self.blank("hyper_id")
-        if len(blank) < self.rows:
-            ids = self.number("hyper_id")
-            if not blank and not ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
-                numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(names))}
-                self.cells["hyper_id"], self.names = [numbers[name] for name in names], names
-                self.remarks.append(f"hyper_id: the names of {len(numbers)} runs, numbered in the order of the rows")
-            return
-        told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in self.cells]
-        keys = list(zip(*(self.cells[name] for name in told), strict=True))
-        numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
-        how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
-        self.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how + ", ".join(told))
-
-    def _steps(self) -> None:
-        """Fill in step from tokens; if there are none either, every run has to have one row."""
-        blank = self.blank("step")
-        if not blank:
-            return
-        tokens = self.number("tokens")
-        steps = tokens / (self.number("batch_size") * self.number("sequence_length"))
-        whole = [i for i in blank if steps[i] % 1 == 0]
-        if len(whole) == len(blank):
-            self.fill("step", {i: str(int(steps[i])) for i in blank}, "tokens / (batch_size * sequence_length)")
-        elif np.isfinite(tokens[blank]).all() and len(blank) == self.rows:
-            self.fill("step", {i: str(round(tokens[i])) for i in blank}, "the tokens, which order a run's rows too")
-        elif len(blank) == self.rows and len(set(self.cells["hyper_id"])) == self.rows:
-            self.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
-        else:
-            row = blank[0] + 1
-            raise InputError(f"{self.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row")
-
-    def _counts(self) -> None:
-        """Fill in N, P and the FLOPs of a step where the shape of the model gives them."""
-        width, heads = self.number("d_model"), self.number("num_heads")
-        split = [i for i in self.blank("kqv_size") if width[i] % heads[i] == 0]
-        self.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
-        names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_RECIPE[2:])
-        numbers = {name: [None if math.isnan(x) else x for x in self.number(name).tolist()] for name in names}
-        self._check_size(numbers)
-        given = self.number("dense_parameter_count").tolist()
-        for name in _COUNTED:
-            blank = self.blank(name)
-            counted = {i: self._counted(name, i, numbers, given[i]) for i in blank}
-            values = {i: repr(value) for i, value in counted.items() if value is not None}
-            self.fill(name, values, "counted from the shape of the model")
-            told = name == "dense_parameter_count" or "d_model" not in self.cells  # by `read_table`, or no shape at all
-            if len(values) < len(blank) and not told:
-                row = next(i for i in blank if i not in values)
-                causes = _lacking(name, self.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
-                missing = _in_rows(len(blank) - len(values), self.rows)
-                self.remarks.append(
-                    f"{name}: blank{missing}, since it is counted from the shape; {causes} (row {row + 1})"
-                )
-
-    def _counted(self, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
-        """Return a count of a row that follows from the shape of its model; None where the shape is not known.
-
-        Args:
-            name: of the count.
-            i: the row.
-            numbers: {column: [rows]} of the shape.
-            given: N of the row as the user gives it, NaN if not. A dense model has no parameters but these.
-
-        Raises:
-            InputError: there is no model of this shape.
-        """
-        router = self.cells["router_type"][i]
-        try:
-            value = _count(name, router, {n: v[i] for n, v in numbers.items()})
-        except InputError as error:
-            raise InputError(f"{self.runs}: row {i + 1}: {error}") from None
-        if value is None or name != "total_parameter_count" or router != DENSE:
-            return value
-        return given if numbers["flop_increase"][i] in (None, 1) and math.isfinite(given) else value
-
-    def _check_size(self, numbers: dict[str, list]) -> None:
-        """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""
-        given, far = self.number("dense_parameter_count"), []
-        for i in np.flatnonzero(np.isfinite(given)):
-            known = {name: values[i] for name, values in numbers.items()}
-            try:
-                counted = _count("dense_parameter_count", self.cells["router_type"][i], known)
-            except InputError:  # a shape of somebody else's model, which we do not count
-                continue
-            if counted is not None and abs(given[i] / counted - 1) > FAR_OFF:
-                far.append((i, counted, known["vocab_size"]))
-        if far:
-            i, counted, vocabulary = far[0]
-            embedding = f"; vocab_size times d_model is {vocabulary * numbers['d_model'][i]:,.0f}" if vocabulary else ""
-            self.remarks.append(
-                f"dense_parameter_count: in {len(far)} of {self.rows} rows far from what the model's shape gives "
-                f"(row {i + 1}: {given[i]:,.0f}, by shape {counted:,.0f}{embedding}); does it count the embedding?"
-            )
-
-
-def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
-    """Return the columns that N, P or FLOPs of a row are counted from."""
-    if name == "dense_parameter_count":
-        return _SHAPE
-    routed = () if router == DENSE else ("num_experts", "k")
-    share = () if router == DENSE and wide == 1 else ("routing_frequency",)
-    return (*_SHAPE, *share, *routed, *(_RECIPE[2:] if name == "flops_per_step" else ()))
-
-
-def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
-    """Return in words why N, P or FLOPs of a row cannot be counted."""
-    absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
-    if absent:
-        return f"not known: {', '.join(absent)}"
-    if router not in ROUTER_TYPES.values():
-        return f"router_type {router!r} is none that is counted: {', '.join(ROUTER_TYPES.values())}"
-    return "a number of the shape is not whole"
-
-
-def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:
-    """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
-
-    Where N alone is asked for the router does not matter: routed or not, N is that of the dense model.
-    """
-    values = {n: int(x) if x is not None and math.isfinite(x) and x % 1 == 0 else None for n, x in known.items()}
-    shape = [values[n] for n in _SHAPE]
-    if any(size is None or size < 1 for size in shape):
-        return None
-    if name == "dense_parameter_count":
-        return float(count(*shape).dense_parameters)
-    wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _RECIPE[2:])
-    needed = [(known if column == "routing_frequency" else values)[column] for column in _needed(name, router, wide)]
-    if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
-        return None
-    counted = count(
-        *shape,
-        router,
-        values["num_experts"] or 1,
-        values["k"] or 1,
-        known["routing_frequency"] or 0.5,
-        int(wide),
-        granularity=values["granularity"] or 1,
-        vocab_size=vocabulary or 1,
-        sequence_length=length or 1,
-    )
-    per_step = batch * length if name == "flops_per_step" else 0
-    return float(counted.flops_per_token * per_step or counted.total_parameters)

@@ -1,0 +1,39 @@
+"""The cells of a table that is being made, as text: which are blank, and what fills them is said."""
+
+import numpy as np
+
+from .schema import BLANK, to_numbers
+
+
+class Cells:
+    """The cells of the table to be, as text; what fills blank cells says so in a remark."""
+
+    def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
+        self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
+        self.names: list[str] = []  # of the run of each row, where a column has them that has no place in the table
+        self.rows = len(next(iter(cells.values()), []))
+
+    def column(self, name: str) -> list[str]:
+        """Return a column, made of blanks if it was not there."""
+        return self.cells.setdefault(name, [""] * self.rows)
+
+    def blank(self, name: str) -> list[int]:
+        """Return the rows without a value in a column."""
+        return [i for i, cell in enumerate(self.cells.get(name, [""] * self.rows)) if cell.strip() in BLANK]
+
+    def fill(self, name: str, values: dict[int, str], how: str) -> None:
+        """Put values into rows of a column."""
+        if values:
+            column = self.column(name)
+            for i, value in values.items():
+                column[i] = value
+            self.remarks.append(f"{name}: {how}{in_rows(len(values), self.rows)}")
+
+    def number(self, name: str) -> np.ndarray:
+        """Return a column as numbers, NaN where there is none: [rows] float64."""
+        return to_numbers(self.cells.get(name, [""] * self.rows))[0]
+
+
+def in_rows(count: int, rows: int) -> str:
+    """Return in how many of the rows something is, behind a comma; nothing where it is in all."""
+    return "" if count == rows else f", in {count} of {rows} rows"

@@ -1,0 +1,132 @@
+"""N, P and the FLOPs of a step, counted from the shape of a row's model where the table does not say them."""
+
+import math
+
+import numpy as np
+
+from ..accounting import ROUTER_TYPES, count
+from ..errors import InputError
+from .cells import Cells, in_rows
+from .schema import DENSE
+
+_SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
+_COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
+_OF_STEP = ("batch_size", "sequence_length", "vocab_size")
+FAR_OFF = 0.1
+"""By which share a given N may differ from that of the model's shape before a remark is made: norms, biases, counts."""
+
+
+def fill_counts(table: Cells) -> None:
+    """Fill in N, P and the FLOPs of a step where the shape of the model gives them."""
+    width, heads = table.number("d_model"), table.number("num_heads")
+    split = [i for i in table.blank("kqv_size") if width[i] % heads[i] == 0]
+    table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
+    names = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
+    numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in names}
+    _check_size(table, numbers)
+    given = table.number("dense_parameter_count").tolist()
+    for name in _COUNTED:
+        blank = table.blank(name)
+        counted = {i: _counted(table, name, i, numbers, given[i]) for i in blank}
+        values = {i: repr(value) for i, value in counted.items() if value is not None}
+        table.fill(name, values, "counted from the shape of the model")
+        told = name == "dense_parameter_count" or "d_model" not in table.cells  # by `read_table`, or no shape at all
+        if len(values) < len(blank) and not told:
+            row = next(i for i in blank if i not in values)
+            causes = _lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
+            missing = in_rows(len(blank) - len(values), table.rows)
+            table.remarks.append(
+                f"{name}: blank{missing}, since it is counted from the shape; {causes} (row {row + 1})"
+            )
+
+
+def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
+    """Return a count of a row that follows from the shape of its model; None where the shape is not known.
+
+    Args:
+        table: the cells.
+        name: of the count.
+        i: the row.
+        numbers: {column: [rows]} of the shape.
+        given: N of the row as the user gives it, NaN if not. A dense model has no parameters but these.
+
+    Raises:
+        InputError: there is no model of this shape.
+    """
+    router = table.cells["router_type"][i]
+    try:
+        value = _count(name, router, {n: v[i] for n, v in numbers.items()})
+    except InputError as error:
+        raise InputError(f"{table.runs}: row {i + 1}: {error}") from None
+    if value is None or name != "total_parameter_count" or router != DENSE:
+        return value
+    return given if numbers["flop_increase"][i] in (None, 1) and math.isfinite(given) else value
+
+
+def _check_size(table: Cells, numbers: dict[str, list]) -> None:
+    """Remark on a given N that is far from that of the model's shape, as one that counts the embedding is."""
+    given, far = table.number("dense_parameter_count"), []
+    for i in np.flatnonzero(np.isfinite(given)):
+        known = {name: values[i] for name, values in numbers.items()}
+        try:
+            counted = _count("dense_parameter_count", table.cells["router_type"][i], known)
+        except InputError:  # a shape of somebody else's model, which we do not count
+            continue
+        if counted is not None and abs(given[i] / counted - 1) > FAR_OFF:
+            far.append((i, counted, known["vocab_size"]))
+    if far:
+        i, counted, vocabulary = far[0]
+        embedding = f"; vocab_size times d_model is {vocabulary * numbers['d_model'][i]:,.0f}" if vocabulary else ""
+        table.remarks.append(
+            f"dense_parameter_count: in {len(far)} of {table.rows} rows far from what the model's shape gives "
+            f"(row {i + 1}: {given[i]:,.0f}, by shape {counted:,.0f}{embedding}); does it count the embedding?"
+        )
+
+
+def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
+    """Return the columns that N, P or FLOPs of a row are counted from."""
+    if name == "dense_parameter_count":
+        return _SHAPE
+    routed = () if router == DENSE else ("num_experts", "k")
+    share = () if router == DENSE and wide == 1 else ("routing_frequency",)
+    return (*_SHAPE, *share, *routed, *(_OF_STEP if name == "flops_per_step" else ()))
+
+
+def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
+    """Return in words why N, P or FLOPs of a row cannot be counted."""
+    absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
+    if absent:
+        return f"not known: {', '.join(absent)}"
+    if router not in ROUTER_TYPES.values():
+        return f"router_type {router!r} is none that is counted: {', '.join(ROUTER_TYPES.values())}"
+    return "a number of the shape is not whole"
+
+
+def _count(name: str, router: str, known: dict[str, float | None]) -> float | None:
+    """Return N, P or FLOPs of one row, None if something that it is counted from is not known.
+
+    Where N alone is asked for the router does not matter: routed or not, N is that of the dense model.
+    """
+    values = {n: int(x) if x is not None and math.isfinite(x) and x % 1 == 0 else None for n, x in known.items()}
+    shape = [values[n] for n in _SHAPE]
+    if any(size is None or size < 1 for size in shape):
+        return None
+    if name == "dense_parameter_count":
+        return float(count(*shape).dense_parameters)
+    wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _OF_STEP)
+    needed = [(known if column == "routing_frequency" else values)[column] for column in _needed(name, router, wide)]
+    if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
+        return None
+    counted = count(
+        *shape,
+        router,
+        values["num_experts"] or 1,
+        values["k"] or 1,
+        known["routing_frequency"] or 0.5,
+        int(wide),
+        granularity=values["granularity"] or 1,
+        vocab_size=vocabulary or 1,
+        sequence_length=length or 1,
+    )
+    per_step = batch * length if name == "flops_per_step" else 0
+    return float(counted.flops_per_token * per_step or counted.total_parameters)

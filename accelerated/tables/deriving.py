@@ -1,0 +1,141 @@
+"""What the cells of a table say of each other: router, experts, run and step of a row, and losses in nats.
+
+What is derived fills blank cells alone. `--map`, the spelling of routers and the unit of losses change others. Each
+step is said in a remark. N, P and the FLOPs of a training step are in `counting.py`.
+"""
+
+import math
+
+import numpy as np
+
+from ..accounting import ROUTER_TYPES
+from ..errors import InputError
+from .cells import Cells, in_rows
+from .counting import fill_counts
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE
+
+_RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
+_LARGEST_ID = 2.0**53
+
+
+def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
+    """Put other values into the cells that hold those of --map; what met a cell is taken out of `unused`."""
+    before = {name: list(cells) for name, cells in table.cells.items()}
+    for item, new in values.items():
+        name, _, old = item.partition(":")
+        rows = [i for i, cell in enumerate(before.get(name, [])) if cell.strip() == old]
+        rows = table.blank(name) if old in BLANK and name in before else rows
+        for i in rows:
+            table.cells[name][i] = new
+        if rows:
+            unused.pop(item, None)
+            table.remarks.append(f"{name}: {old or 'blank'} is {new}{in_rows(len(rows), table.rows)}, as mapped")
+
+
+def derive(table: Cells) -> None:
+    """Fill in what can be derived."""
+    for name, value in table.constants.items():
+        if not (blank := table.blank(name)):
+            table.remarks.append(f"{name}: not set to {value}, since no cell is blank")
+        elif name != "router_type":
+            table.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
+    _router(table)
+    blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
+    table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
+    _tell_of_dense(table)
+    _runs(table)
+    _steps(table)
+    fill_counts(table)
+    if table.names and "run" not in table.cells:
+        table.cells["run"] = [name.strip() for name in table.names]
+
+
+def _router(table: Cells) -> None:
+    """Fill in router_type, in the table's spelling."""
+    known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
+    blank = table.blank("router_type")
+    if "router_type" in table.constants and blank:
+        given = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
+        one = set(np.flatnonzero(table.number("num_experts") == 1))
+        table.fill("router_type", {i: given for i in blank if i not in one}, f"{given}, as set")
+        table.fill("router_type", {i: DENSE for i in blank if i in one}, f"{DENSE}, since num_experts is 1")
+    elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
+        table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
+    column, spelled = table.column("router_type"), {}
+    for i, cell in enumerate(column):
+        column[i] = known.get(cell.strip().casefold(), cell.strip())
+        if column[i] != cell.strip():
+            spelled[cell.strip()] = column[i]
+    if spelled:
+        table.remarks.append("router_type: " + ", ".join(f"{old} is {new}" for old, new in spelled.items()))
+
+
+def _tell_of_dense(table: Cells) -> None:
+    """Remark on a router that we do not know and that has one expert wherever it stands: a name for dense."""
+    experts, routers = table.number("num_experts"), table.cells["router_type"]
+    for router in dict.fromkeys(routers):
+        own = [experts[i] for i, cell in enumerate(routers) if cell == router]
+        if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in own):
+            table.remarks.append(
+                f"router_type: {router} has one expert in all of its {len(own)} rows; if it means dense:"
+                f" --map router_type:{router}={DENSE}"
+            )
+
+
+def _runs(table: Cells) -> None:
+    """Number the runs by their names or, where these are blank in every row, by their configurations."""
+    names, blank = [cell.strip() for cell in table.column("hyper_id")], table.blank("hyper_id")
+    if len(blank) < table.rows:
+        ids = table.number("hyper_id")
+        if not blank and not ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
+            numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(names))}
+            table.cells["hyper_id"], table.names = [numbers[name] for name in names], names
+            table.remarks.append(f"hyper_id: the names of {len(numbers)} runs, numbered in the order of the rows")
+        return
+    told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in table.cells]
+    keys = list(zip(*(table.cells[name] for name in told), strict=True))
+    numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
+    how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
+    table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how + ", ".join(told))
+
+
+def _steps(table: Cells) -> None:
+    """Fill in step from tokens; if there are none either, every run has to have one row."""
+    blank = table.blank("step")
+    if not blank:
+        return
+    tokens = table.number("tokens")
+    steps = tokens / (table.number("batch_size") * table.number("sequence_length"))
+    whole = [i for i in blank if steps[i] % 1 == 0]
+    if len(whole) == len(blank):
+        table.fill("step", {i: str(int(steps[i])) for i in blank}, "tokens / (batch_size * sequence_length)")
+    elif np.isfinite(tokens[blank]).all() and len(blank) == table.rows:
+        table.fill("step", {i: str(round(tokens[i])) for i in blank}, "the tokens, which order a run's rows too")
+    elif len(blank) == table.rows and len(set(table.cells["hyper_id"])) == table.rows:
+        table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
+    else:
+        row = blank[0] + 1
+        raise InputError(f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row")
+
+
+def to_nats(table: Cells, unit: str) -> None:
+    """Turn every loss, and the standard error of the validation loss, into nats per token."""
+    if unit == "nats":
+        return
+    _error_to_nats(table, unit)
+    for name in (name for name in table.cells if name.startswith("loss_")):
+        values, cells = table.number(name), table.cells[name]
+        for i in np.flatnonzero(np.isfinite(values) & (values > 0)):  # of the others `read_table` will tell
+            cells[i] = repr(float(values[i]) * math.log(2) if unit == "bits" else math.log(values[i]))
+        table.remarks.append(f"{name}: from {unit} to nats")
+
+
+def _error_to_nats(table: Cells, unit: str) -> None:
+    """Turn standard_error into nats: of a perplexity p, where log p is the loss, it is smaller by the factor p."""
+    errors, losses = table.number("standard_error"), table.number("loss_validation")
+    scale = np.full(table.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
+    known = np.flatnonzero(np.isfinite(errors * scale))
+    for i in known:
+        table.cells["standard_error"][i] = repr(float(errors[i] * scale[i]))
+    if known.size:
+        table.remarks.append(f"standard_error: from {unit} to nats")
