@@ -347,7 +347,7 @@ def fit(
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+            "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square, which stands
             beside it. Of the loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and

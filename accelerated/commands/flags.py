@@ -124,6 +124,12 @@ def refuse(flags: dict, why: str) -> None:
             raise InputError(f"--{name} {shown}: {why}")
 
 
+def check_level(level: float) -> None:
+    """Raise InputError unless --level is a confidence level, between 0 and 1."""
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+
+
 def value_of(flag: str, arguments: list[str]) -> str | None:
     """Return the value of a flag that has to be known before the others are read."""
     for i, argument in enumerate(arguments):

@@ -12,6 +12,7 @@ from ..report.plan_words import amount, exponent
 from ..tables.several import named, naming, read_tables
 from ..tables.table import select_rows
 from .fit import warnings_of
+from .flags import check_level
 from .laws import law_of
 from .shown import plain
 
@@ -29,6 +30,14 @@ class NextReport(NamedTuple):
     level: float
     found: NextRuns
     flops: float  # the most that a run may cost
+
+
+def check_flags(n: float | None, experts: float | None, level: float) -> None:
+    """Raise InputError where a flag is wrong whatever the table says."""
+    check_level(level)
+    for flag, value, least in (("--n", n, 0.0), ("--experts", experts, 1.0)):
+        if value is not None and not (math.isfinite(value) and value > 0 and value >= least):
+            raise InputError(f"{flag} {value:g}: needed: a finite number {'at least 1' if least else 'above 0'}")
 
 
 def next_report(
@@ -58,11 +67,7 @@ def next_report(
     Raises:
         InputError: one line that says what is wrong.
     """
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
-    for flag, value, least in (("--n", n, 0.0), ("--experts", experts, 1.0)):
-        if value is not None and not (math.isfinite(value) and value > 0 and value >= least):
-            raise InputError(f"{flag} {value:g}: needed: a finite number {'at least 1' if least else 'above 0'}")
+    check_flags(n, experts, level)
     chosen = law_of(law, "plan --next")
     selections = select_rows(read_tables(paths), rows, loss_column, axes=chosen.axes)
     there = [selection.router for selection in selections]

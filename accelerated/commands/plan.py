@@ -11,12 +11,13 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..findings.hull import extrapolation
 from ..findings.law_fits import LEVEL
-from ..findings.plan import Line, Ranking, published_rankings, table_ranking
+from ..findings.plan import published_rankings, table_ranking
+from ..findings.ranking import Line, Ranking
 from ..laws.planning import Budget
-from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, notes, titles
+from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
-from .flags import refuse
+from .flags import check_level, refuse
 from .laws import law_of, rows_of_released
 from .shown import plain
 from .units import bytes_of, flops_of, number_bytes_of, tokens_of
@@ -63,8 +64,7 @@ def plan_report(
     Raises:
         InputError: one line that says what is wrong with the table, or why nothing at all fits the budget.
     """
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+    check_level(level)
     if resamples is not None and not 0 <= resamples <= 100_000:
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to 100000")
     rankings, remarks, asked = [], [], law_of(law, "plan")
@@ -167,6 +167,7 @@ def print_plan(report: PlanReport, top: int = 10, console=None) -> None:
 
     console = console or Console()
     console.print(f"budget: {budget_words(report.budget, report.tokens)}", markup=False)
+    console.print(memory_words(report.budget), markup=False)
     for remark in report.remarks:
         console.print(remark, markup=False)
     for ranking in report.rankings:
@@ -282,6 +283,7 @@ def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, 
     from . import next_run
 
     chosen, dearest = law_of(law, "plan --next"), math.inf if flops is None else flops_of(flops)
+    next_run.check_flags(n, experts, level)
     if not paths:  # what is wrong with the flags was said before a table is fetched
         paths, rows = (released_table(),), rows_of_released(chosen, rows)
     with Working("fitting the law and ranking the runs that could be added"):

@@ -19,7 +19,7 @@ from ..tables.table import RouterRows, select_rows
 from ..wording import once
 from . import measured
 from .fit import only_for_accuracy, warnings_of, with_options
-from .flags import refuse
+from .flags import check_level, refuse
 from .laws import law_of, rows_of_released
 from .shown import plain
 from .working import Working
@@ -90,8 +90,7 @@ def predict_report(
             no router could be fitted. A router that cannot be does not stop the others.
     """
     asked = with_options(law_of(law, "this table"), options)
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+    check_level(level)
     point = _point(asked, at)
     frame = read_tables(paths)
     selections = select_rows(frame, rows, loss_column, axes=asked.axes)
@@ -320,7 +319,7 @@ def predict(
         loss: Column of the loss; loss_validation if not given. Two-stage laws of accuracy: the text whose loss they go
             through, loss_validation or else the first of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            such as "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
+            "k == 1 and num_experts in (1, 16, 64)". The last evaluation of every run that is kept is used;
             if not given, those with k = 1 and the commonest routing frequency, of every seed.
         level: Confidence level of the intervals.
         huber: Fit by the sum of Huber terms with this delta, which a few wrong runs cannot pull away, as in `routelaws
@@ -341,12 +340,15 @@ def predict(
             raise InputError("--published stands in the place of a table; give one of both")
         idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
         idle |= {"guess-rate": guess_rate, "tasks": tasks, "level": None if level == LEVEL else level}
-        refuse(idle, "printed coefficients have no runs, and no interval")
-        found = measured.print_published(asked, published, _point(asked, point), json)
-        return print(dump_json(found, allow_nan=False)) if json else None
+        return _predict_published(asked, published, point, idle, json)
+    # What is wrong with the flags is said before a table is fetched.
+    check_level(level)
+    with_options(asked, options)
+    point = _point(asked, point)
     if asked.measured != "loss":
+        refuse({"router": router}, f"it is for laws of the loss; {asked.name} is of {asked.measured}")
         wanted = measured.Asked(_measured_tables(asked, tables), loss, rows, huber, task, tasks, guess_rate, options)
-        return _predict_measured(asked, wanted, level, _point(asked, point), router, json)
+        return _predict_measured(asked, wanted, level, point, json)
     if not tables:
         tables, rows = (released_table(),), rows_of_released(asked, rows)
     loss = loss or "loss_validation"
@@ -356,6 +358,13 @@ def predict(
         print(dump_json(as_dict(report), allow_nan=False))
     else:
         print_prediction(report)
+
+
+def _predict_published(law: Law, published: str, point: dict, idle: dict, json: bool) -> None:
+    refuse(idle, "printed coefficients have no runs, and no interval")
+    found = measured.print_published(law, published, _point(law, point), json)
+    if json:
+        print(dump_json(found, allow_nan=False))
 
 
 def _measured_tables(law: Law, tables: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -368,13 +377,7 @@ def _measured_tables(law: Law, tables: tuple[Path, ...]) -> tuple[Path, ...]:
     raise InputError(f"the law {law.name} needs a table, or --published with one of: {there}")
 
 
-def _predict_measured(
-    law: Law, asked: measured.Asked, level: float, point: dict, router: str | None, json: bool
-) -> None:
-    if router is not None:
-        raise InputError(f"--router is for laws of the loss; {law.name} is of {law.measured}")
-    if not 0 < level < 1:
-        raise InputError(f"--level {level:g}: needed: a number between 0 and 1")
+def _predict_measured(law: Law, asked: measured.Asked, level: float, point: dict, json: bool) -> None:
     with Working("reading the table") as tell:
         report = measured.measured_report(law, asked, level, point, tell)
     if json:

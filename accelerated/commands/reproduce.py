@@ -8,7 +8,7 @@ import markdown_it  # noqa: F401
 import matplotlib  # noqa: F401
 import tyro
 
-from ..report.engine import write_reproduction
+from ..report.engine import check_huber, write_reproduction
 from ..tables.released import released_table
 
 
@@ -30,11 +30,12 @@ def reproduce(
             authors released.
         out: Folder of the report; a report in it is replaced.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or
-            such as "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
+            "k == 1 and num_experts in (1, 16, 64)"; if not given, clark for the released runs and
             every seed for others.
         loss: Column of the main loss; loss_validation if not given.
         huber: Fit the law by the sum of Huber terms with this delta (in log10 units) too, beside least squares.
     """
+    check_huber(huber)  # before a table is fetched
     if not tables:
         tables = (released_table(),)
     print(write_reproduction(tables, out, rows, loss, huber, lambda line: print(line, file=sys.stderr, flush=True)))

@@ -4,9 +4,8 @@
     2. TABLE      `table_ranking`: a law fitted to a results table, one option for each router and number of experts.
                   Intervals are the law's own (`Law.predict_interval`); the share of resamples in which an option wins
                   is counted over resamples of the runs, the same for all routers, which share their dense runs.
-    3. FRONTIER   `frontier`: the least loss of each ranking's routers at other numbers of FLOPs.
 
-Losses of different data are not comparable (tokenizer, corpus): every ranking stands alone.
+What a ranking is, in which order its options stand, and its frontier are in `ranking.py`.
 """
 
 import math
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..laws.catalogue import Law
-from ..laws.choosing import Choice, Option, best_choice, resampled_losses, win_shares
+from ..laws.choosing import Choice, Option, resampled_losses, win_shares
 from ..laws.planning import Budget
 from ..laws.resampling import bootstrap_weights
 from ..tables.schema import DENSE
@@ -27,6 +26,7 @@ from .law_columns import or_one
 from .law_fits import LEVEL, LawFit, fit_each, fit_law, fit_some, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
 from .published import Printed, PrintedOption, printed_laws
+from .ranking import Candidate, Line, Ranking, ranked
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
@@ -39,63 +39,6 @@ REACH = 10.0
 
 GIVEN_TOKENS = 1.05
 """Up to which ratio the tokens that are asked for are those of the runs, where a law does not know of tokens."""
-
-TOO_FAR = (1e-2, 1e5)
-"""How far below the smallest run, and above the largest, a law is asked at all, as shares of these. The fine-grained
-paper itself goes to 12,000 times its largest run. Our choice."""
-
-KNOWS_NOTHING = math.log(50_257)
-"""Nats per token of a guess that is the same for every token of GPT-2's tokenizer; no law is believed above it."""
-
-DECADES = (-2.0, 1.0)
-"""Over which powers of ten of the FLOPs of a budget a frontier goes."""
-
-
-class Line(NamedTuple):
-    """One option of a ranking, at its best size."""
-
-    router: str  # router_type
-    law: str
-    num_experts: float
-    granularity: float | None  # None where the law has none
-    k: int
-    dense_parameters: float  # N: active parameters, in the count of the law
-    total_parameters: float | None  # P; None where it is not known
-    choice: Choice
-    law_interval: tuple[float, float] | None
-    run_interval: tuple[float, float] | None
-    by_size: tuple[float, float] | None
-    wins: float | None  # share of resamples
-    beyond: list[Beyond]
-    surrounded: bool | None  # whether runs are on all sides; None where there are no runs
-    at_reach: bool  # whether the budget would pay for more than the largest size that is looked at
-
-
-class Candidate(NamedTuple):
-    """An option before its best size is known, with what its line says at that size."""
-
-    name: str
-    router: str
-    option: Option
-    tokens: float | Callable | None
-    beyond: Callable  # choice -> [Beyond]
-    line: Callable  # (choice, share) -> Line
-
-
-class Ranking(NamedTuple):
-    """The options of one data set, the least loss first."""
-
-    law: str
-    source: str  # of printed coefficients; "" of a table
-    attested: str
-    rows: dict[str, int]  # runs by router; empty for printed coefficients
-    lines: list[Line]
-    left_out: dict[str, str]  # option: why
-    resamples: int  # that were counted
-    drawn: int
-    fits: list[LawFit]
-    counts: list[str]  # of "flops", "embedding", "tokens": those that the table says
-    candidates: list[Candidate]
 
 
 def published_rankings(budget: Budget, tokens: float | None = None) -> list[Ranking]:
@@ -111,7 +54,7 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
 def _published(printed: Printed, budget: Budget, tokens: float | None) -> Ranking:
     """Return the ranking of one set of printed coefficients."""
     candidates = [_printed_candidate(printed, each, tokens) for each in printed.options]
-    lines, left_out, _ = _ranked(candidates, budget)
+    lines, left_out, _ = ranked(candidates, budget)
     counts = ["flops", "tokens"] + ["embedding"] * printed.embedding
     return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], counts, candidates)
 
@@ -134,33 +77,6 @@ def _printed_candidate(printed: Printed, each: PrintedOption, tokens: float | No
         )  # fmt: skip
 
     return Candidate(each.name, each.router, each.option, tokens, outside, line)
-
-
-def _ranked(candidates: list[Candidate], budget: Budget, shares: Callable | None = None):
-    """Return the lines, the least loss first, what was left out, and how many resamples were counted."""
-    found, left_out, counted = [], {}, 0
-    for candidate in candidates:
-        try:
-            choice = best_choice(candidate.option, budget, candidate.tokens)
-            _check_sense(choice, candidate.beyond(choice))
-            found.append((candidate, choice))
-        except ValueError as error:
-            left_out[candidate.name] = str(error)
-    wins = np.full(len(found), np.nan)
-    if shares is not None and len(found) > 1:
-        wins, counted = shares(found)
-    lines = [candidate.line(choice, share) for (candidate, choice), share in zip(found, wins, strict=True)]
-    return sorted(lines, key=lambda line: line.choice.loss), left_out, counted
-
-
-def _check_sense(choice: Choice, outside: list[Beyond]) -> None:
-    """Raise ValueError where an option is so far from all runs that its loss means nothing."""
-    for each in outside:
-        if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
-            end = "smallest" if each.value < each.end else "largest"
-            raise ValueError(f"{each.column} {each.value:.3g} is too far from the {end} of the runs, {each.end:.3g}")
-    if choice.loss > KNOWS_NOTHING:
-        raise ValueError(f"the law says {choice.loss:.3g} nats, more than a guess that knows nothing")
 
 
 def table_ranking(
@@ -198,7 +114,7 @@ def table_ranking(
     def shares(found) -> tuple[np.ndarray, int]:
         return _shares([(by_name[candidate.name], choice) for candidate, choice in found], resamples)
 
-    lines, left_out, counted = _ranked(candidates, budget, shares)
+    lines, left_out, counted = ranked(candidates, budget, shares)
     counts = [name for name, known in (
         ("flops", all(each.costs.counted for each in asked)),
         ("embedding", all(each.costs.embedding is not None for each in asked)),
@@ -228,33 +144,6 @@ def _fits(frame, law: Law, rows: str | None, loss_column: str, level: float) -> 
         return fits, missing | {DENSE: str(error)}
     dense, missing_dense = fit_each(selections, loss_column, partial(fitted, name="dense"))
     return fits + dense, missing | missing_dense
-
-
-def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, list[tuple[float, float, bool]]]:
-    """Return the least loss of each router at other numbers of FLOPs, all else of the budget as it is.
-
-    Args:
-        ranking: of `published_rankings` or `table_ranking`.
-        budget: as there.
-        points: how many numbers of FLOPs, in equal ratios over `DECADES`.
-
-    Returns:
-        {router: [(FLOPs, loss, whether the option lies beyond the runs)]}, without the FLOPs that nothing fits.
-    """
-    found: dict[str, list] = {}
-    for flops in budget.flops * np.logspace(*DECADES, points):
-        best: dict[str, tuple] = {}
-        for candidate in ranking.candidates:
-            try:
-                choice = best_choice(candidate.option, budget._replace(flops=float(flops)), candidate.tokens)
-                _check_sense(choice, candidate.beyond(choice))
-            except ValueError:
-                continue
-            if candidate.router not in best or choice.loss < best[candidate.router][0].loss:
-                best[candidate.router] = choice, candidate
-        for router, (choice, candidate) in best.items():
-            found.setdefault(router, []).append((float(flops), choice.loss, bool(candidate.beyond(choice))))
-    return found
 
 
 class _Asked(NamedTuple):

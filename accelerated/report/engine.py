@@ -82,8 +82,7 @@ def write_reproduction(
     Raises:
         InputError: the table is wrong, huber is not above 0, or the folder cannot be written.
     """
-    if huber is not None and not 0 < huber < math.inf:
-        raise InputError(f"--huber {huber:g}: a finite number above 0, in log10 units")
+    check_huber(huber)
     tell(f"reading {named(tables)}")
     opened = open_table(tables, rows, loss)
     folder = make_folder(Path(out))
@@ -95,6 +94,12 @@ def write_reproduction(
         return _write(folder, "results.json", plain(advised(results)), markdown(results, drawn))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+
+
+def check_huber(huber: float | None) -> None:
+    """Raise InputError unless --huber is a delta of Huber's terms, or not given."""
+    if huber is not None and not 0 < huber < math.inf:
+        raise InputError(f"--huber {huber:g}: a finite number above 0, in log10 units")
 
 
 def markdown(results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json") -> str:

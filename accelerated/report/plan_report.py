@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ..files import write_atomically
-from ..findings.plan import Ranking, frontier
-from .plan_words import NOT_COMPARABLE, budget_words, cells, heading, notes, titles
+from ..findings.ranking import Ranking, frontier
+from .plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
 from .style import COLOURS, MORE_COLOURS, STYLE, panel_grid, save_figure
 
 FIGURE = "frontier"
@@ -25,7 +25,8 @@ def write_plan(
 
 def plan_text(rankings: list[Ranking], budget, tokens, table: str, loss_column: str, level: float) -> str:
     """Return plan.md."""
-    lines = ["# Which model to train", "", f"Budget: {budget_words(budget, tokens)}.", "", NOT_COMPARABLE, ""]
+    lines = ["# Which model to train", "", f"Budget: {budget_words(budget, tokens)}.", ""]
+    lines += [f"{memory_words(budget).capitalize()}.", "", NOT_COMPARABLE, ""]
     for ranking in rankings:
         lines += [f"## {heading(ranking, table, loss_column)}", ""]
         if ranking.lines:

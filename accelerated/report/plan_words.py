@@ -2,10 +2,11 @@
 
 import math
 
-from ..findings.plan import REACH, SEED, Line, Ranking
+from ..findings.plan import REACH, SEED
+from ..findings.ranking import Line, Ranking
 from ..laws.catalogue import LAWS
 from ..tables.schema import DENSE
-from ..wording import by_reason
+from ..wording import by_reason, plural
 from .cautions import NO_FLOOR, warnings
 
 NOT_COMPARABLE = (
@@ -80,7 +81,7 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     """Return what else has to be known of a ranking, a sentence each.
 
     Args:
-        ranking: of `findings.plan`.
+        ranking: of `findings.ranking`.
         most: how many options are shown.
     """
     said = []
@@ -205,6 +206,11 @@ def budget_words(budget, tokens: float | None) -> str:
         said.append(f"{amount(budget.inference_tokens)} tokens of inference")
     if tokens is not None:
         said.append(f"{amount(tokens)} training tokens")
-    if math.isfinite(budget.memory) or budget.cached_tokens:
-        said.append(f"{budget.bytes_per_number:g} bytes a number")
     return ", ".join(said)
+
+
+def memory_words(budget) -> str:
+    """Return as one line what the column of memory counts, and with how many bytes."""
+    cache = " and the key-value cache," * (budget.cached_tokens > 0)
+    size = plural(budget.bytes_per_number, "byte", "g")
+    return f"memory: all parameters, those of idle experts too,{cache} at {size} a number (--dtype)"

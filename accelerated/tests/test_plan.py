@@ -20,11 +20,12 @@ from routelaws.accelerated.findings.hull import beyond
 from routelaws.accelerated.findings.law_columns import law_columns
 from routelaws.accelerated.findings.model_costs import costs_of, says_tokens
 from routelaws.accelerated.findings.plan import published_rankings
+from routelaws.accelerated.findings.ranking import frontier
 from routelaws.accelerated.laws import hoffmann, utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
-from routelaws.accelerated.report.plan_words import notes
+from routelaws.accelerated.report.plan_words import memory_words, notes
 from routelaws.accelerated.tables.table import select_rows
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
@@ -320,7 +321,7 @@ def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
     """Among its FLOPs are those of the budget: the least loss of each router is then that of the ranking."""
     budget = Budget(1e18, **limit)
     for ranking in planned(path, budget).rankings + published_rankings(budget):
-        found = plans.frontier(ranking, budget, 4)
+        found = frontier(ranking, budget, 4)
         assert found.keys() == {line.router for line in ranking.lines}
         for router, points in found.items():
             least = min(line.choice.loss for line in ranking.lines if line.router == router)
@@ -461,3 +462,12 @@ def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):
     assert main(["plan", str(path), "--law", "separable", *flags]) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1 and said in output.err
+
+
+def test_the_column_of_memory_says_how_it_is_counted(path, capsys):
+    """Of a plan without --memory, too, and in the words of a singular."""
+    assert main(["plan", str(path), "--flops", "1e16", "--law", "separable", "--no-published", "--resamples", "0"]) == 0
+    line = "memory: all parameters, those of idle experts too, at 2 bytes a number (--dtype)\n"
+    assert line in capsys.readouterr().out
+    said = memory_words(Budget(1e16, cached_tokens=10.0, bytes_per_number=1.0))
+    assert said.endswith("too, and the key-value cache, at 1 byte a number (--dtype)")

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands import plan, predict, reproduce
 from routelaws.accelerated.commands.predict import as_dict, inside_hull, predict_report, print_prediction
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
@@ -96,6 +97,28 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
         with pytest.raises(InputError, match=message) as caught:
             predict_report(path, at, **arguments)
         assert "\n" not in str(caught.value)
+
+
+WRONG_FLAGS = {
+    "predict --n 1e8 --experts 4 --level 3": "--level 3: needed: a number between 0 and 1",
+    "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
+    "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded takes no floor; its options: none",
+    "predict --law direct --at flops=1e20 --level 0": "--level 0: needed: a number between 0 and 1",
+    "predict --law direct": "--at flops= is missing: the law direct needs flops",
+    "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss; direct is of acc",
+    "plan --next slope --level 3": "--level 3: needed: a number between 0 and 1",
+    "plan --next prediction --n -1 --experts 4": "--n -1: needed: a finite number above 0",
+    "reproduce --out paper --huber -1": "--huber -1: a finite number above 0, in log10 units",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_FLAGS)
+def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    for command in (plan, predict, reproduce):
+        monkeypatch.setattr(command, "released_table", lambda *name: pytest.fail("a table was fetched"))
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
 
 
 def test_from_the_command_line(tmp_path, capsys):
