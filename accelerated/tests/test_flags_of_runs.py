@@ -573,7 +573,7 @@ def test_a_step_is_exported_for_the_platforms(tmp_path):
     words = ("--platforms", "tpu", "cuda", "--config", tmp_path / "run.toml", *words_of(SMALL), "--steps-per-call", "3")
     said = told("export", "--out", tmp_path / "step", *words)
     loaded = load_train_step((tmp_path / "step").read_bytes()).exported
-    assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-5].shape == (3, 4, 17)
+    assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-6].shape == (3, 4, 17)
     assert f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda" in said
 
 

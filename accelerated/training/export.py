@@ -2,21 +2,20 @@
 
     content = export_train_step(config, ("tpu", "cuda"))     bytes; no TPU and no GPU is needed here
     steps = load_train_step(content)                         there, with what made them: JAX and this package
-    state, metrics = steps(state, batches, first_step, inputs)
+    state, metrics = steps(state, batches, first_step, inputs, left=1)
 
 The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
 run compiles, weights, optimizer, router and all, with one exception: in training BASE shares the tokens out by the
 auction, which stays on the device, and not by loops on the host, which no file can hold. Shapes are fixed: those of
 the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the table of
-a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. The program is of one device, and
-passes over no bad batch: after one the state stays as it was before it.
+a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many bad batches may
+still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import export
 
@@ -64,24 +63,23 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     structure = jax.tree.structure(state)
     steps = compiled_steps(config, base_method="auction")
 
-    def program(leaves, batches, first_step, inputs):
-        state, none_passed_over = jax.tree.unflatten(structure, leaves), jnp.int32(0)
-        after, metrics = steps(state, batches, first_step, none_passed_over, RunInputs(*inputs))
+    def program(leaves, batches, first_step, left, inputs):
+        after, metrics = steps(jax.tree.unflatten(structure, leaves), batches, first_step, left, RunInputs(*inputs))
         return tuple(jax.tree.leaves(after)), tuple(metrics)
 
     table = table_shape(config.model)
     inputs = jax.eval_shape(lambda: run_inputs(config, None))
     inputs = inputs._replace(table=None if table is None else jax.ShapeDtypeStruct(table, np.int32))
     batches = jax.ShapeDtypeStruct((config.steps_per_call, config.batch_size, config.sequence_length + 1), np.int32)
-    first_step = jax.ShapeDtypeStruct((), np.int32)
+    number = jax.ShapeDtypeStruct((), np.int32)
     jitted = jax.jit(program, donate_argnames="leaves")
     return export.export(jitted, platforms=tuple(dict.fromkeys(platforms)))(
-        tuple(jax.tree.leaves(state)), batches, first_step, tuple(inputs)
+        tuple(jax.tree.leaves(state)), batches, number, number, tuple(inputs)
     )
 
 
 class LoadedTrainStep(NamedTuple):
-    """A train step from a file; called as (state, batches, first_step, inputs) -> (state, `StepMetrics`).
+    """A train step from a file; called as (state, batches, first_step, inputs, left=0) -> (state, `StepMetrics`).
 
     The state that goes in is given up, as in a live run.
 
@@ -94,7 +92,7 @@ class LoadedTrainStep(NamedTuple):
     run: object
 
     def __call__(
-        self, state: TrainState, batches: jax.Array, first_step: int, inputs: RunInputs
+        self, state: TrainState, batches: jax.Array, first_step: int, inputs: RunInputs, left: int = 0
     ) -> tuple[TrainState, StepMetrics]:
         """Take n steps.
 
@@ -103,12 +101,14 @@ class LoadedTrainStep(NamedTuple):
             batches: [n, b, S + 1] int32, with the n, b and S that were exported.
             first_step: number of the first of the n steps, from 0.
             inputs: what `step.run_inputs` returns for the run.
+            left: bad batches that may still be passed over, see `step.make_train_steps`; from the next one on the state
+                stays as it was before it.
 
         Raises:
             ValueError: other shapes, or another platform, than were exported.
         """
         leaves, structure = jax.tree.flatten(state)
-        after, metrics = self.run(tuple(leaves), batches, np.int32(first_step), tuple(inputs))
+        after, metrics = self.run(tuple(leaves), batches, np.int32(first_step), np.int32(left), tuple(inputs))
         return jax.tree.unflatten(structure, after), StepMetrics(*metrics)
 
 
