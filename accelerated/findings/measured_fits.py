@@ -21,6 +21,7 @@ from ..tables.accuracies import Accuracies, guess_rate, is_guess_known
 from ..tables.conditions import row_mask
 from ..tables.leverages import Leverages
 from ..tables.table import DENSE, RouterRows
+from ..wording import plural
 from .hull import beyond, extrapolation, inside_hull
 from .law_columns import COLUMNS
 
@@ -121,7 +122,9 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
     dense, flops = (frame["router_type"] == DENSE).to_numpy(), COLUMNS["flops"](frame)
     loss = frame[loss_column].to_numpy(dtype=np.float64)
     if dense.sum() < 3 or np.unique(flops[dense]).size < 2:
-        raise ValueError(f"{dense.sum()} dense runs; a leverage needs at least 3 of 2 budgets, or a column leverage")
+        raise ValueError(
+            f"{plural(int(dense.sum()), 'dense run')}; a leverage needs at least 3 of 2 budgets, or a column leverage"
+        )
     fit = fit_compute(flops[dense], loss[dense])
     if fit.status != "interior":
         raise ValueError(

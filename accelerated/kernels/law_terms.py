@@ -1,8 +1,8 @@
 """What the laws that add terms predict, as compiled loops: ln L̂, how each unknown turns it, and their coefficients.
 
-Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`); `laws/_terms.py`, `hoffmann.py` and `joint.py` have the formulas
-that these loops carry out, and the reference derives them. A table is `logs` [columns, n], centred; unknowns θ [p] are
-those of the reference.
+Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`). Their formulas are derived in `additive.py`, `hoffmann.py` and
+`joint.py` of the reference; the files of these names here say where a search starts. A table is `logs` [columns, n],
+centred; unknowns θ [p] are those of the reference.
 
 Loops go along the rows, one column after the other: the compiler then takes several rows at a time.
 """

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..notation import check_finite
+from ..wording import plural
 
 CRITERION = "mean squared difference of log10 losses"
 INDEPENDENT = 1e-8
@@ -37,6 +38,13 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     return listed.reshape(np.shape(values))
 
 
+def check_delta(huber: float, unit: str) -> float:
+    """Return the delta of Huber's terms as a float; ValueError, which names its unit, unless it is above 0."""
+    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
+        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, {unit}, or None")
+    return float(huber)
+
+
 def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the columns as float64; ValueError unless they are in range, of one axis and of one length."""
     checked = []
@@ -57,7 +65,8 @@ def need_rows(rows: int, coefficients: int, law: str) -> None:
     """Raise ValueError unless there is one row more than coefficients."""
     if rows <= coefficients:
         raise ValueError(
-            f"{rows} rows; the {law} law has {coefficients} coefficients and needs at least {coefficients + 1} rows"
+            f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
+            f"{coefficients + 1} rows"
         )
 
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..cores import available_cores
 from ..kernels import law_descent
+from ..kernels.law_descent import FAINT, ROUNDING
 from ..kernels.law_terms import coefficient, predict
+from ._columns import check_delta
 
 STEPS = np.array([200, 3000])  # of the first and of the second half of a search
 HELD = np.array([200, 300])  # the same of a search that is held at a value
 SHARE = 16  # starts that a thread takes at a time
-FAINT = 1e-12
-ROUNDING = 1e-16
 REACHED = 1e-6
 ABSENT = -700.0
 PROMISE = 1e-6
@@ -41,7 +41,7 @@ class Form(NamedTuple):
     law: tuple  # as `kernels.law_terms.predict` takes it
     internal: Callable  # (coefficients, centres) -> θ
     logs: Callable  # columns -> logs [columns, n]
-    middle: Callable  # logs -> centres [columns]
+    centres: Callable  # logs -> centres [columns]
     starts: Callable  # (logs, centred, and ln L) -> [s, p]
 
 
@@ -72,16 +72,9 @@ def law_of(number: int, multiplier: tuple = (), powers: tuple = ()) -> tuple:
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
     """Return a table as the search takes it."""
     logs = form.logs(columns)
-    centres = form.middle(logs)
-    delta = math.inf if huber is None else checked_delta(huber)
+    centres = form.centres(logs)
+    delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
     return Problem(form, logs - centres[:, None], centres, np.log(loss), delta)
-
-
-def checked_delta(huber: float) -> float:
-    """Return delta as a float; ValueError unless it is a finite number above 0."""
-    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
-        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, in units of ln L, or None")
-    return float(huber)
 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:

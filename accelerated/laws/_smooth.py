@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..wording import plural
 from ._columns import INDEPENDENT, check_columns, check_range, triangle
 from .uncertainty import student_quantile
 
@@ -17,7 +18,7 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     *values, loss = check_columns(**columns, loss=loss)
     if loss.size <= coefficients:
         raise ValueError(
-            f"{loss.size} rows; the {name} law has {coefficients} coefficients and needs at least "
+            f"{plural(loss.size, 'row')}; the {name} law has {coefficients} coefficients and needs at least "
             f"{coefficients + 1} rows"
         )
     for column, value in zip(columns, values, strict=True):

@@ -138,7 +138,7 @@ def fit_additive(
         loss: [n], L, above 0.
         huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
             objective is then half the sum of squares.
-        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for the starts of step 5.
+        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for our own.
 
     Returns:
         The fit; status "interior" if the search has ended and every coefficient is determined by some row.
@@ -184,10 +184,54 @@ def additive_intervals(
 
 
 def _form(law: AdditiveLaw):
-    from ._terms import additive_form
+    """Return what `_descent.py` wants to know of a law.
 
-    terms = tuple((multiplier, tuple(exponents.items())) for multiplier, exponents in law.terms)
-    return additive_form(law.coefficients._fields, tuple(law.columns), terms, tuple(law.guesses))
+    The design X of the reference, rows by terms by unknowns, is never made: the loops are told which unknown is the
+    multiplier of a term, and which its exponents.
+    """
+    from ..kernels.law_terms import ADDITIVE
+    from . import _descent
+
+    place = {name: j for j, name in enumerate(law.coefficients._fields)}
+    rows = np.array([place[multiplier] for multiplier, _ in law.terms])
+    powers = np.full((len(law.terms), len(law.columns)), -1)  # the exponent of each column in each term
+    for t, (_, exponents) in enumerate(law.terms):
+        for exponent, column in exponents.items():
+            powers[t, law.columns.index(column)] = place[exponent]
+
+    def internal(values, centres):
+        theta = np.array(values, dtype=np.float64)
+        theta[rows] = np.log(theta[rows]) - np.where(powers >= 0, theta[powers], 0.0) @ centres
+        return theta
+
+    positive = tuple(j in rows for j in place.values())
+    return _descent.Form(
+        law.coefficients._fields,
+        positive,
+        tuple(0.0 if above else math.nan for above in positive),
+        _descent.law_of(ADDITIVE, tuple(rows), powers),
+        internal,
+        lambda values: np.log(np.stack(values)),
+        lambda logs: logs.mean(axis=1),
+        lambda logs, log_loss: _starts(law, rows, log_loss),
+    )
+
+
+def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+    """Return θ [s, p]: every way to share the loss out over the terms, with every guess of the exponents.
+
+    Args:
+        law: the law.
+        rows: [terms], where θ has the logarithms of the multipliers.
+        log_loss: [n].
+    """
+    unknowns = len(law.coefficients._fields)
+    exponents = np.setdiff1d(np.arange(unknowns), rows)
+    shares = np.array(_smooth.share_out(len(law.terms), not law.terms[-1][1], log_loss))
+    grid = np.stack([v.ravel() for v in np.meshgrid(*[law.guesses] * exponents.size, indexing="ij")], axis=1)
+    found = np.zeros((len(shares), len(grid), unknowns))
+    found[:, :, rows], found[:, :, exponents] = shares[:, None], grid[None]
+    return found.reshape(-1, unknowns)
 
 
 def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ._columns import check_range
+from ..wording import plural
+from ._columns import check_delta, check_range
 from ._levenberg import search
 from .downstream import check_accuracy
-from .downstream_sums import check_huber
 
 LEAST_SQUARES = "half the sum of squared differences of accuracies"
 HUBER = "sum of Huber terms of accuracies, delta"
@@ -94,7 +94,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
 
     Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
     """
-    delta = check_huber(huber)
+    delta = math.inf if huber is None else check_delta(huber, "in units of the accuracy")
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     accuracy = np.atleast_1d(check_accuracy(accuracy))
     if flops.ndim != 1 or flops.shape != accuracy.shape:
@@ -103,8 +103,8 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
         )
     if flops.size < 7 or np.unique(flops).size < 4:
         raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the broken law has 6 coefficients and needs at "
-            "least 7 rows of 4 budgets"
+            f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the broken law has 6 "
+            "coefficients and needs at least 7 rows of 4 budgets"
         )
     log_flops = np.log(flops)
     centre = float(log_flops.mean())

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.catalogue`.
 
-What differs here: the fits are compiled.
+What differs here: the fits are compiled, and `SHORT_CUTS` says which laws need no fit for each row that is left out.
 """
 
 import math
@@ -397,7 +397,7 @@ _SPARSITY = Law(
     published={"abnar": Published(sparsity.PUBLISHED, "Abnar et al. 2025, arXiv 2501.12370", sparsity.ATTESTED)},
 )
 
-_TERMS = ("a", "b", "c")
+_ABOVE_0 = ("a", "b", "c")
 _FLOOR = Parameter("c", "nats", "the floor: what no size and no data take away")
 _POWER_OF_TOKENS = (
     Parameter("b", "nats", "what the tokens leave, at D = 1"),
@@ -438,7 +438,7 @@ _HOFFMANN = Law(
     axes="dense",
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _TERMS),
+    own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _ABOVE_0),
     own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
     published={name: hoffmann.PUBLISHED[name] for name in ("besiroglu", "hoffmann")},
 )
@@ -460,7 +460,7 @@ _FINE_GRAINED = Law(
     axes="one E",
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_TERMS, "g")),
+    own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_ABOVE_0, "g")),
     own_prediction=partial(smooth_intervals.smooth_prediction, fine_grained.fine_grained_intervals),
     published={name: fine_grained.PUBLISHED[name] for name in ("E=64", "E=64, validation", "E=16")},
 )
@@ -487,12 +487,12 @@ _JOINT = Law(
     predict=lambda fit, *columns: joint.predict_joint(*columns, fit.coefficients),
     takes_huber=True,
     has_floor=True,
-    own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_TERMS, "E_start", "E_max")),
+    own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_ABOVE_0, "E_start", "E_max")),
     own_prediction=partial(smooth_intervals.smooth_prediction, joint.joint_intervals),
     published=joint.PUBLISHED,
 )
 
-_ACCURACY = Law(
+_DIRECT = Law(
     name="direct",
     formula="-ln Q' = A/C^alpha, Q' = (Q - guess)/(1 - guess)",
     parameters=(
@@ -509,7 +509,7 @@ _ACCURACY = Law(
     options=("guess_rate", "least_gain"),
 )
 
-_RATIO = _ACCURACY._replace(
+_RATIO = _DIRECT._replace(
     name="ratio",
     formula="-ln Q' = A/N^alpha + B/D^beta, Q' = (Q - guess)/(1 - guess)",
     parameters=(
@@ -523,15 +523,15 @@ _RATIO = _ACCURACY._replace(
     takes_huber=True,
 )
 
-_CEILING = _ACCURACY._replace(
+_CEILING = _DIRECT._replace(
     name="ceiling",
     formula="-ln Q' = A/C^alpha + E, Q' = (Q - guess)/(1 - guess)",
-    parameters=(*_ACCURACY.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
+    parameters=(*_DIRECT.parameters, Parameter("E", "1", "-ln Q' with endless compute; 0 where no ceiling is seen")),
     fit=downstream_sums.fit_ceiling,
     takes_huber=True,
 )
 
-_REPEATED = _ACCURACY._replace(
+_REPEATED = _DIRECT._replace(
     name="repeated",
     formula="ln(-ln Q) = c + alpha ln C + beta ln k + delta ln C ln k",
     parameters=(
@@ -644,7 +644,7 @@ LAWS: dict[str, Law] = {
     for law in (
         _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
         _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
-        _ACCURACY, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
+        _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
 """The laws by name: those of the paper from the simplest to the most general, the later ones, those of accuracy."""

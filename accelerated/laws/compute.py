@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..wording import plural
 from ._columns import check_range
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
@@ -138,7 +139,8 @@ def _checked(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.ndar
         )
     if flops.size < 3 or np.unique(flops).size < 2:
         raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
+            f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the compute law needs at "
+            "least 3 rows of 2 budgets"
         )
     return flops, loss, floor
 

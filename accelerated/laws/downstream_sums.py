@@ -10,9 +10,11 @@ import math
 
 import numpy as np
 
+from ._columns import check_delta
 from ._levenberg import covariance, power_terms, search
 from .downstream import LEAST_GAIN, AccuracyFit, CeilingCoefficients, RatioCoefficients, chosen_rows, report
 
+_UNIT = "in units of ln(-ln Q')"
 _EXPONENTS = (0.1, 0.3, 0.6, 1.2)
 _SHARES = (0.1, 0.5, 0.9)
 _VANISHED, _AS_GOOD, _ROUNDING = 1e-6, 1e-9, 1e-20
@@ -30,7 +32,7 @@ def fit_ratio(
 
     Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
     """
-    delta = check_huber(huber)
+    delta = math.inf if huber is None else check_delta(huber, _UNIT)
     columns = {"parameters": parameters, "tokens": tokens}
     logs, target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 4)
     centre = _centres(logs, columns)
@@ -65,7 +67,7 @@ def fit_ceiling(
 
     Differs from the reference: all starts run in one compiled loop, which takes some seconds to compile the first time.
     """
-    delta = check_huber(huber)
+    delta = math.inf if huber is None else check_delta(huber, _UNIT)
     columns = {"flops": flops}
     (log_flops,), target, used = chosen_rows(columns, accuracy, guess_rate, least_gain, 3)
     (centre,) = _centres([log_flops], columns)
@@ -91,15 +93,6 @@ def fit_ceiling(
     with np.errstate(over="ignore"):
         coefficients = CeilingCoefficients(float(np.exp(level)), alpha, ceiling)
     return report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
-
-
-def check_huber(huber: float | None) -> float:
-    """Return delta, infinite for least squares; ValueError unless it is a finite number above 0 or None."""
-    if huber is None:
-        return math.inf
-    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
-        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, or None")
-    return float(huber)
 
 
 def _centres(logs: list[np.ndarray], columns: dict) -> list[float]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..kernels import law_fit, law_huber
 from ..notation import check_finite
-from ._columns import ROUTED_WORDS, Words
+from ..wording import plural
+from ._columns import ROUTED_WORDS, Words, check_delta, check_range
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
@@ -190,8 +191,8 @@ def fit_weighted(
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
     """Return the loss that each fit predicts: [draws, m] at the m pairs (N, E); NaN where a fit has status -1."""
-    log_size = np.log10(_checked("dense_parameters", np.atleast_1d(dense_parameters), 0.0, strict=True))
-    extra = _checked("num_experts", np.atleast_1d(num_experts), 1.0, strict=False) - 1.0
+    log_size = np.log10(check_range("dense_parameters", np.atleast_1d(dense_parameters), above=0.0))
+    extra = check_range("num_experts", np.atleast_1d(num_experts), least=1.0) - 1.0
     intercept, size, gain, interaction, rise, bend = fits.curves.T[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         psi = np.log1p(rise * extra / (1 + bend * extra)) / np.log1p(rise * fits.top / (1 + bend * fits.top))
@@ -213,8 +214,8 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     Raises:
         ValueError: an entry is out of its range.
     """
-    log_size = np.log10(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
-    extra = _checked("num_experts", num_experts, 1.0, strict=False) - 1.0
+    log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
+    extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
     return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
@@ -223,9 +224,9 @@ def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
     """Check a table and sort it by E; raises ValueError as `fit_routed`, in the words given."""
-    size = np.atleast_1d(_checked("dense_parameters", dense_parameters, 0.0, strict=True))
-    experts = np.atleast_1d(_checked("num_experts", num_experts, 1.0, strict=False))
-    loss = np.atleast_1d(_checked("loss", loss, 0.0, strict=True))
+    size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
+    experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
+    loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     _need_columns(size, experts, loss)
     extra, level = np.unique(experts - 1.0, return_inverse=True)
     if extra.size < law_fit.LEAST_LEVELS:
@@ -250,7 +251,8 @@ def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> No
         )
     if size.size < law_fit.LEAST_ROWS:
         raise ValueError(
-            f"{size.size} rows; the bounded law has 6 coefficients and needs at least {law_fit.LEAST_ROWS} rows"
+            f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least "
+            f"{law_fit.LEAST_ROWS} rows"
         )
 
 
@@ -281,7 +283,7 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
     """Return the fit to a checked table."""
     count = table.log_loss.size
-    huber = huber if huber is None else _checked_delta(huber)
+    huber = None if huber is None else check_delta(huber, "in log10 units")
     found = _best(table, huber, scan, starts)
     piece, alpha, ratio, rest = int(found[0]), *found[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
@@ -332,12 +334,6 @@ def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> R
     return RoutedCoefficients(curve.size - c * start, b, c, curve.intercept - b * start, E_start, E_max)
 
 
-def _checked_delta(huber: float) -> float:
-    if not (isinstance(huber, int | float | np.number) and 0 < huber < math.inf):
-        raise ValueError(f"huber is {huber!r}; needed: a finite number above 0, in log10 units, or None")
-    return float(huber)
-
-
 def _error_variance(residual: np.ndarray, huber: float | None) -> float:
     """See reference."""
     freedom = residual.size - 6
@@ -377,14 +373,3 @@ def _covariance(
     inverse = np.linalg.solve(triangle, np.eye(len(free))) / scale[:, None]
     covariance[np.ix_(free, free)] = variance * inverse @ inverse.T
     return covariance
-
-
-def _checked(name: str, values: np.ndarray, least: float, strict: bool) -> np.ndarray:
-    """Return `values` as float64; ValueError unless every entry is finite and at least (or above) `least`."""
-    listed = check_finite(name, np.atleast_1d(np.asarray(values, dtype=np.float64)))
-    bad = np.argwhere(listed <= least if strict else listed < least)
-    if bad.size:
-        where = tuple(int(i) for i in bad[0])
-        allowed = "above" if strict else "at least"
-        raise ValueError(f"{name}: entry {where} is {listed[where]}; every entry has to be {allowed} {least:g}")
-    return listed.reshape(np.shape(values))

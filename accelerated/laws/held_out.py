@@ -2,8 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.held_out`.
 
-What differs here: no law of the catalogue is fitted again and again; each has a short cut to the errors of rows left
-out (`_left_out.py`). Any other law is fitted fold by fold.
+What differs here: laws that are linear, or have the bounded form, are not fitted again and again; each has a short cut
+to the errors of rows left out (`_left_out.py`). Any other law is fitted fold by fold.
 """
 
 import math

@@ -211,29 +211,31 @@ def _kaplan():
     from ..kernels.law_terms import KAPLAN
     from . import _descent
 
-    def internal(values, centres):
-        alpha_N, N_c, alpha_D, D_c = values
-        return np.array(
-            [alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])]
-        )
-
-    def starts(logs, log_loss):
-        return np.array(
-            [
-                (ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second)
-                for alpha_D in (0.05, 0.1, 0.2, 0.4)
-                for ratio in (0.3, 0.7, 1.5)
-                for first, second in _smooth.share_out(2, False, log_loss / alpha_D)
-            ]
-        )
-
     return _descent.Form(
         KaplanCoefficients._fields,
         (False, True, False, True),
         (math.nan, 0.0, math.nan, 0.0),
         _descent.law_of(KAPLAN),
-        internal,
+        _internal_kaplan,
         lambda values: np.log(np.stack(values)),
         lambda logs: logs.mean(axis=1),
-        starts,
+        _starts_kaplan,
+    )
+
+
+def _internal_kaplan(values, centres: np.ndarray) -> np.ndarray:
+    """Return θ of coefficients."""
+    alpha_N, N_c, alpha_D, D_c = values
+    return np.array([alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])])
+
+
+def _starts_kaplan(logs: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+    """Return the 36 starts of the reference, [36, 4]."""
+    return np.array(
+        [
+            (ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second)
+            for alpha_D in (0.05, 0.1, 0.2, 0.4)
+            for ratio in (0.3, 0.7, 1.5)
+            for first, second in _smooth.share_out(2, False, log_loss / alpha_D)
+        ]
     )

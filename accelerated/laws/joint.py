@@ -7,7 +7,7 @@ Step by step, with sources and examples: `routelaws.reference.laws.joint`.
 
 with N the active parameters, D the tokens, and E the number of experts.
 
-What differs here: the fit, as `additive.py` says, with derivatives by forward mode.
+What differs here: the fit, as `additive.py` says.
 """
 
 import functools
@@ -232,35 +232,41 @@ def _joint():
     from ..kernels.law_terms import JOINT
     from . import _descent
 
-    def internal(values, centres):
-        E_start, E_max, c = values[8:]
-        rest = 1 - E_start / E_max
-        s, found = math.log(E_start), []
-        for first in (0, 4):
-            multiplier, power, gain, turn = values[first : first + 4]
-            centre = centres[first // 4]
-            log = math.log(multiplier) + power * centre + (gain + turn * centre) * s
-            found += [log, power + turn * s, gain + turn * centre, turn]
-        return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
-
-    def starts(logs, log_loss):
-        low = math.log(1.0 / logs[2].max())
-        return np.array(
-            [
-                [shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, math.log(0.5), bend, shares[2]]
-                for shares in _smooth.share_out(3, True, log_loss)
-                for power in (-0.15, -0.4)
-                for bend in (low, _descent.ABSENT)
-            ]
-        )
-
     return _descent.Form(
         JointCoefficients._fields,
         (True, False, False, False, True, False, False, False, True, True, True),
         (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
         _descent.law_of(JOINT),
-        internal,
+        _internal,
         lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0]),
         lambda logs: np.array([*logs[:2].mean(axis=1), 0.0]),
-        starts,
+        _starts,
+    )
+
+
+def _internal(values, centres: np.ndarray) -> np.ndarray:
+    """Return θ of coefficients; see `_natural` of the reference."""
+    E_start, E_max, c = values[8:]
+    rest = 1 - E_start / E_max
+    s, found = math.log(E_start), []
+    for first in (0, 4):
+        multiplier, power, gain, turn = values[first : first + 4]
+        centre = centres[first // 4]
+        log = math.log(multiplier) + power * centre + (gain + turn * centre) * s
+        found += [log, power + turn * s, gain + turn * centre, turn]
+    return np.array([*found, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
+
+
+def _starts(logs: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
+    """Return the 48 starts of the reference, [48, 11]."""
+    from ._descent import ABSENT
+
+    low = math.log(1.0 / logs[2].max())
+    return np.array(
+        [
+            [shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, math.log(0.5), bend, shares[2]]
+            for shares in _smooth.share_out(3, True, log_loss)
+            for power in (-0.15, -0.4)
+            for bend in (low, ABSENT)
+        ]
     )

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..notation import check_finite
-from ._columns import crossing, log_growth, reach, rise_and_bend
+from ._columns import check_range, crossing, log_growth, reach, rise_and_bend
 
 _LOG_10 = math.log(10)
 
@@ -84,7 +83,7 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
         ValueError: an entry is out of its range.
     """
     a, b, c, d, E_start, E_max = coefficients
-    log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
+    log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0)) / _LOG_10
     log_experts = (_log_ratio(num_experts, E_start, E_max) + math.log(E_start)) / _LOG_10
     return np.exp(_LOG_10 * (d + a * log_size + (b + c * log_size) * log_experts))
 
@@ -97,7 +96,8 @@ def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficie
     Raises:
         ValueError: a size is not finite or not above 0.
     """
-    return coefficients.b + coefficients.c / _LOG_10 * _log_positive("dense_parameters", dense_parameters)
+    log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0))
+    return coefficients.b + coefficients.c / _LOG_10 * log_size
 
 
 def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
@@ -135,7 +135,7 @@ def effective_parameter_count(
     Differs from the reference: computed as log N̄ = log N + log(Ê/E_start) · (b + c log10 N) / α(E_start).
     """
     a, b, c, _, E_start, E_max = coefficients
-    log_size = _log_positive("dense_parameters", dense_parameters)
+    log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0))
     dense_slope = a + c * math.log10(E_start)
     if dense_slope == 0:
         raise ValueError("a + c log10 E_start is 0: no dense size is equivalent, since size does not change the loss")
@@ -164,8 +164,8 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
     Differs from the reference: with r = Ê/E_start - 1 = rise·x / (1 + bend·x), x is r / (rise - bend·r).
     """
     a, b, c, d, E_start, E_max = coefficients
-    log_size = _log_positive("dense_parameters", dense_parameters) / _LOG_10
-    log_loss = _log_positive("loss", loss) / _LOG_10
+    log_size = np.log(check_range("dense_parameters", dense_parameters, above=0.0)) / _LOG_10
+    log_loss = np.log(check_range("loss", loss, above=0.0)) / _LOG_10
     _check_limits(E_start, E_max)
     rise, bend = rise_and_bend(E_start, E_max)
     slope = b + c * log_size
@@ -196,7 +196,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
     """
     a, b, c, d, E_start, E_max = coefficients
     log_experts = (_log_ratio(num_experts, E_start, E_max) + math.log(E_start)) / _LOG_10
-    short = _log_positive("loss", loss) - _LOG_10 * (d + b * log_experts)
+    short = np.log(check_range("loss", loss, above=0.0)) - _LOG_10 * (d + b * log_experts)
     return reach(short, a + c * log_experts, never=math.nan)
 
 
@@ -216,22 +216,10 @@ def cutoff(coefficients: RoutedCoefficients) -> float:
 def _log_ratio(num_experts: np.ndarray, E_start: float, E_max: float) -> np.ndarray:
     """Return the natural log of Ê/E_start."""
     _check_limits(E_start, E_max)
-    extra = np.asarray(num_experts, dtype=np.float64) - 1.0
-    check_finite("num_experts", np.atleast_1d(extra))
-    if np.any(extra < 0):
-        raise ValueError(f"num_experts: {extra.min() + 1.0} is not allowed; every entry has to be at least 1")
+    extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     return log_growth(extra, E_start, E_max)
 
 
 def _check_limits(E_start: float, E_max: float) -> None:
     if not (1 <= E_start < E_max):
         raise ValueError(f"E_start is {E_start} and E_max is {E_max}; needed: 1 <= E_start < E_max")
-
-
-def _log_positive(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the natural log of `values`; ValueError unless every entry is finite and above 0."""
-    values = np.asarray(values, dtype=np.float64)
-    check_finite(name, np.atleast_1d(values))
-    if np.any(values <= 0):
-        raise ValueError(f"{name}: {values.min()} is not allowed; every entry has to be above 0")
-    return np.log(values)

@@ -13,16 +13,16 @@ from .additive import AdditiveFit
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
 
-_LN_10 = math.log(10)
+_LOG_10 = math.log(10)
 
 
 def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None) -> AdditiveFit:
     """Return a fit in log10 units; see reference."""
-    found = fit(*columns_and_loss, None if huber is None else huber * _LN_10)
+    found = fit(*columns_and_loss, None if huber is None else huber * _LOG_10)
     if huber is None:
         return found._replace(objective=found.rmsle**2, criterion=CRITERION)
     criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
-    return found._replace(objective=found.objective / _LN_10**2, criterion=criterion)
+    return found._replace(objective=found.objective / _LOG_10**2, criterion=criterion)
 
 
 def smooth_ranges(
@@ -41,7 +41,7 @@ def smooth_prediction(
     """Return the loss at one point with two intervals; see reference."""
     [found] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
     freedom = np.size(loss) - len(fit.coefficients)
-    more = student_quantile(level, freedom) * fit.rmsle * _LN_10 * math.sqrt(np.size(loss) / freedom)
+    more = student_quantile(level, freedom) * fit.rmsle * _LOG_10 * math.sqrt(np.size(loss) / freedom)
     with np.errstate(divide="ignore"):
         ends = np.log(np.array([found.low, found.high]) / found.value)
     low, high = found.value * np.exp(np.hypot(ends, more) * [-1, 1])

@@ -6,11 +6,9 @@ Step by step, with sources and examples: `routelaws.reference.laws.sparsity`.
 
 with P the total parameters, D the tokens, and S the sparsity, which is the share of the experts that lies idle.
 
-What differs here: the best size as the root of the slope of the loss in ln P, and the fit from all starts in one
-compiled loop.
+What differs here: the best size as the root of the slope of the loss in ln P, and the fit, as `additive.py` says.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from ..wording import plural
 from . import _smooth, additive
 from ._columns import check_range
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
@@ -207,8 +206,9 @@ def fit_sparsity(
     counts = [np.unique(column).size for column in (size, tokens, idle)]
     if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
         raise ValueError(
-            f"{loss.size} rows of {counts[0]} sizes, {counts[1]} numbers of tokens and {counts[2]} sparsities; the "
-            "law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 numbers of tokens and 3 sparsities"
+            f"{plural(loss.size, 'row')} of {plural(counts[0], 'size')}, {plural(counts[1], 'number')} of tokens and "
+            f"{counts[2]} different sparsities; the law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 "
+            "numbers of tokens and 3 sparsities"
         )
     return AdditiveFit(*_smooth.fitted(_form(), SparsityCoefficients, (size, tokens, 1 - idle), loss, huber, None))
 
@@ -254,9 +254,8 @@ def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at:
     return [AdditiveInterval(*each) for each in found]
 
 
-@functools.cache
 def _form():
-    """Return the form of the law, with the starts of `fit_sparsity`: one object, since programs are compiled for it."""
+    """Return the form of the law, with the starts of `fit_sparsity`."""
     return additive._form(SPARSITY)._replace(starts=lambda logs, losses: _starts(float(losses.mean())))
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from scipy.special import expit
 
+from ..wording import plural
 from ._columns import check_range
 from ._levenberg import power_terms, search
 from .compute import fit_compute
@@ -181,7 +182,9 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
         raise ValueError(f"link {link!r} is not known; allowed: linear, logistic")
     least = 3 if link == "linear" else 5
     if loss.size < least or np.ptp(loss) == 0:
-        raise ValueError(f"{loss.size} rows; the {link} stage needs at least {least}, with losses that differ")
+        raise ValueError(
+            f"{plural(loss.size, 'row')}; the {link} stage needs at least {least}, with losses that differ"
+        )
     stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy)
     first = predict_first(stage_1, *columns)
     errors = (

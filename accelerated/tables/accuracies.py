@@ -23,6 +23,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
+from ..wording import plural
 from .columns import CheckedColumns
 from .reading import read_blocks, read_cells, take_apart
 from .schema import Problems
@@ -226,9 +227,11 @@ def _not_used(twice: int, passed: int) -> list[str]:
     """Return remarks on rows that repeat others, and on rows of other metrics."""
     remarks = []
     if twice:
-        remarks.append(f"{twice} rows repeat a run, benchmark and metric; the first of each counts")
+        remarks.append(
+            f"{plural(twice, 'row')} repeat{'s' * (twice == 1)} a run, benchmark and metric; the first of each counts"
+        )
     if passed:
-        remarks.append(f"{passed} rows of other metrics passed over")
+        remarks.append(f"{plural(passed, 'row')} of other metrics passed over")
     return remarks
 
 

@@ -177,7 +177,7 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     assert "the law leverage takes no floor" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
-    assert "1 dense runs; a leverage needs at least 3 of 2 budgets" in capsys.readouterr().err
+    assert "1 dense run; a leverage needs at least 3 of 2 budgets" in capsys.readouterr().err
 
 
 def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):

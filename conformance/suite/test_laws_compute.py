@@ -126,7 +126,7 @@ def test_intervals_hold_what_they_say(backend):
 
 BAD = {
     "below the floor": (([1e18, 1e19, 1e20], [2.0, 1.5, 1.7], 1.6), r"loss: entry \(1,\) is 1.5.* above 1.6"),
-    "one budget": (([1e18] * 3, [2.0, 1.9, 1.8]), "3 rows of 1 budgets; the compute law needs at least 3 rows of 2"),
+    "one budget": (([1e18] * 3, [2.0, 1.9, 1.8]), "3 rows of 1 budget; the compute law needs at least 3 rows of 2"),
     "lengths": (([1e18, 1e19], [2.0, 1.9, 1.8]), r"shapes \(2,\) and \(3,\)"),
     "floor": (([1e18, 1e19, 1e20], [2.0, 1.9, 1.8], -1.0), "floor: entry"),
 }

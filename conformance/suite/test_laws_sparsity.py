@@ -167,7 +167,7 @@ BAD = {
     "few": ((GRID[0][:9], GRID[1][:9], GRID[2][:9], GRID[0][:9]), "9 rows of .* at least 11 rows of 2 sizes"),
     "one D": (
         (GRID[0], np.full(60, 1e10), GRID[2], GRID[0]),
-        "60 rows of 4 sizes, 1 numbers of tokens and 5 sparsities",
+        "60 rows of 4 sizes, 1 number of tokens and 5 different sparsities",
     ),
     "lengths": ((GRID[0][1:], GRID[1], GRID[2], GRID[0]), "the same length"),
     "huber": ((*GRID, GRID[0], -1.0), "huber is -1.0"),

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from ._projection import INDEPENDENT, check_range
+from ._projection import INDEPENDENT, check_range, plural
 
 CRITERION = "mean squared difference of log10 losses"
 
@@ -43,7 +43,8 @@ def need_rows(rows: int, coefficients: int, law: str) -> None:
     """Raise ValueError unless there is one row more than coefficients, so that there is a residual to judge by."""
     if rows <= coefficients:
         raise ValueError(
-            f"{rows} rows; the {law} law has {coefficients} coefficients and needs at least {coefficients + 1} rows"
+            f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
+            f"{coefficients + 1} rows"
         )
 
 

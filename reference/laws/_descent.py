@@ -7,9 +7,9 @@ What is minimised, over the unknowns θ, is a plain sum over the rows i,
 
     S(θ) = Σᵢ wᵢ h(rᵢ),   rᵢ = ln L̂ᵢ(θ) - ln Lᵢ,   h(r) = r²/2 up to δ and δ(|r| - δ/2) beyond
 
-with Huber's term h of `_huber.py`. The weights w are 1; in a resample, how often a row was drawn. The sum and never the
-mean, so that what counts as small does not depend on how many rows there are. Its slopes, by the chain rule, with J the
-derivatives of ln L̂ and h'(r) = r cut off at ±δ:
+with Huber's term h of `_huber.py`. The weights w are 1, but for the row that `_profile.py` adds to a table. The sum and
+never the mean, so that what counts as small does not depend on how many rows there are. Its slopes, by the chain rule,
+with J the derivatives of ln L̂ and h'(r) = r cut off at ±δ:
 
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 
@@ -88,13 +88,11 @@ class Found(NamedTuple):
     reached: int  # how many ended within REACHED of the least
 
 
-def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres, weight=None) -> Problem:
+def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, centres: np.ndarray) -> Problem:
     """Return the sum that a table asks to minimise."""
-    delta = math.inf if huber is None else check_delta(huber)
-    log_loss = np.log(loss)
-    ones = np.ones(log_loss.size)
-    weight = ones if weight is None else np.asarray(weight, dtype=np.float64)
-    return Problem(form.bind(columns, centres), log_loss, weight, delta * ones)
+    delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
+    ones = np.ones(len(loss))
+    return Problem(form.bind(columns, centres), np.log(loss), ones, delta * ones)
 
 
 def huber_sum(problem: Problem, theta: np.ndarray) -> float:
@@ -226,4 +224,5 @@ def turns(function: Callable, theta: np.ndarray) -> np.ndarray:
     return np.stack([(above - below) / (2 * step) for above, below in sides], axis=1)
 
 
-# What this file does not do: intervals (`_profile.py`); say what a law predicts (`additive.py`, `joint.py`).
+# What this file does not do: intervals (`_profile.py`); say what a law predicts (`additive.py`, `hoffmann.py`,
+# `joint.py`).

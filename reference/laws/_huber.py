@@ -42,10 +42,10 @@ ROUNDING = 1e-15  # log10: a residual of 0 may come out as large as this, and co
 _OUTER_SHARE = 1e-6  # of the weight of a row beyond delta
 
 
-def check_delta(delta: float) -> float:
-    """Return delta as a float; ValueError unless it is a finite number above 0."""
+def check_delta(delta: float, unit: str) -> float:
+    """Return delta as a float; ValueError, which names its unit, unless it is a finite number above 0."""
     if not (isinstance(delta, int | float | np.number) and 0 < delta < math.inf):
-        raise ValueError(f"huber is {delta!r}; needed: a finite number above 0, in log10 units, or None")
+        raise ValueError(f"huber is {delta!r}; needed: a finite number above 0, {unit}, or None")
     return float(delta)
 
 

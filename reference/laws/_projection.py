@@ -68,6 +68,11 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     return listed.reshape(np.shape(values))
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun, as messages say it: 1 row, 2 rows."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
@@ -81,7 +86,9 @@ def check_rows(
             "needed: one axis, the same length"
         )
     if size.size < LEAST_ROWS:
-        raise ValueError(f"{size.size} rows; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows")
+        raise ValueError(
+            f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows"
+        )
     _check_told_apart(size, experts, words)
     return Rows(np.log10(size), experts - 1.0, np.log10(loss))
 

@@ -12,7 +12,7 @@ import numpy as np
 from . import _descent, _profile
 from ._columns import check_columns
 from ._descent import Form
-from ._projection import INDEPENDENT, check_range
+from ._projection import INDEPENDENT, check_range, plural
 from .uncertainty import student_quantile
 
 
@@ -21,7 +21,7 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     *logs, log_loss = check_columns(**columns, loss=loss)
     if log_loss.size <= coefficients:
         raise ValueError(
-            f"{log_loss.size} rows; the {name} law has {coefficients} coefficients and needs at least "
+            f"{plural(log_loss.size, 'row')}; the {name} law has {coefficients} coefficients and needs at least "
             f"{coefficients + 1} rows"
         )
     for column, log in zip(columns, logs, strict=True):

@@ -136,7 +136,7 @@ def fit_additive(
         loss: [n], L, above 0.
         huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, whose
             objective is then half the sum of squares.
-        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for the starts of step 5.
+        starts: [s, p], coefficients to begin from, in the order of `law.coefficients`; None for our own.
 
     Returns:
         The fit; status "interior" if the search has ended and every coefficient is determined by some row.

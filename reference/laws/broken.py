@@ -22,7 +22,7 @@ import numpy as np
 
 from ._huber import check_delta
 from ._levenberg import search
-from ._projection import check_range
+from ._projection import check_range, plural
 
 LEAST_SQUARES = "half the sum of squared differences of accuracies"
 HUBER = "sum of Huber terms of accuracies, delta"
@@ -86,7 +86,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.
     """
-    delta = math.inf if huber is None else check_delta(huber)
+    delta = math.inf if huber is None else check_delta(huber, "in units of the accuracy")
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
     check_range("1 - accuracy", 1 - accuracy, least=0.0)
@@ -96,8 +96,8 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
         )
     if flops.size < 7 or np.unique(flops).size < 4:
         raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the broken law has 6 coefficients and needs at "
-            "least 7 rows of 4 budgets"
+            f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the broken law has 6 "
+            "coefficients and needs at least 7 rows of 4 budgets"
         )
     centre = float(np.log(flops).mean())
     x = np.log(flops) - centre

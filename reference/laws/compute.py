@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ._projection import check_range
+from ._projection import check_range, plural
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
 
@@ -143,7 +143,8 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
         )
     if flops.size < 3 or np.unique(flops).size < 2:
         raise ValueError(
-            f"{flops.size} rows of {np.unique(flops).size} budgets; the compute law needs at least 3 rows of 2 budgets"
+            f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the compute law needs at "
+            "least 3 rows of 2 budgets"
         )
     return flops, loss
 

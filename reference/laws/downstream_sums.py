@@ -65,7 +65,7 @@ def fit_ceiling(
 
 def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber: float | None) -> AccuracyFit:
     """Fit a law that is a sum of two terms, in columns counted from their mean logarithms."""
-    delta = math.inf if huber is None else check_delta(huber)
+    delta = math.inf if huber is None else check_delta(huber, "in units of ln(-ln Q')")
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     if not all(np.ptp(log) > 0 for log in logs):
         raise ValueError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")

@@ -159,7 +159,7 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
 
 def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
     """Return the best fit to a checked table (step 3): of every piece of the domain, and then the best of these."""
-    huber = None if huber is None else _huber.check_delta(huber)
+    huber = None if huber is None else _huber.check_delta(huber, "in log10 units")
 
     def least_sum(t: float, w: float) -> float:
         rise, bend = shape(t, w, rows.extra_experts.max())

@@ -22,7 +22,7 @@ from .additive import AdditiveFit
 from .intervals import Predicted, Range
 from .uncertainty import student_quantile
 
-_LN_10 = math.log(10)
+_LOG_10 = math.log(10)
 
 
 def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None) -> AdditiveFit:
@@ -39,9 +39,9 @@ def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | No
     if huber is None:
         found = fit(*columns_and_loss, None)
         return found._replace(objective=found.rmsle**2, criterion=CRITERION)
-    found = fit(*columns_and_loss, huber * _LN_10)
+    found = fit(*columns_and_loss, huber * _LOG_10)
     criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
-    return found._replace(objective=found.objective / _LN_10**2, criterion=criterion)
+    return found._replace(objective=found.objective / _LOG_10**2, criterion=criterion)
 
 
 def smooth_ranges(
@@ -77,7 +77,7 @@ def smooth_prediction(
     """
     [found] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
     rows, unknowns = np.size(loss), len(fit.coefficients)
-    scatter = fit.rmsle * _LN_10 * math.sqrt(rows / (rows - unknowns))
+    scatter = fit.rmsle * _LOG_10 * math.sqrt(rows / (rows - unknowns))
     more = student_quantile(level, rows - unknowns) * scatter
     low = math.exp(-math.hypot(math.log(found.value / found.low), more)) if found.low > 0 else 0.0
     high = math.exp(math.hypot(math.log(found.high / found.value), more)) if found.high < math.inf else math.inf

@@ -28,7 +28,7 @@ import numpy as np
 
 from . import _smooth, additive
 from ._descent import Form
-from ._projection import check_range
+from ._projection import check_range, plural
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
 from .intervals import Predicted, Range
 from .smooth_intervals import smooth_prediction, smooth_ranges
@@ -199,8 +199,9 @@ def fit_sparsity(
     counts = [np.unique(column).size for column in (size, tokens, idle)]
     if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
         raise ValueError(
-            f"{loss.size} rows of {counts[0]} sizes, {counts[1]} numbers of tokens and {counts[2]} sparsities; the "
-            "law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 numbers of tokens and 3 sparsities"
+            f"{plural(loss.size, 'row')} of {plural(counts[0], 'size')}, {plural(counts[1], 'number')} of tokens and "
+            f"{counts[2]} different sparsities; the law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 "
+            "numbers of tokens and 3 sparsities"
         )
     return AdditiveFit(*_smooth.fitted(_form(), SparsityCoefficients, (size, tokens, 1 - idle), loss, huber, None))
 
