@@ -11,6 +11,8 @@ import sys
 import tempfile
 import typing
 
+from routelaws.conformance.engine.names import full_names, public_functions
+
 QUICK_COMPILE = "--xla_backend_optimization_level=0"
 """For what is compiled outside of `harness`: operations that are not inside a compiled function."""
 
@@ -95,10 +97,10 @@ def _run(options, names) -> int:
         return 2
     try:
         if options.list:
-            print("\n".join(backends.public_functions()), flush=True)
+            print("\n".join(public_functions()), flush=True)
             return 0
         if options.show:
-            print("\n\n".join(map(_source, backends.full_names(_names(options.show)))), flush=True)
+            print("\n\n".join(map(_source, full_names(_names(options.show)))), flush=True)
             return 0
         runner.check_version(options.suite_version)
         if options.processes and importlib.util.find_spec("xdist") is None:
@@ -133,9 +135,8 @@ def _names(groups) -> list[str]:
 
 def _source(path: str) -> str:
     """Return the source of a function of the reference, after that of the record that it returns."""
-    from routelaws.conformance.engine import backends
 
-    function = backends.public_functions()[path]
+    function = public_functions()[path]
     record = typing.get_type_hints(function).get("return")
     parts = [record, function] if hasattr(record, "_fields") else [function]
     return "\n\n".join([f"# {path}", *map(inspect.getsource, parts)])

@@ -10,14 +10,11 @@ it takes too long, looks whether the inputs are still what they were, calls twic
 the same, and gives the result back as the reference's record of NumPy arrays.
 """
 
-import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import math
 import re
 import signal
 import sys
@@ -29,6 +26,24 @@ import hypothesis
 import jax
 import numpy as np
 import pytest
+
+from routelaws.conformance.engine.names import (
+    BackendError,
+    chosen_options,
+    defaults_of,
+    is_alone,
+    keywords_of,
+    options_of,
+    path_of_class,
+    places_of,
+    public_functions,
+    record_called,
+    reference_names,
+    reference_part,
+    shapes_of_call,
+    stands_at,
+)
+from routelaws.conformance.engine.values import arrays_of, as_numpy, difference, equal, fields_of, needed, told
 
 OURS = "routelaws.accelerated"
 GROUP = "routelaws.backends"
@@ -44,10 +59,6 @@ OBJECTS: dict[str, object] = {}
 """Namespaces that were handed over as objects, by the name they go under."""
 
 
-class BackendError(ValueError):
-    """A backend cannot be found, or asks for what does not exist."""
-
-
 class Broken(AssertionError):
     """A function broke a rule that holds for every function; `kind` is one of `report.VERDICTS`."""
 
@@ -58,134 +69,6 @@ class Broken(AssertionError):
 
 class _TimeIsUp(BaseException):
     """Raised by the alarm inside a call."""
-
-
-def _walk(name: str, path: str = ""):
-    """Yield (path, module) of every file of the reference."""
-    module = importlib.import_module(name)
-    if not hasattr(module, "_MODULES"):
-        yield path, module
-    for part in getattr(module, "_MODULES", ()):
-        yield from _walk(f"{name}.{part}", f"{path}.{part}".lstrip("."))
-
-
-@functools.cache
-def _names() -> tuple[dict, dict, frozenset]:
-    """Return the reference's functions and classes by path, and the paths of its modules and folders."""
-    functions, classes, rooms = {}, {}, set()
-    for path, module in _walk("routelaws.reference"):
-        parts = path.split(".")
-        rooms |= {".".join(parts[: i + 1]) for i in range(len(parts))}
-        for name, value in vars(module).items():
-            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__:
-                if inspect.isfunction(value):
-                    functions[f"{path}.{name}"] = value
-                elif inspect.isclass(value):
-                    classes[f"{path}.{name}"] = value
-    return functions, classes, frozenset(rooms)
-
-
-def _reference(room: str):
-    """Return a file or folder of the reference."""
-    return importlib.import_module(f"routelaws.reference.{room}")
-
-
-def public_functions() -> dict:
-    """Return the reference's public functions by path, such as "routers.top_k.top_k_router"."""
-    return _names()[0]
-
-
-@functools.cache
-def _path_of_class() -> dict:
-    return {value: path for path, value in _names()[1].items()}
-
-
-@functools.cache
-def _record_called(name: str):
-    """Return the reference's record of this name, None if there is none."""
-    return next((one for one in _path_of_class() if one.__name__ == name and hasattr(one, "_replace")), None)
-
-
-@functools.cache
-def _defaults(path: str) -> dict:
-    """Return {name: default} of a function of the reference; a parameter without a default has `Parameter.empty`."""
-    parameters = inspect.signature(public_functions()[path]).parameters.values()
-    return {one.name: one.default for one in parameters}
-
-
-@functools.cache
-def _options(path: str) -> tuple[str, ...]:
-    """Return the parameters of a function of the reference that have a default, in its order."""
-    return tuple(name for name, default in _defaults(path).items() if default is not inspect.Parameter.empty)
-
-
-def _stands_at(value, default) -> bool:
-    """Say whether a constant is the default itself; an array never is, since it was made for this call."""
-    if value is None or default is None:
-        return value is default
-    plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
-    return plain and isinstance(value, bool | np.bool_) == isinstance(default, bool) and value == default
-
-
-def _shapes(path: str, arguments, keywords) -> str:
-    """Return the shapes of the arrays of a call by the reference's names, "" without one."""
-    given = dict(zip(_defaults(path), arguments, strict=False)) | dict(keywords)
-    return ", ".join(f"{name} {list(value.shape)}" for name, value in given.items() if hasattr(value, "shape"))
-
-
-def _chosen(path: str, arguments, keywords) -> frozenset:
-    """Return the options of a call that stand otherwise than at the reference's defaults."""
-    given = dict(zip(_defaults(path), arguments, strict=False)) | dict(keywords)
-    return frozenset(
-        name for name in _options(path) if name in given and not _stands_at(given[name], _defaults(path)[name])
-    )
-
-
-def _places(function) -> float:
-    """Return how many positional arguments a function takes; infinity where that cannot be known, or is any."""
-    try:
-        kinds = [one.kind for one in inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):
-        return math.inf
-    parameter = inspect.Parameter
-    if parameter.VAR_POSITIONAL in kinds:
-        return math.inf
-    return sum(kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
-
-
-def _taken(function) -> frozenset | None:
-    """Return the names that a function takes as keywords; None where that cannot be known, or is any."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    by_name = frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
-    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else by_name
-
-
-@functools.cache
-def _is_alone(name: str) -> bool:
-    """Say whether only one public function has this last name."""
-    return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
-
-
-def full_names(names) -> tuple[str, ...]:
-    """Return the paths of functions that are given by path, or by last name where that is enough.
-
-    Raises:
-        BackendError: a name is not of the reference, or is that of several functions.
-    """
-    found = []
-    for name in names:
-        fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
-        if len(fitting) != 1:
-            names = {path.rpartition(".")[2]: path for path in public_functions()}
-            close = difflib.get_close_matches(name.rpartition(".")[2], names, 3, 0.7)
-            known = f"close to it: {', '.join(close)}; --list shows all names" if close else "--list shows the names"
-            known = f"it can be {', '.join(fitting)}" if fitting else known
-            raise BackendError(f"{name} is not the name of one public function of the reference; {known}")
-        found += fitting
-    return tuple(found)
 
 
 def load(name: str):
@@ -219,88 +102,6 @@ def _submodule(module: str, name: str):
         raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
 
 
-def _fields(record) -> tuple[str, ...]:
-    """Return the field names of a NamedTuple or dataclass (or of an instance), () of anything else."""
-    if dataclasses.is_dataclass(record):
-        return tuple(field.name for field in dataclasses.fields(record))
-    return tuple(getattr(record, "_fields", ())) if hasattr(record, "_replace") else ()
-
-
-def arrays_of(tree) -> list:
-    """Return the arrays in nested dicts, lists, tuples and records."""
-    if isinstance(tree, dict):
-        return [leaf for value in tree.values() for leaf in arrays_of(value)]
-    if isinstance(tree, list | tuple):
-        return [leaf for value in tree for leaf in arrays_of(value)]
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [leaf for name in _fields(tree) for leaf in arrays_of(getattr(tree, name))]
-    return [tree] if hasattr(tree, "shape") and hasattr(tree, "dtype") else []
-
-
-def as_numpy(value):
-    """Return an array of any library as a NumPy array; what is no array stays as it is."""
-    if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
-        return value
-    if hasattr(value, "detach"):  # a torch tensor, which may ask for gradients or live elsewhere
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
-
-
-def _equal(first, second) -> bool:
-    """Say whether two results are the same to the last bit."""
-    ours, theirs = arrays_of(first), arrays_of(second)
-    if not ours:
-        return repr(first) == repr(second)
-    pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
-    return len(ours) == len(theirs) and all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
-
-
-def _told(value) -> str:
-    """Return in words what came back in place of a record."""
-    if isinstance(value, dict):
-        return f"a dict with {', '.join(map(str, value)) or 'nothing in it'}"
-    if isinstance(value, list | tuple):
-        of = ", ".join(_fields(value)) or f"{len(value)} ({', '.join(map(_told, value))})"
-        return f"a {type(value).__name__} of {of}"
-    return f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-
-
-def _needed(record) -> str:
-    """Return in words which record is needed, and in which forms."""
-    return (
-        f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
-        f"or a tuple of all {len(record._fields)} in this order"
-    )
-
-
-def _kind(array: np.ndarray) -> str:
-    return {"f": "floats", "V": "floats", "i": "integers", "u": "integers", "b": "booleans"}.get(
-        array.dtype.kind, f"what {array.dtype} is"
-    )
-
-
-def _difference(found, wanted, where: str) -> str:
-    """Return how the shapes and kinds of numbers of a result differ from the reference's, or ""."""
-    if _fields(wanted):
-        parts = ((f"{where}.{name}", getattr(found, name), getattr(wanted, name)) for name in _fields(wanted))
-        return next(filter(None, (_difference(ours, theirs, name) for name, ours, theirs in parts)), "")
-    if not isinstance(wanted, np.ndarray | np.generic):
-        return ""
-    head = f"in {where.lstrip('.')}: " if where else ""
-    try:
-        found = np.asarray(found)
-    except Exception as error:
-        return f"{head}{type(found).__name__} is no array ({error})"
-    if found.shape != wanted.shape:
-        return f"{head}shape {found.shape}, expected {wanted.shape}"
-    if _kind(found) != _kind(wanted):
-        return f"{head}dtype {found.dtype}, {_kind(wanted)} are needed"
-    return ""
-
-
 class _Room:
     """A file or folder of a backend: attributes are looked up by their path in the reference."""
 
@@ -322,7 +123,7 @@ class Backend:
             has them (`routers.top_k.top_k_router`) or, where the last one is unique, directly in it. Optional:
             `capabilities` (of "jit" and "grad": it computes with JAX), `dtypes`, `from_numpy(array, dtype)`,
             `to_numpy(value)`, `__version__`.
-        ledger: where calls and troubles are written down, a `report.Ledger`.
+        ledger: where calls and troubles are written down, a `ledger.Ledger`.
         require: paths of functions that have to be there.
         time_limit: seconds for one call.
     """
@@ -347,7 +148,7 @@ class Backend:
 
     def resolve(self, path: str):
         """Return what the tests see under a path of the reference."""
-        functions, classes, rooms = _names()
+        functions, classes, rooms = reference_names()
         if path in rooms:
             return _Room(self, path)
         found = self._find(path)
@@ -355,7 +156,7 @@ class Backend:
             return classes[path]  # a record: what a call needs is made of it in `_given`
         if found is None:
             room, _, name = path.rpartition(".")
-            if name.startswith("_") or room not in rooms or not hasattr(_reference(room), name):
+            if name.startswith("_") or room not in rooms or not hasattr(reference_part(room), name):
                 raise AttributeError(f"the reference has no {path}")
             self._missing(path)
         return self._wrap(path, found) if path in functions else found
@@ -370,7 +171,7 @@ class Backend:
             if here is None:
                 break
         last = path.rpartition(".")[2]
-        if here is None and path in public_functions() and _is_alone(last):
+        if here is None and path in public_functions() and is_alone(last):
             return getattr(self.namespace, last, None)
         return here
 
@@ -408,11 +209,11 @@ class Backend:
 
     def options(self, path: str) -> tuple[str, ...]:
         """Return the parameters of the reference's function that have a default, in its order."""
-        return _options(path) if path in public_functions() else ()
+        return options_of(path) if path in public_functions() else ()
 
     def lacking(self, path: str) -> tuple[str, ...]:
         """Return the options of the reference's function that the backend's does not take, in the reference's order."""
-        taken = _taken(self._find(path))
+        taken = keywords_of(self._find(path))
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
@@ -421,14 +222,15 @@ class Backend:
         An option that it lacks is dropped where it stands at the reference's default, since the call without it asks
         for the same. Where one stands otherwise, the example is left out.
         """
-        defaults, options, taken, places = _defaults(path), _options(path), _taken(function), _places(function)
+        defaults, options = defaults_of(path), options_of(path)
+        taken, places = keywords_of(function), places_of(function)
         extra = {}
         if len(arguments) > places:
             extra = dict(zip(list(defaults)[places : len(arguments)], arguments[places:], strict=False))
             if set(extra) <= set(options):  # by name, where the function has them at all
                 arguments, keywords = arguments[:places], extra | keywords
         lacking = [] if taken is None else [name for name in keywords if name in options and name not in taken]
-        wanted = sorted(name for name in lacking if not _stands_at(keywords[name], defaults[name]))
+        wanted = sorted(name for name in lacking if not stands_at(keywords[name], defaults[name]))
         if wanted:
             self._not_offered(path, f"option {', '.join(wanted)}", wanted)
         return arguments, {name: value for name, value in keywords.items() if name not in lacking}
@@ -453,7 +255,7 @@ class Backend:
                 if not self.capabilities:
                     pytest.skip(f"{path} is traced by JAX here; {self.name} names no capability for that")
                 self.ledger.called(self.name, path)
-                chosen = _chosen(path, arguments, keywords)
+                chosen = chosen_options(path, arguments, keywords)
                 arguments, keywords = self._offered(path, function, arguments, keywords)
                 own = self._given(arguments, None), self._given(keywords, None)
                 try:
@@ -476,8 +278,8 @@ class Backend:
             return {key: self._given(part, precision) for key, part in value.items()}
         if type(value) in (list, tuple):
             return type(value)(self._given(part, precision) for part in value)
-        if type(value) in _path_of_class() and hasattr(value, "_replace"):
-            own = self._find(_path_of_class()[type(value)])
+        if type(value) in path_of_class() and hasattr(value, "_replace"):
+            own = self._find(path_of_class()[type(value)])
             return (own or type(value))(*(self._given(part, precision) for part in value))
         lone = precision and isinstance(value, np.floating)  # in a record, an array like the others
         if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
@@ -501,7 +303,7 @@ class Backend:
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
             options = [option for option in typing.get_args(hint) if option is not type(None)]
             hint = None if value is None else next(iter(options))
-        named = _record_called(type(value).__name__)  # it may return another record than the annotation says
+        named = record_called(type(value).__name__)  # it may return another record than the annotation says
         hint = named if named and inspect.isclass(hint) else hint
         if typing.get_origin(hint) is list and isinstance(value, list | tuple):
             return [self._returned(path, part, typing.get_args(hint)[0]) for part in value]
@@ -523,10 +325,10 @@ class Backend:
             parts = [value[name] for name in names]
         elif not isinstance(value, dict) and all(hasattr(value, name) for name in names):
             parts = [getattr(value, name) for name in names]
-        elif isinstance(value, list | tuple) and not _fields(value) and len(value) == len(names):
+        elif isinstance(value, list | tuple) and not fields_of(value) and len(value) == len(names):
             parts = list(value)
         else:
-            self._break(path, "wrong", f"returned {_told(value)}; {_needed(record)}")
+            self._break(path, "wrong", f"returned {told(value)}; {needed(record)}")
         hints = typing.get_type_hints(record)
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
@@ -549,7 +351,7 @@ class Backend:
         """Call once, or twice where this function has not been called with these constants before."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
-        everything, chosen = keywords | static, _chosen(path, arguments, keywords | static)
+        everything, chosen = keywords | static, chosen_options(path, arguments, keywords | static)
         offered = self._offered(path, function, arguments, everything)
         kept = self.ledger.keep(path, arguments, everything, precision, static if through else None)
 
@@ -577,7 +379,7 @@ class Backend:
             self._seen.add((path, constants, precision))
             self._judge_precision(path, result, precision)
             drawn = any(isinstance(value, np.random.Generator) for value in (*arguments, *keywords.values()))
-            if not drawn and not _equal(result, once()):
+            if not drawn and not equal(result, once()):
                 self._break(path, "not deterministic", "gave two results for the same input")
         return result
 
@@ -592,7 +394,7 @@ class Backend:
             wanted = public_functions()[path](*given[0], **given[1])
         except Exception:  # input for which the reference has no answer: the tests decide
             return
-        problem = _difference(result, wanted, "")
+        problem = difference(result, wanted, "")
         if problem:
             self._break(path, "wrong", f"returned the wrong thing: {problem}")
 
@@ -622,7 +424,7 @@ class Backend:
         except NotImplementedError as error:
             trouble = "not offered", str(error)
         except Exception as error:
-            self.ledger.raised.append((error, path, _shapes(path, arguments, keywords)))
+            self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
             raise
         finally:
             if on:

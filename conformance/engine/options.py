@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from routelaws.conformance.engine.backends import OURS, TIME_LIMIT, BackendError, full_names
+from routelaws.conformance.engine.backends import OURS, TIME_LIMIT
+from routelaws.conformance.engine.names import BackendError, full_names
 
 PROFILES = ("quick", "default", "nightly")
 

@@ -18,6 +18,8 @@ from hypothesis.internal.conjecture import providers
 import routelaws
 from routelaws.conformance import bounds
 from routelaws.conformance.engine import backends, harness, report
+from routelaws.conformance.engine.ledger import Ledger, Slack
+from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 from routelaws.conformance.replay import write as replay_write
 
@@ -42,7 +44,7 @@ class Suite:
     def __init__(self, options: Options):
         self.options, self.collector, self.tests = options, (), 0
         self.is_local = getattr(providers, "is_local_module_file", None)  # not in the oldest allowed
-        self.folder, self.ledger, self.started = folder_for(options.export_failing), report.Ledger(), time.time()
+        self.folder, self.ledger, self.started = folder_for(options.export_failing), Ledger(), time.time()
         self.ledger.keeps = bool(self.folder)
         limit, require = options.time_limit, options.require
         self.backends = {
@@ -75,7 +77,7 @@ class Suite:
 
     def reports(self) -> list[report.Report]:
         only = self.options.only
-        functions = only + self.options.require if only else tuple(backends.public_functions())
+        functions = only + self.options.require if only else tuple(public_functions())
         return [
             report.build(
                 backend,
@@ -89,7 +91,7 @@ class Suite:
             for name, backend in self.backends.items()
         ]
 
-    def slack(self, name: str, module: str) -> tuple[report.Slack, ...]:
+    def slack(self, name: str, module: str) -> tuple[Slack, ...]:
         """Return the bounds to warn of: after enough examples, of the twin that they were measured on, no other."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
@@ -192,7 +194,7 @@ def _backend_of(item):
 @functools.cache
 def asked_for(text: str) -> frozenset[str]:
     """Return the paths of the functions that a mark means: one path, or `*.NAME` for all that have this last name."""
-    paths, last = backends.public_functions(), text.removeprefix("*.")
+    paths, last = public_functions(), text.removeprefix("*.")
     return frozenset(path for path in paths if path == text or last != text and path.rpartition(".")[2] == last)
 
 
@@ -279,7 +281,7 @@ def pytest_runtest_makereport(item, call):
         result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
         return result
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, item.nodeid.rpartition("/")[2])
-    if suite.folder and trouble.function in backends.public_functions() and trouble.kind != "missing":
+    if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":
         file = replay_write.export(
             suite.folder, suite.options.export_failing, suite.ledger, trouble, backend, suite.options.profile
         )

@@ -20,6 +20,7 @@ from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.engine import backends, report
 from routelaws.conformance.engine.harness import UNIT
+from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_balance, test_experts, test_top_k
 from routelaws.conformance.suite.strategies import Logits, Selection, lattice
@@ -36,11 +37,11 @@ def load(name: str, **names):
     pytest.importorskip({"attnax_moe": "attnax"}.get(name, "transformers"))
     module = backends.load(f"{FOLDER}.{name}")
     namespace = SimpleNamespace(**(vars(module) | names)) if names else module
-    return backends.Backend(name, namespace, report.Ledger())
+    return backends.Backend(name, namespace, Ledger())
 
 
 def stranger(**names):
-    return backends.Backend("mine", SimpleNamespace(**names), report.Ledger())
+    return backends.Backend("mine", SimpleNamespace(**names), Ledger())
 
 
 def row(backend, path: str) -> report.Row:
@@ -128,7 +129,7 @@ class TestNotOffered:
         assert row(backend, "routers.top_k.top_k_router").examples == 0
 
     def test_other_processes(self):
-        first, second = report.Ledger(), report.Ledger()
+        first, second = Ledger(), Ledger()
         for ledger in (first, second):
             ledger.called("mine", "notation.softmax")
             ledger.declined("mine", "notation.softmax", "option axis")
@@ -150,7 +151,7 @@ class TestNotOffered:
 
 
 def test_what_else_fails_in_a_dialect_is_said():
-    named = report.Trouble("mine", "notation.softmax", "wrong", "ties: x; as in y.", "test_dialects.py::test_it")
+    named = Trouble("mine", "notation.softmax", "wrong", "ties: x; as in y.", "test_dialects.py::test_it")
     other = named._replace(detail="softmax: NaN", test="test_notation.py::test_softmax")
     backend = stranger(softmax=notation.softmax)
     backend.ledger.troubles += [other, named]

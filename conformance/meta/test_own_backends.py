@@ -11,7 +11,9 @@ import pytest
 from routelaws import accelerated, reference
 from routelaws.accelerated.kernels import assignment
 from routelaws.conformance import bounds
-from routelaws.conformance.engine import backends, harness, own_backends, report
+from routelaws.conformance.engine import backends, harness, own_backends
+from routelaws.conformance.engine.ledger import Ledger
+from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.meta.planting import catch_public, own_shares  # noqa: F401
 from routelaws.conformance.meta.test_runner import run as run_command
 from routelaws.conformance.suite import (
@@ -37,13 +39,13 @@ DRAWN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float3
 def own(name: str) -> backends.Backend:
     """Return a backend as a run makes it of a name."""
     name = name if "." in name else f"routelaws.conformance.engine.own_backends:{name}"
-    return backends.Backend(name, backends.load(name), report.Ledger())
+    return backends.Backend(name, backends.load(name), Ledger())
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_has_what_computes_with_jax(name):
     rooms = ("accounting", "laws", *(("routed_block", "transformer") if name == "eager" else ()))
-    wanted = [path for path in backends.public_functions() if path.partition(".")[0] not in rooms]
+    wanted = [path for path in public_functions() if path.partition(".")[0] not in rooms]
     found = own(name)
     assert found.functions == wanted and "grad" in found.capabilities
     assert ("jit" in found.capabilities) == (name != "eager")
@@ -63,7 +65,7 @@ class TestEager:
             return accelerated.notation.softmax(logits)
 
         names = SimpleNamespace(softmax=softmax, capabilities=capabilities)
-        return calls, backends.Backend("mine", names, report.Ledger())
+        return calls, backends.Backend("mine", names, Ledger())
 
     def test_nothing_is_traced(self):
         for capabilities, traced in ((("grad",), False), (("jit", "grad"), True)):
@@ -122,7 +124,7 @@ class TestPrecisions:
 
         names = dict(softmax=lambda z: seen.append(z.dtype.name) or z, dtypes=("bfloat16",))
         for more in ({"from_numpy": from_numpy, "to_numpy": np.asarray}, {}):
-            backend = backends.Backend("mine", SimpleNamespace(**names, **more), report.Ledger())
+            backend = backends.Backend("mine", SimpleNamespace(**names, **more), Ledger())
             backend.notation.softmax.guarded((np.full((2, 4), 1 + 2.0**-9),), {}, "bfloat16")
         assert seen[:2] == [("float32", "bfloat16", [[1.0] * 4] * 2), "bfloat16"] and seen[-1] == "bfloat16"
 

@@ -10,7 +10,8 @@ import pytest
 
 from routelaws import reference
 from routelaws.conformance.compare import assert_same
-from routelaws.conformance.engine import backends, report
+from routelaws.conformance.engine import backends
+from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.suite import test_plain_model
 from routelaws.conformance.suite.test_by_hand import (
@@ -26,7 +27,7 @@ from routelaws.conformance.suite.test_plain_model import MODELS, test_weights_ha
 
 def oracle() -> backends.Backend:
     """Return the reference as a backend."""
-    return backends.Backend("routelaws.reference", reference, report.Ledger())
+    return backends.Backend("routelaws.reference", reference, Ledger())
 
 
 REFERENCE = oracle()
@@ -45,7 +46,7 @@ def test_the_reference_is_the_plain_model(name, training):
 
 def fast() -> backends.Backend:
     """Return the fast twin as a backend."""
-    return backends.Backend("routelaws.accelerated", backends.load("routelaws.accelerated"), report.Ledger())
+    return backends.Backend("routelaws.accelerated", backends.load("routelaws.accelerated"), Ledger())
 
 
 TWO_OF_FOUR = {

@@ -16,6 +16,7 @@ from routelaws.conformance.compare import assert_admissible_top_k, assert_close_
 from routelaws.conformance.engine import backends, plugin, report
 from routelaws.conformance.engine import options as engine_options
 from routelaws.conformance.engine.harness import UNIT, altered, run
+from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
 from routelaws.conformance.meta.planting import own_shares  # noqa: F401
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
@@ -32,7 +33,7 @@ Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
 
 def export(folder, namespace, check, *, name: str = "mine", time_limit: float = 60.0) -> Path:
     """Put a backend to a check that fails, and return the file that is written of it."""
-    ledger = report.Ledger()
+    ledger = Ledger()
     ledger.keeps = True
     backend = backends.Backend(name, namespace, ledger, time_limit=time_limit)
     with pytest.raises(Exception) as caught:
@@ -154,7 +155,7 @@ def test_outputs_of_records_and_held(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["gate", "load"])
 def test_of_equal_outputs_the_one_that_is_named(name):
     found = 2 * notation.softmax(Z)
-    call = report.Call("notation.softmax", (Z,), {}, None, None, True, {"gate": found, "load": found})
+    call = Call("notation.softmax", (Z,), {}, None, None, True, {"gate": found, "load": found})
     with pytest.raises(AssertionError) as caught:
         assert_same(found, notation.softmax(Z), what=f"softmax: {name}")
     compared, index = replay_write._what_failed(caught.value, [(call, lambda: call)], "notation.softmax")
@@ -370,7 +371,7 @@ class TestHalfOfTheDigits:
         wanted = top_k.top_k_router(Z, 2)
         tie, wrong = wanted._replace(expert=wanted.expert[:, ::-1]), wanted._replace(gate=wanted.gate * 1.01)
         calls = [
-            report.Call("routers.top_k.top_k_router", (Z, 2), {}, "float64", None, True, found)
+            Call("routers.top_k.top_k_router", (Z, 2), {}, "float64", None, True, found)
             for found in (wanted, tie, wrong, wanted)
         ]
         made = [(call, lambda call=call: call) for call in calls]
@@ -415,7 +416,7 @@ class TestWhatTheTestExpectedThen:
 
 def test_files_of_earlier_runs_are_counted_and_kept(tmp_path):
     file = export(tmp_path, softmax_of(STRANGERS["wrong"]), check_softmax)
-    trouble = report.Trouble("mine", "notation.softmax", "wrong", "", "", f"shown/{file.name}")
+    trouble = Trouble("mine", "notation.softmax", "wrong", "", "", f"shown/{file.name}")
     assert replay_write.of_earlier_runs(str(tmp_path), "shown", "mine", [trouble]) == []
     for name in ("mine--notation.one_hot--test.json", "mine_too--notation.one_hot--test.json", "mine--note.txt"):
         (tmp_path / name).touch()
@@ -467,7 +468,7 @@ def test_a_law_is_that_of_the_backend_and_a_changed_one_is_none():
 
 def test_calls_are_those_of_the_example_that_failed(tmp_path):
     """Not of the one that ran last: Hypothesis ends with several failures, or with one more try."""
-    ledger = report.Ledger()
+    ledger = Ledger()
     ledger.keeps = True
     backend = backends.Backend("mine", softmax_of(STRANGERS["wrong"]), ledger)
     with pytest.raises(AssertionError) as caught:
@@ -482,7 +483,7 @@ def test_calls_are_those_of_the_example_that_failed(tmp_path):
 
 def test_a_broken_rule_is_shown_by_the_call_that_broke_it(tmp_path):
     """Later examples end before the call is made."""
-    ledger = report.Ledger()
+    ledger = Ledger()
     ledger.keeps = True
     backend = backends.Backend("mine", softmax_of(change), ledger)
     for z in (Z, np.zeros((1, 1))):
@@ -495,7 +496,7 @@ def test_a_broken_rule_is_shown_by_the_call_that_broke_it(tmp_path):
 
 
 def test_a_generator_is_kept_as_it_was_before_the_call():
-    ledger, generator = report.Ledger(), np.random.default_rng(1)
+    ledger, generator = Ledger(), np.random.default_rng(1)
     ledger.keeps = True
     kept = ledger.keep("transformer.init", (generator,), {}, None)
     wanted = np.random.default_rng(1).random()
@@ -617,7 +618,7 @@ class TestKnownFailures:
 
     def test_what_is_right_all_the_same(self):
         """Said, and a failure only where that was asked for; what no test called is not right."""
-        ledger = report.Ledger()
+        ledger = Ledger()
         ledger.called("mine", "notation.softmax")
         backend = backends.Backend("mine", notation, ledger)
         paths = ["notation.softmax", "notation.one_hot"]
@@ -668,7 +669,7 @@ class TestSlackBounds:
 
     def test_in_a_plain_run_and_from_other_processes(self):
         """Tests without the guard count where they ask for the backend; those of the suite itself do not."""
-        one, all_ = report.Ledger(), report.Ledger()
+        one, all_ = Ledger(), Ledger()
         for plain in (backends.OURS, ""):
             one.begin(plain)
             for _ in range(bounds.SLACK_CHECKS // 2):

@@ -19,6 +19,9 @@ import pytest
 
 import routelaws
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
+from routelaws.conformance.engine.ledger import Ledger, Trouble
+from routelaws.conformance.engine.names import full_names, public_functions
+from routelaws.conformance.engine.values import as_numpy, difference
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
 from routelaws.conformance.suite import test_dialects
@@ -263,7 +266,7 @@ def test_an_option_of_an_answered_call_is_checked():
     with pytest.raises(pytest.skip.Exception, match="other scores"):
         backend.routers.top_k.top_k_router(np.eye(3), k=2, score="sigmoid")
     backend.ledger.ended()
-    other = report.Ledger()
+    other = Ledger()
     other.add(json.loads(json.dumps(backend.ledger.as_lists())))
     for ledger in (backend.ledger, other):
         assert report.build(backend, ledger, {}, [path], {})[path].unchecked == (
@@ -339,21 +342,21 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 
 
 def stranger(**names):
-    return backends.Backend("mine", SimpleNamespace(**names), report.Ledger())
+    return backends.Backend("mine", SimpleNamespace(**names), Ledger())
 
 
 class TestLoading:
     def test_the_functions_of_the_reference_are_found(self):
-        found = backends.public_functions()
+        found = public_functions()
         assert found["routers.top_k.top_k_router"] is top_k.top_k_router and "notation.Routing" not in found
         assert not any("._" in path for path in found) and len(found) > 100
 
     def test_a_name_that_is_none(self):
         with pytest.raises(backends.BackendError, match="softmix is not the name"):
-            backends.full_names(["softmix"])
+            full_names(["softmix"])
         with pytest.raises(backends.BackendError, match="it can be .*laws.dense.predict_loss, laws"):
-            backends.full_names(["predict_loss"])
-        assert backends.full_names(["top_k_router"]) == ("routers.top_k.top_k_router",)
+            full_names(["predict_loss"])
+        assert full_names(["top_k_router"]) == ("routers.top_k.top_k_router",)
 
     def test_a_file_that_does_not_import(self, tmp_path, monkeypatch):
         (tmp_path / "broken_moe").mkdir()
@@ -361,7 +364,7 @@ class TestLoading:
         (tmp_path / "broken_moe" / "notation.py").write_text("1 / 0\n", encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(backends.BackendError, match="importing broken_moe.notation raised ZeroDivisionError"):
-            backends.Backend("broken_moe", backends.load("broken_moe"), report.Ledger())
+            backends.Backend("broken_moe", backends.load("broken_moe"), Ledger())
 
     @pytest.mark.parametrize(
         "name, problem",
@@ -400,7 +403,7 @@ class TestBackend:
             _ = backend.notation.nothing
 
     def test_what_is_required(self):
-        backend = backends.Backend("mine", SimpleNamespace(), report.Ledger(), require=["notation.softmax"])
+        backend = backends.Backend("mine", SimpleNamespace(), Ledger(), require=["notation.softmax"])
         with pytest.raises(backends.Broken, match="notation.softmax is not there, and it is required"):
             _ = backend.notation.softmax
 
@@ -453,9 +456,9 @@ class TestBackend:
         (np.zeros((3, 1), np.float32), "^$"),
     ])  # fmt: skip
     def test_structure(self, found, problem):
-        assert re.search(problem, backends._difference(found, np.zeros((3, 1)), ""))
+        assert re.search(problem, difference(found, np.zeros((3, 1)), ""))
         routing = top_k.top_k_router(np.eye(3))
-        assert re.search(problem, backends._difference(routing._replace(gate=found), routing, "")[len("in gate: ") :])
+        assert re.search(problem, difference(routing._replace(gate=found), routing, "")[len("in gate: ") :])
 
     def test_arrays_of_its_own(self):
         """Handed over by from_numpy, in the precision of the test, and taken back by to_numpy."""
@@ -486,7 +489,7 @@ class TestBackend:
             },
             "detach": {"detach": lambda self: type("Detached", (), {"cpu": lambda self: self, "dtype": "", **plain})()},
         }[way]
-        assert backends.as_numpy(type("Other", (), names)()).tolist() == [0.0, 1.0, 2.0]
+        assert as_numpy(type("Other", (), names)()).tolist() == [0.0, 1.0, 2.0]
 
     def test_a_precision_that_it_has_not(self):
         backend = stranger(softmax=notation.softmax, dtypes=("float32",))
@@ -496,13 +499,13 @@ class TestBackend:
     def test_capabilities(self):
         with pytest.raises(backends.BackendError, match="capabilities are .*; allowed: jit, grad"):
             stranger(capabilities=("fast",))
-        assert backends.Backend("ours", backends.load(backends.OURS), report.Ledger()).capabilities == ("jit", "grad")
+        assert backends.Backend("ours", backends.load(backends.OURS), Ledger()).capabilities == ("jit", "grad")
         assert stranger().capabilities == ()
 
 
 class TestBlame:
     def ledger(self):
-        found = report.Ledger()
+        found = Ledger()
         for path in ("notation.softmax", "notation.one_hot"):
             found.called("mine", path)
         return found
@@ -729,7 +732,7 @@ MESSAGES = {
 def test_messages_have_no_addresses(name):
     """Two runs write the same words."""
     said, wanted = MESSAGES[name]
-    ledger = report.Ledger()
+    ledger = Ledger()
     assert ledger.blame(AssertionError(said), "mine", "test_experts.py::test_expert_capacity").detail == wanted
 
 
@@ -747,12 +750,12 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
         options=lambda path: (),
         lacking=lambda path: (),
     )
-    mismatch = report.Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
-    named = report.Trouble("mine", path, "wrong", words, "test_dialects.py::test_the_backend")
+    mismatch = Trouble("mine", path, "wrong", "expected 5, found 4", "test_experts.py::test_expert_capacity")
+    named = Trouble("mine", path, "wrong", words, "test_dialects.py::test_the_backend")
     raised = mismatch._replace(kind="raises", detail="raised OverflowError")
 
     def row(*troubles):
-        ledger = report.Ledger()
+        ledger = Ledger()
         ledger.troubles += troubles
         return report.build(backend, ledger, {}, [path], {})[path]
 

@@ -43,7 +43,9 @@ import routelaws
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends
 from routelaws.conformance.engine.harness import UNIT
-from routelaws.conformance.engine.report import Call, Ledger
+from routelaws.conformance.engine.ledger import Call, Ledger
+from routelaws.conformance.engine.names import public_functions, reference_names, reference_part
+from routelaws.conformance.engine.values import arrays_of, as_numpy, fields_of
 from routelaws.conformance.vectors import files as vectors
 
 FORMAT = 1
@@ -92,8 +94,8 @@ def encode(value, find: Callable[[str], Any] = lambda path: None) -> Any:
     if kind == "Law" and any(value is laws.get(value.name) for laws in _catalogues(find)):
         return {"law": value.name}
     path = _path_of_class(kind)
-    if path and backends._fields(value):
-        fields = {name: encode(getattr(value, name), find) for name in backends._fields(value)}
+    if path and fields_of(value):
+        fields = {name: encode(getattr(value, name), find) for name in fields_of(value)}
         return {"record": fields, "of": path}
     if type(value) in (list, tuple):
         parts = [encode(part, find) for part in value]
@@ -107,7 +109,7 @@ def encode(value, find: Callable[[str], Any] = lambda path: None) -> Any:
 
 def _encode_array(value) -> dict:
     try:
-        array = np.asarray(backends.as_numpy(value))
+        array = np.asarray(as_numpy(value))
         wide = {"f": np.float64, "V": np.float64, "i": np.int64, "u": np.int64, "b": bool}[array.dtype.kind]
         entry = vectors.encode(array.astype(wide)) | {"dtype": array.dtype.name}
     except Exception:  # what JAX traces, keys, and whatever else calls itself an array
@@ -156,21 +158,21 @@ def _text(value) -> str:
 def _catalogues(find) -> list[dict]:
     """Return the laws by name of the backend, if it has them, and of the reference."""
     own = find(_LAWS)
-    return [*([own] if isinstance(own, dict) else []), backends._reference("laws.catalogue").LAWS]
+    return [*([own] if isinstance(own, dict) else []), reference_part("laws.catalogue").LAWS]
 
 
 def _path_of_class(name: str) -> str | None:
     """Return the path of the reference's class of this name, None if there is none."""
-    return next((path for path in backends._names()[1] if path.rpartition(".")[2] == name), None)
+    return next((path for path in reference_names()[1] if path.rpartition(".")[2] == name), None)
 
 
 def _class(path: str, find):
     """Return a class: a record of the reference, or the backend's configuration where it has one."""
-    own = backends._names()[1][path]
+    own = reference_names()[1][path]
     if hasattr(own, "_replace"):  # `Backend` makes the backend's own of it
         return own
     name = path.rpartition(".")[2]
-    rooms = [room for room in sorted(backends._names()[2]) if hasattr(backends._reference(room), name)]
+    rooms = [room for room in sorted(reference_names()[2]) if hasattr(reference_part(room), name)]
     return next(filter(None, map(find, [path, *(f"{room}.{name}" for room in rooms), name])), own)
 
 
@@ -198,7 +200,7 @@ def precision_of(call: Call) -> str | None:
     """Return the precision of a call: that asked for, or that of the arrays of JAX that it was given."""
     if call.precision:
         return call.precision
-    arrays = [leaf for leaf in backends.arrays_of((call.arguments, call.keywords)) if not isinstance(leaf, np.ndarray)]
+    arrays = [leaf for leaf in arrays_of((call.arguments, call.keywords)) if not isinstance(leaf, np.ndarray)]
     names = {getattr(leaf.dtype, "name", None) for leaf in arrays}
     return next((name for name in UNIT if name in names), None)  # the widest: an array in bfloat16 stays in it
 
@@ -315,7 +317,7 @@ def load(path, namespace=None) -> Case:
     find = (lambda path: None) if namespace is None else backends.Backend("replay", namespace, Ledger())._find
     try:
         case = _case(str(path), document, find, namespace)
-        unknown = {case.function, *(call.function for call in case.calls)} - set(backends.public_functions())
+        unknown = {case.function, *(call.function for call in case.calls)} - set(public_functions())
     except Exception as error:  # an entry that is not there, or holds something else
         raise ReplayError(f"{path}: it is damaged ({type(error).__name__}: {' '.join(str(error).split())})") from error
     if unknown:

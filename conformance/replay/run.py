@@ -13,7 +13,10 @@ import pytest
 from routelaws.conformance import compare
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends, harness
-from routelaws.conformance.engine.report import BAD, Call, Ledger
+from routelaws.conformance.engine.ledger import Call, Ledger
+from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.engine.report import BAD
+from routelaws.conformance.engine.values import arrays_of, as_numpy, equal, fields_of
 from routelaws.conformance.replay.cases import COMPARISONS, Case, ReplayError, in_precision, load, map_arrays, unwritten
 
 REPEATS = 8
@@ -76,7 +79,7 @@ def _one(guard, case: Case, plain: Case, i: int) -> tuple[str, str]:
     try:
         result = _again(guard, call)
         for _ in range(REPEATS if case.verdict == "not deterministic" else 0):
-            if not backends._equal(result, _again(guard, call)):
+            if not equal(result, _again(guard, call)):
                 return "not deterministic", f"gave two results for the same input in {REPEATS} calls"
     except backends.Broken as error:
         return error.kind, error.detail
@@ -130,7 +133,7 @@ def _half(result, wanted, call: Call) -> tuple[str, str]:
     if problem:
         return "wrong", problem
     problem = differs(result, wanted, call.precision)
-    given = [leaf.dtype.kind for leaf in backends.arrays_of((call.arguments, call.keywords))]
+    given = [leaf.dtype.kind for leaf in arrays_of((call.arguments, call.keywords))]
     if problem and not {"f", "V"} & set(given):  # nothing that is rounded decides about them
         return "wrong", problem
     return (
@@ -184,13 +187,13 @@ def outputs(result, name: str = "") -> dict[str, np.ndarray]:
     """
     if isinstance(result, dict):
         parts = result.items()
-    elif backends._fields(result):
-        parts = ((field, getattr(result, field)) for field in backends._fields(result))
+    elif fields_of(result):
+        parts = ((field, getattr(result, field)) for field in fields_of(result))
     elif isinstance(result, list | tuple):
         parts = enumerate(result)
     else:
         try:
-            array = np.asarray(backends.as_numpy(result))
+            array = np.asarray(as_numpy(result))
         except Exception:  # nothing that can be compared
             return {}
         return {name: array} if array.dtype.kind in "biufV" else {}
@@ -246,7 +249,7 @@ def reference_of(call: Call):
 
     given = map_arrays(in_precision((call.arguments, call.keywords), call.precision), wide)
     try:
-        return backends.public_functions()[call.function](*given[0], **given[1])
+        return public_functions()[call.function](*given[0], **given[1])
     except Exception:  # input for which the reference has no answer
         return None
 

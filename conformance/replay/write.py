@@ -11,7 +11,8 @@ import numpy as np
 import routelaws
 from routelaws.conformance import compare
 from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.report import Call, Ledger, Trouble, names_a_dialect
+from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
+from routelaws.conformance.engine.report import names_a_dialect
 from routelaws.conformance.replay.cases import COMPARISONS, FORMAT, call_of, encode, encode_call
 from routelaws.conformance.replay.run import differs, outputs, reference_of
 

@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.backends import arrays_of
 from routelaws.conformance.engine.harness import CAPABILITIES, UNIT, _compiled, _jit, cast, precisions_of, rounded, run
+from routelaws.conformance.engine.values import arrays_of
 from routelaws.conformance.suite import (
     test_balance,
     test_base,

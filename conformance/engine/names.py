@@ -1,0 +1,141 @@
+"""The public names of the reference, and what the functions behind them take: what a backend may have, and is asked."""
+
+import difflib
+import functools
+import importlib
+import inspect
+import math
+
+import numpy as np
+
+
+class BackendError(ValueError):
+    """A backend cannot be found, or asks for what does not exist."""
+
+
+def _walk(name: str, path: str = ""):
+    """Yield (path, module) of every file of the reference."""
+    module = importlib.import_module(name)
+    if not hasattr(module, "_MODULES"):
+        yield path, module
+    for part in getattr(module, "_MODULES", ()):
+        yield from _walk(f"{name}.{part}", f"{path}.{part}".lstrip("."))
+
+
+@functools.cache
+def reference_names() -> tuple[dict, dict, frozenset]:
+    """Return the reference's functions and classes by path, and the paths of its modules and folders."""
+    functions, classes, rooms = {}, {}, set()
+    for path, module in _walk("routelaws.reference"):
+        parts = path.split(".")
+        rooms |= {".".join(parts[: i + 1]) for i in range(len(parts))}
+        for name, value in vars(module).items():
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__:
+                if inspect.isfunction(value):
+                    functions[f"{path}.{name}"] = value
+                elif inspect.isclass(value):
+                    classes[f"{path}.{name}"] = value
+    return functions, classes, frozenset(rooms)
+
+
+def reference_part(room: str):
+    """Return a file or folder of the reference."""
+    return importlib.import_module(f"routelaws.reference.{room}")
+
+
+def public_functions() -> dict:
+    """Return the reference's public functions by path, such as "routers.top_k.top_k_router"."""
+    return reference_names()[0]
+
+
+@functools.cache
+def path_of_class() -> dict:
+    return {value: path for path, value in reference_names()[1].items()}
+
+
+@functools.cache
+def record_called(name: str):
+    """Return the reference's record of this name, None if there is none."""
+    return next((one for one in path_of_class() if one.__name__ == name and hasattr(one, "_replace")), None)
+
+
+@functools.cache
+def defaults_of(path: str) -> dict:
+    """Return {name: default} of a function of the reference; a parameter without a default has `Parameter.empty`."""
+    parameters = inspect.signature(public_functions()[path]).parameters.values()
+    return {one.name: one.default for one in parameters}
+
+
+@functools.cache
+def options_of(path: str) -> tuple[str, ...]:
+    """Return the parameters of a function of the reference that have a default, in its order."""
+    return tuple(name for name, default in defaults_of(path).items() if default is not inspect.Parameter.empty)
+
+
+def stands_at(value, default) -> bool:
+    """Say whether a constant is the default itself; an array never is, since it was made for this call."""
+    if value is None or default is None:
+        return value is default
+    plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
+    return plain and isinstance(value, bool | np.bool_) == isinstance(default, bool) and value == default
+
+
+def shapes_of_call(path: str, arguments, keywords) -> str:
+    """Return the shapes of the arrays of a call by the reference's names, "" without one."""
+    given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
+    return ", ".join(f"{name} {list(value.shape)}" for name, value in given.items() if hasattr(value, "shape"))
+
+
+def chosen_options(path: str, arguments, keywords) -> frozenset:
+    """Return the options of a call that stand otherwise than at the reference's defaults."""
+    given = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
+    return frozenset(
+        name for name in options_of(path) if name in given and not stands_at(given[name], defaults_of(path)[name])
+    )
+
+
+def places_of(function) -> float:
+    """Return how many positional arguments a function takes; infinity where that cannot be known, or is any."""
+    try:
+        kinds = [one.kind for one in inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return math.inf
+    parameter = inspect.Parameter
+    if parameter.VAR_POSITIONAL in kinds:
+        return math.inf
+    return sum(kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+
+
+def keywords_of(function) -> frozenset | None:
+    """Return the names that a function takes as keywords; None where that cannot be known, or is any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    by_name = frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else by_name
+
+
+@functools.cache
+def is_alone(name: str) -> bool:
+    """Say whether only one public function has this last name."""
+    return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
+
+
+def full_names(names) -> tuple[str, ...]:
+    """Return the paths of functions that are given by path, or by last name where that is enough.
+
+    Raises:
+        BackendError: a name is not of the reference, or is that of several functions.
+    """
+    found = []
+    for name in names:
+        fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
+        if len(fitting) != 1:
+            names = {path.rpartition(".")[2]: path for path in public_functions()}
+            close = difflib.get_close_matches(name.rpartition(".")[2], names, 3, 0.7)
+            known = f"close to it: {', '.join(close)}; --list shows all names" if close else "--list shows the names"
+            known = f"it can be {', '.join(fitting)}" if fitting else known
+            raise BackendError(f"{name} is not the name of one public function of the reference; {known}")
+        found += fitting
+    return tuple(found)

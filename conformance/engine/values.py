@@ -1,0 +1,87 @@
+"""What goes into a call and comes out of it: arrays of any library, records, and in what two results differ."""
+
+import dataclasses
+
+import numpy as np
+
+
+def fields_of(record) -> tuple[str, ...]:
+    """Return the field names of a NamedTuple or dataclass (or of an instance), () of anything else."""
+    if dataclasses.is_dataclass(record):
+        return tuple(field.name for field in dataclasses.fields(record))
+    return tuple(getattr(record, "_fields", ())) if hasattr(record, "_replace") else ()
+
+
+def arrays_of(tree) -> list:
+    """Return the arrays in nested dicts, lists, tuples and records."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in arrays_of(value)]
+    if isinstance(tree, list | tuple):
+        return [leaf for value in tree for leaf in arrays_of(value)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [leaf for name in fields_of(tree) for leaf in arrays_of(getattr(tree, name))]
+    return [tree] if hasattr(tree, "shape") and hasattr(tree, "dtype") else []
+
+
+def as_numpy(value):
+    """Return an array of any library as a NumPy array; what is no array stays as it is."""
+    if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
+        return value
+    if hasattr(value, "detach"):  # a torch tensor, which may ask for gradients or live elsewhere
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
+
+
+def equal(first, second) -> bool:
+    """Say whether two results are the same to the last bit."""
+    ours, theirs = arrays_of(first), arrays_of(second)
+    if not ours:
+        return repr(first) == repr(second)
+    pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
+    return len(ours) == len(theirs) and all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def told(value) -> str:
+    """Return in words what came back in place of a record."""
+    if isinstance(value, dict):
+        return f"a dict with {', '.join(map(str, value)) or 'nothing in it'}"
+    if isinstance(value, list | tuple):
+        of = ", ".join(fields_of(value)) or f"{len(value)} ({', '.join(map(told, value))})"
+        return f"a {type(value).__name__} of {of}"
+    return f"{type(value).__name__} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+
+
+def needed(record) -> str:
+    """Return in words which record is needed, and in which forms."""
+    return (
+        f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
+        f"or a tuple of all {len(record._fields)} in this order"
+    )
+
+
+def _kind(array: np.ndarray) -> str:
+    return {"f": "floats", "V": "floats", "i": "integers", "u": "integers", "b": "booleans"}.get(
+        array.dtype.kind, f"what {array.dtype} is"
+    )
+
+
+def difference(found, wanted, where: str) -> str:
+    """Return how the shapes and kinds of numbers of a result differ from the reference's, or ""."""
+    if fields_of(wanted):
+        parts = ((f"{where}.{name}", getattr(found, name), getattr(wanted, name)) for name in fields_of(wanted))
+        return next(filter(None, (difference(ours, theirs, name) for name, ours, theirs in parts)), "")
+    if not isinstance(wanted, np.ndarray | np.generic):
+        return ""
+    head = f"in {where.lstrip('.')}: " if where else ""
+    try:
+        found = np.asarray(found)
+    except Exception as error:
+        return f"{head}{type(found).__name__} is no array ({error})"
+    if found.shape != wanted.shape:
+        return f"{head}shape {found.shape}, expected {wanted.shape}"
+    if _kind(found) != _kind(wanted):
+        return f"{head}dtype {found.dtype}, {_kind(wanted)} are needed"
+    return ""
