@@ -363,7 +363,6 @@ def routed_ffn(
         if in_pieces:
             return RoutedOutput(_run_in_pieces(params, x, expert, gate, None, asked, activation), none)
         return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
-    # PLACE
     capacity = slots
     if asked is not None:
         num_real = asked.any(axis=1).sum()
@@ -374,16 +373,23 @@ def routed_ffn(
     else:
         placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
         kept = placement.kept
-        row = jnp.where(kept, expert * slots + placement.slot, num_experts * slots)
-        buffers = _permute_rows(x, placement.token.reshape(-1), row)
-        # RUN
-        buffers = buffers.reshape(num_experts, slots, -1)
-        outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
-        # COMBINE
-        output = combine(outputs, expert, placement, gate.astype(outputs.dtype))
+        output = _run_in_slots(params, x, expert, gate, placement, activation)
     if asked is None:
         return RoutedOutput(output, (~kept).mean(dtype=gate.dtype))
     return RoutedOutput(output, ((asked & ~kept).sum() / asked.sum()).astype(gate.dtype))
+
+
+def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> jax.Array:
+    """Run every assignment that has a slot, all slots of all experts in one product, filled or not."""
+    num_experts, slots = placement.token.shape
+    # PLACE
+    row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
+    buffers = _permute_rows(x, placement.token.reshape(-1), row)
+    # RUN
+    buffers = buffers.reshape(num_experts, slots, -1)
+    outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
+    # COMBINE
+    return combine(outputs, expert, placement, gate.astype(outputs.dtype))
 
 
 def _pieces_pay(params: dict, x: jax.Array, k: int) -> bool:

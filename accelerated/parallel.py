@@ -280,21 +280,28 @@ def routed_ffn_on_devices(
     """
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
-    options = {"group": group, "order": order, "activation": activation, "ragged": ragged, "native": native}
+    options = {"order": order, "activation": activation}
     if axis_name is None:
-        on_one = functools.partial(
-            routed_ffn_on_devices, capacity_factor=capacity_factor, axis_name=_DEVICES, **options
-        )
+        options |= {"group": group, "ragged": ragged, "native": native, "axis_name": _DEVICES}
 
         def run(params, x, expert, gate, priority, mask):
-            return on_one(params, x, expert, gate, priority=priority, mask=mask, **options)
+            rest = options | {"priority": priority, "mask": mask}
+            return routed_ffn_on_devices(params, x, expert, gate, capacity_factor, **rest)
 
         return jax.vmap(run, axis_name=_DEVICES)(params, x, expert, gate, priority, mask)
-    n = jax.lax.axis_size(axis_name)
-    if n == 1 and group == "shard":
-        rest = {"order": order, "priority": priority, "mask": mask, "activation": activation}
-        return routed_ffn(params, x, expert, gate, capacity_factor, **rest)
+    options |= {"priority": priority, "mask": mask}
+    if jax.lax.axis_size(axis_name) == 1 and group == "shard":
+        return routed_ffn(params, x, expert, gate, capacity_factor, **options)
     over = (group_axes or axis_name) if group == "global" else None
+    options |= {"over": over, "axis_name": axis_name, "ragged": ragged, "native": native}
+    return _on_one_of_many(params, x, expert, gate, capacity_factor, **options)
+
+
+def _on_one_of_many(
+    params, x, expert, gate, capacity_factor, *, order, activation, priority, mask, over, axis_name, ragged, native
+) -> RoutedOutput:
+    """Return what one device of several makes of its tokens; `over` are the axes of the group, None for its own."""
+    n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
     asked = _asked(mask, expert.shape)
     if asked is not None:

@@ -376,10 +376,17 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     Who multiplies the factors in another way does not read the logits, and under jit what is not read is not computed.
     """
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
-    mask, noise, held, spread = (options[name] for name in ("mask", "noise", "held", "spread"))
-    again = options["rematerialise"]
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
+    h, rest = _run_blocks(h, params, tokens, config, options)
+    x = layer_norm(params["final_norm"], h)
+    return Output(_flat_product(x, embedding.T), *rest), x, embedding
+
+
+def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, options: dict) -> tuple:
+    """Return the residual stream after all blocks, and the fields of `Output` but its logits; `options` of `apply`."""
+    mask, noise, held, spread = (options[name] for name in ("mask", "noise", "held", "spread"))
+    again = options["rematerialise"]
     if spread is not None and mask is not None:
         raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
@@ -391,16 +398,13 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **shared)
             return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
 
-        h, rest = _run_groups(run, h, params, params["routed_ffn"], seen, config, again, noise, held)
+        return _run_groups(run, h, params, params["routed_ffn"], seen, config, again, noise, held)
+    if config.num_wide:
+        run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
+        h = _run_groups(run, h, params, params["wide_ffn"], seen, config, again)[0]
     else:
-        if config.num_wide:
-            run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
-            h = _run_groups(run, h, params, params["wide_ffn"], seen, config, again)[0]
-        else:
-            h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config, again)
-        rest = (None, jnp.empty(0), jnp.empty(0), None, None)
-    x = layer_norm(params["final_norm"], h)
-    return Output(_flat_product(x, embedding.T), *rest), x, embedding
+        h = _run_dense(h, params["blocks"], params["dense_ffn"], seen, config, again)
+    return h, (None, jnp.empty(0), jnp.empty(0), None, None)
 
 
 def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: ModelConfig, again: bool) -> jax.Array:
