@@ -18,13 +18,13 @@ from routelaws.conformance.engine.harness import altered, cast
 from routelaws.conformance.vectors import files as vectors
 from routelaws.conformance.vectors.files import (
     FOLDER,
-    RULES,
     check_vectors,
     decode,
     encode,
     read_vectors,
     write_vectors,
 )
+from routelaws.conformance.vectors.rules import RULES
 
 DOCUMENTS = read_vectors()
 NESTED = {name: document for name, document in DOCUMENTS.items() if document["format"] == 2}

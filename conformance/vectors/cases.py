@@ -1,4 +1,4 @@
-"""The cases of the vectors: inputs, and what the reference answers, as checks of `files.RULES`.
+"""The cases of the vectors: inputs, and what the reference answers, as checks of `rules.RULES`.
 
 Here are those for tables, experts, losses, sizes and the bounded law; `router_cases` has those for the routers,
 `law_cases`, `fit_cases`, `interval_cases` and `budget_cases` those for laws.

@@ -8,9 +8,9 @@ again and compares. docs/vectors.md explains the format to somebody who reads it
     read_vectors(folder)              the files, with arrays for arrays
     check_vectors(folder, namespace)  a list of what a backend gets wrong; empty if it is right
 
-What a check asks for is one of `RULES`. Where several answers are right (equal scores, equally good assignments) the
-check lists them or states a condition. Where the reference has a rule for ties, a second check of that rule is marked,
-so that a library with another rule fails that one alone and knows why.
+What a check asks for is one of the rules of `rules.py`. Where several answers are right (equal scores, equally good
+assignments) the check lists them or states a condition. Where the reference has a rule for ties, a second check of that
+rule is marked, so that a library with another rule fails that one alone and knows why.
 
 The cases themselves are in `cases.py`.
 """
@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from routelaws.conformance.vectors.rules import RULES
 
 FORMAT, NESTED = 1, 2
 """Versions of the format. It rises when a reader written for the one before would misread a file: 2 has what stands
@@ -313,103 +315,6 @@ def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
         return inside(value[int(step) if step.isdecimal() else list(known).index(step)], rest, ())
 
     return lambda name: np.asarray(inside(result, name.split(".") if name else [], fields))
-
-
-# Rules: (check, get, u, precision) -> what is wrong in words, or "".
-
-
-def _equal(check, get, u, precision) -> str:
-    return _compare(get(check["output"]), check["value"], 0.0)
-
-
-def _close(check, get, u, precision) -> str:
-    allowed = u * np.asarray(check["bound"]) + np.finfo(precision).tiny
-    return _compare(get(check["output"]), check["value"], allowed)
-
-
-def _compare(found, wanted, allowed) -> str:
-    """Return where two arrays are further apart than allowed, in words; "" if nowhere."""
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    if found.shape != wanted.shape:
-        return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
-    if wanted.dtype.kind in "USO" or found.dtype.kind in "USO":
-        return "" if found.tolist() == wanted.tolist() else f"found {found}, expected {wanted}"
-    with np.errstate(invalid="ignore"):  # inf - inf; equal infinities are equal
-        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-        error = np.where(same, 0.0, np.abs(found.astype(np.float64) - wanted))
-    bad = np.argwhere(~(error <= allowed))
-    if not len(bad):
-        return ""
-    where = tuple(int(i) for i in bad[0])
-    return f"{len(bad)} of {wanted.size} entries are off, first {list(where)}: {found[where]}, expected {wanted[where]}"
-
-
-def _one_of(check, get, u, precision) -> str:
-    found = get(check["output"])
-    if any(not _compare(found, value, 0.0) for value in check["answers"]):
-        return ""
-    return f"found {found.tolist()}, which is none of the {len(check['answers'])} right answers"
-
-
-def _top_k(check, get, u, precision) -> str:
-    found, scores = get(check["output"]), check["of"]
-    if found.shape[0] != len(scores) or any(len(set(row)) < len(row) for row in found.tolist()):
-        return f"found {found.tolist()}; each row needs distinct indices"
-    chosen = np.take_along_axis(scores, found.astype(np.int64), axis=1)
-    return _compare(chosen, -np.sort(-scores, axis=1)[:, : found.shape[1]], 0.0) and "not the largest, largest first"
-
-
-def _balanced(check, get, u, precision) -> str:
-    found, num_experts = get(check["output"]), check["num_experts"]
-    if any(len(set(row)) < len(row) for row in found.tolist()):
-        return f"found {found.tolist()}; each row needs distinct experts"
-    load = np.bincount(found.ravel(), minlength=num_experts)
-    least, more = divmod(found.size, num_experts)
-    fair = len(load) == num_experts and np.all((load == least) | (load == least + (more > 0)))
-    return "" if fair else f"loads {load.tolist()}; expected {least}, or {least + (more > 0)} where not divisible"
-
-
-def _objective(check, get, u, precision) -> str:
-    total = np.take_along_axis(check["of"], get(check["output"]).astype(np.int64), axis=1).sum()
-    return _compare(total, check["value"], u * check["bound"] + np.finfo(precision).tiny)
-
-
-def _certificate(check, get, u, precision) -> str:
-    scores, prices, k = check["of"], get(check["output"]).astype(np.float64), check["k"]
-    least, more = divmod(len(scores) * k, len(prices))
-    best = -np.sort(prices - scores, axis=1)[:, :k]
-    dual = best.sum() + least * prices.sum() + np.sort(prices)[::-1][:more].sum()
-    return _compare(dual, check["value"], u * check["bound"] + np.finfo(precision).tiny)
-
-
-def _marginals(check, get, u, precision) -> str:
-    plan, slack = get(check["output"]).astype(np.float64), u * check["bound"] + np.finfo(precision).tiny
-    if not np.all(plan >= 0):
-        return "an entry is negative or NaN"
-    rows = _compare(plan.sum(axis=1) * len(plan), np.ones(len(plan)), slack)
-    columns = _compare(plan.sum(axis=0) * plan.shape[1], np.ones(plan.shape[1]), check["tolerance"] + slack)
-    return (rows and f"rows, times T: {rows}") or (columns and f"columns, times E: {columns}")
-
-
-def _potentials(check, get, u, precision) -> str:
-    z = check["of"] + get(check["potentials"]).astype(np.float64)
-    z = np.exp(z - z.max(axis=1, keepdims=True))
-    wanted = z / z.sum(axis=1, keepdims=True) / len(z)
-    return _compare(get(check["output"]), wanted, u * check["bound"] * wanted + np.finfo(precision).tiny)
-
-
-RULES = {
-    "equal": _equal,
-    "close": _close,
-    "one of": _one_of,
-    "top k": _top_k,
-    "balanced": _balanced,
-    "objective": _objective,
-    "certificate": _certificate,
-    "marginals": _marginals,
-    "potentials": _potentials,
-}
-"""What a check can ask for; docs/vectors.md says what each means."""
 
 
 def main(arguments: list[str] | None = None) -> None:
