@@ -336,11 +336,9 @@ def predict(
     point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
     point |= _named_values(at)
     if published is not None:
-        if tables:
-            raise InputError("--published stands in the place of a table; give one of both")
         idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
         idle |= {"guess-rate": guess_rate, "tasks": tasks, "level": None if level == LEVEL else level}
-        return _predict_published(asked, published, point, idle, json)
+        return _predict_published(asked, published, point, tables, idle, json)
     # What is wrong with the flags is said before a table is fetched.
     check_level(level)
     with_options(asked, options)
@@ -360,7 +358,9 @@ def predict(
         print_prediction(report)
 
 
-def _predict_published(law: Law, published: str, point: dict, idle: dict, json: bool) -> None:
+def _predict_published(law: Law, published: str, point: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
+    if tables:
+        raise InputError("--published stands in the place of a table; give one of both")
     refuse(idle, "printed coefficients have no runs, and no interval")
     found = measured.print_published(law, published, _point(law, point), json)
     if json:

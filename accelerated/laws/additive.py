@@ -192,19 +192,14 @@ def _form(law: AdditiveLaw):
     from ..kernels.law_terms import ADDITIVE
     from . import _descent
 
-    place = {name: j for j, name in enumerate(law.coefficients._fields)}
-    rows = np.array([place[multiplier] for multiplier, _ in law.terms])
-    powers = np.full((len(law.terms), len(law.columns)), -1)  # the exponent of each column in each term
-    for t, (_, exponents) in enumerate(law.terms):
-        for exponent, column in exponents.items():
-            powers[t, law.columns.index(column)] = place[exponent]
+    rows, powers = _places(law)
 
     def internal(values, centres):
         theta = np.array(values, dtype=np.float64)
         theta[rows] = np.log(theta[rows]) - np.where(powers >= 0, theta[powers], 0.0) @ centres
         return theta
 
-    positive = tuple(j in rows for j in place.values())
+    positive = tuple(j in rows for j in range(len(law.coefficients._fields)))
     return _descent.Form(
         law.coefficients._fields,
         positive,
@@ -215,6 +210,17 @@ def _form(law: AdditiveLaw):
         lambda logs: logs.mean(axis=1),
         lambda logs, log_loss: _starts(law, rows, log_loss),
     )
+
+
+def _places(law: AdditiveLaw) -> tuple[np.ndarray, np.ndarray]:
+    """Return where θ has the logarithm of each multiplier, [terms], and the exponent of each column in each term,
+    [terms, columns], -1 where a term has none."""
+    place = {name: j for j, name in enumerate(law.coefficients._fields)}
+    powers = np.full((len(law.terms), len(law.columns)), -1)
+    for t, (_, exponents) in enumerate(law.terms):
+        for exponent, column in exponents.items():
+            powers[t, law.columns.index(column)] = place[exponent]
+    return np.array([place[multiplier] for multiplier, _ in law.terms]), powers
 
 
 def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndarray:

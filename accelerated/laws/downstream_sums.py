@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ._columns import check_delta
-from ._levenberg import covariance, power_terms, search
+from ._levenberg import Minimum, covariance, power_terms, search
 from .downstream import LEAST_GAIN, AccuracyFit, CeilingCoefficients, RatioCoefficients, chosen_rows, report
 
 _UNIT = "in units of ln(-ln Q')"
@@ -45,12 +45,9 @@ def fit_ratio(
         for share, alpha, beta in itertools.product(_SHARES, _EXPONENTS, _EXPONENTS)
     ]
     found = search(power_terms, features, target, np.array(starts), delta)
-    move = np.eye(4)
-    move[0, 1], move[2, 3] = centre
-    values = move @ found.parameters
+    values, spread = _from_the_middle(found, centre, delta)
     with np.errstate(over="ignore"):
         values[[0, 2]] = np.exp(values[[0, 2]])
-    spread = move @ covariance(found, delta) @ move.T
     coefficients = RatioCoefficients(*values.tolist())
     status = _status(features, found.parameters)
     return report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
@@ -85,11 +82,9 @@ def fit_ceiling(
         known = found._replace(jacobian=found.jacobian[:, :2])
     else:
         known, ceiling = found, math.exp(found.parameters[2])
-    unknowns = known.jacobian.shape[1]
-    move = np.eye(unknowns)
-    move[0, 1] = centre
-    spread[:unknowns, :unknowns] = move @ covariance(known, delta) @ move.T
-    level, alpha = (move @ found.parameters[:unknowns])[:2].tolist()
+    values, own = _from_the_middle(known, [centre], delta)
+    spread[: len(own), : len(own)] = own
+    level, alpha = values[:2].tolist()
     with np.errstate(over="ignore"):
         coefficients = CeilingCoefficients(float(np.exp(level)), alpha, ceiling)
     return report(coefficients, found.objective, found.residual, target, status, spread, used, delta, guess_rate)
@@ -99,6 +94,15 @@ def _centres(logs: list[np.ndarray], columns: dict) -> list[float]:
     if not all(np.ptp(log) > 0 for log in logs):
         raise ValueError(f"the rows that count have one value of a column; needed: two of each of {', '.join(columns)}")
     return [float(log.mean()) for log in logs]
+
+
+def _from_the_middle(found: Minimum, centres: list[float], delta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the unknowns [p], with levels where a column is 1, and their covariance [p, p]; p as in the jacobian."""
+    unknowns = found.jacobian.shape[1]
+    move = np.eye(unknowns)
+    for i, centre in enumerate(centres):
+        move[2 * i, 2 * i + 1] = centre
+    return move @ found.parameters[:unknowns], move @ covariance(found, delta) @ move.T
 
 
 def _status(features: np.ndarray, parameters: np.ndarray) -> str:

@@ -325,9 +325,23 @@ def make_evaluate(
         model: what the weights are run as, if not as the model of the run: with other groups, for instance.
         layout: on which devices the weights are; None for one.
     """
-    model, dtype = model or config.model, compute_dtype(config)
-    hidden_key = jax.random.key(EVALUATION_SEED)
+    model = model or config.model
+    evaluate = _compiled_evaluate(model, compute_dtype(config), layout)
+    if layout is None:
+        result = lambda *_: Evaluation(*Evaluation._fields)  # noqa: E731
+        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model])
 
+    def run(params, batches):
+        if layout is not None:
+            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, layout.rows())
+        return evaluate(params, batches, table)
+
+    return run
+
+
+def _compiled_evaluate(model: ModelConfig, dtype, layout: Layout | None):
+    """Return a jitted function (params, batches, table) -> `Evaluation`."""
+    hidden_key = jax.random.key(EVALUATION_SEED)
     of_batch = functools.partial(_of_batch, model=model, dtype=dtype)
     of_batch = of_batch if layout is None else layout.evaluate(of_batch)
 
@@ -343,16 +357,7 @@ def make_evaluate(
         _, parts = jax.lax.scan(one, None, (batches, jnp.arange(len(batches))))
         return parts._replace(load=parts.load.mean(axis=0))
 
-    if layout is None:
-        result = lambda *_: Evaluation(*Evaluation._fields)  # noqa: E731
-        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model])
-
-    def run(params, batches):
-        if layout is not None:
-            params, batches = _put(params, layout.sharding(layout.params)), _put(batches, layout.rows())
-        return evaluate(params, batches, table)
-
-    return run
+    return evaluate
 
 
 def _of_batch(params, tokens, hidden, table, spread=None, *, model: ModelConfig, dtype) -> tuple[jax.Array, jax.Array]:
