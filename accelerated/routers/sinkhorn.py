@@ -42,13 +42,10 @@ from ..notation import (
     softmax,
     top_k_indices,
 )
+from ._newton import newton
 
 GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
-
-_WARM = 16.0  # these three: see `_newton` in the reference
-_CLOSE = 1.0
-_GROUND = 16.0
 
 _CACHED = 1 << 22  # bytes of a kernel that a cache holds, and of a tile of a larger one: see `_products`; measured
 _TILE = 1 << 19
@@ -355,61 +352,12 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton_if_needed(group: _Group, state: tuple, tolerance: float, max_newton: int) -> tuple:
-    """Return `state`, which is g, plan, residual and steps, after `_newton` where the residual is above the tolerance.
+    """Return `state`, which is g, plan, residual and steps, after `newton` where the residual is above the tolerance.
 
     A loop of at most one round, as in `sinkhorn_plan`.
     """
     return jax.lax.while_loop(
-        lambda s: (s[2] > tolerance) & (s[3] == 0), lambda s: _newton(group, *s[:3], tolerance, max_newton), state
+        lambda s: (s[2] > tolerance) & (s[3] == 0),
+        lambda s: newton(_row_step, group, *s[:3], tolerance, max_newton),
+        state,
     )
-
-
-def _newton(group: _Group, g, plan, residual, tolerance: float, max_newton: int):
-    """Return potentials, plan, residual and number of steps of Newton's method. See the reference's `_newton`."""
-    values = _masked_rows(group.logits + g, group.real)
-    spread = (values.max(axis=1) - values.min(axis=1)).max()
-    if group.axis_name is not None:
-        spread = jax.lax.pmax(spread, group.axis_name)
-    temperature = jnp.maximum(spread / _WARM, 1).astype(g.dtype)
-
-    def step(state):
-        x, temperature, _, steps = state
-        plan, mass, residual = _row_step(group, x, temperature)
-        weights = _total(jnp.matmul(plan.T, plan, precision="highest"), group.axis_name) * group.count
-        v = _solve_graph(weights, 1 / len(g) - mass, jnp.full_like(g, _GROUND * jnp.finfo(g.dtype).eps / len(g)))
-        reach = v.max() - v.min()
-        x = x + temperature * jnp.where(reach > 0, jnp.log1p(reach) / reach, 1) * v
-        done = (temperature == 1) & (residual <= tolerance)
-        close = (reach <= _CLOSE) | (residual <= tolerance)
-        cooler = jnp.where(close, jnp.maximum(temperature / 2, 1), temperature)
-        return x - x.mean(), cooler, done, steps + 1
-
-    def unfinished(state):
-        return (state[3] < max_newton) & ~state[2]
-
-    x, _, _, steps = jax.lax.while_loop(unfinished, step, (g, temperature, jnp.bool_(False), jnp.int32(0)))
-    colder, _, left = _row_step(group, x)
-    better = left < residual  # not so where the steps ended before temperature 1, or in rounding
-    return *(jnp.where(better, new, old) for new, old in ((x, g), (colder, plan), (left, residual))), steps
-
-
-def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
-    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See `_newton` in the reference."""
-    index = jnp.arange(len(excess))
-
-    def links(weights, e):
-        return jnp.where(index > e, weights[e], 0)
-
-    def remove(e, state):
-        weights, excess, ground = state
-        row = links(weights, e)
-        share = row / (row.sum() + ground[e])
-        return weights + share[:, None] * row, excess + share * excess[e], ground + share * ground[e]
-
-    def put_back(i, v):
-        e = len(excess) - 1 - i
-        row = links(weights, e)
-        return v.at[e].set((excess[e] + (row * v).sum()) / (row.sum() + ground[e]))
-
-    weights, excess, ground = jax.lax.fori_loop(0, len(excess), remove, (weights, excess, ground))
-    return jax.lax.fori_loop(0, len(excess), put_back, jnp.zeros_like(excess))

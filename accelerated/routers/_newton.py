@@ -1,0 +1,75 @@
+"""Newton's method for the potentials of `sinkhorn`, where sweeps would take too long.
+
+Private to the fast twin; `routelaws.reference.routers._newton` derives the steps. Here they are a `while_loop`, and the
+tokens may be spread over devices: a step costs one `psum` of E² numbers.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ..notation import _masked_rows, _total
+
+_WARM = 16.0  # these three: see the reference
+_CLOSE = 1.0
+_GROUND = 16.0
+
+
+def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int):
+    """Return potentials, plan, residual and number of steps.
+
+    Args:
+        row_step: (group, g, temperature) -> the plan, the mass of each expert, and the residual.
+        group: the tokens, a `sinkhorn._Group`.
+        g: [E], where the steps begin.
+        plan: of g.
+        residual: of that plan.
+        tolerance: of the residual.
+        max_newton: steps at most.
+    """
+    values = _masked_rows(group.logits + g, group.real)
+    spread = (values.max(axis=1) - values.min(axis=1)).max()
+    if group.axis_name is not None:
+        spread = jax.lax.pmax(spread, group.axis_name)
+    temperature = jnp.maximum(spread / _WARM, 1).astype(g.dtype)
+
+    def step(state):
+        x, temperature, _, steps = state
+        plan, mass, residual = row_step(group, x, temperature)
+        weights = _total(jnp.matmul(plan.T, plan, precision="highest"), group.axis_name) * group.count
+        v = _solve_graph(weights, 1 / len(g) - mass, jnp.full_like(g, _GROUND * jnp.finfo(g.dtype).eps / len(g)))
+        reach = v.max() - v.min()
+        x = x + temperature * jnp.where(reach > 0, jnp.log1p(reach) / reach, 1) * v
+        done = (temperature == 1) & (residual <= tolerance)
+        close = (reach <= _CLOSE) | (residual <= tolerance)
+        cooler = jnp.where(close, jnp.maximum(temperature / 2, 1), temperature)
+        return x - x.mean(), cooler, done, steps + 1
+
+    def unfinished(state):
+        return (state[3] < max_newton) & ~state[2]
+
+    x, _, _, steps = jax.lax.while_loop(unfinished, step, (g, temperature, jnp.bool_(False), jnp.int32(0)))
+    colder, _, left = row_step(group, x)
+    better = left < residual  # not so where the steps ended before temperature 1, or in rounding
+    return *(jnp.where(better, new, old) for new, old in ((x, g), (colder, plan), (left, residual))), steps
+
+
+def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
+    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See the reference."""
+    index = jnp.arange(len(excess))
+
+    def links(weights, e):
+        return jnp.where(index > e, weights[e], 0)
+
+    def remove(e, state):
+        weights, excess, ground = state
+        row = links(weights, e)
+        share = row / (row.sum() + ground[e])
+        return weights + share[:, None] * row, excess + share * excess[e], ground + share * ground[e]
+
+    def put_back(i, v):
+        e = len(excess) - 1 - i
+        row = links(weights, e)
+        return v.at[e].set((excess[e] + (row * v).sum()) / (row.sum() + ground[e]))
+
+    weights, excess, ground = jax.lax.fori_loop(0, len(excess), remove, (weights, excess, ground))
+    return jax.lax.fori_loop(0, len(excess), put_back, jnp.zeros_like(excess))
