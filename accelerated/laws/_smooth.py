@@ -99,12 +99,14 @@ def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
 
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
     """See reference."""
+    from ._descent import ABSENT
+
     level, others = float(np.mean(log_loss)), terms - floor
     parts = np.array([[0.5, 0.5], [0.2, 0.8], [0.8, 0.2]] if others == 2 else [[1 / others] * others])
     if not floor:
         return list(np.log(parts) + level)
     rests = np.array([0.0, 0.2, 0.5, 0.8])
     with np.errstate(divide="ignore"):
-        floors = np.where(rests > 0, np.log(rests) + level, -700.0)  # ABSENT of `_descent.py`
+        floors = np.where(rests > 0, np.log(rests) + level, ABSENT)
     shared = np.log(parts[:, None] * (1 - rests)[:, None]) + level
     return list(np.concatenate([shared, np.tile(floors[:, None], (len(parts), 1, 1))], axis=2).reshape(-1, terms))
