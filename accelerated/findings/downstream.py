@@ -27,6 +27,7 @@ import numpy as np
 from ..errors import InputError
 from ..laws import broken, downstream, downstream_sums, two_stage
 from ..tables.accuracies import Accuracies, guess_rate
+from ..wording import plural
 
 RATIO_HUBER = 1e-3
 """Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""
@@ -109,7 +110,8 @@ def compare_laws(
     below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
     if not (below.any() and above.any()):
         raise InputError(
-            f"{below.sum()} runs at or below {cut:g} FLOPs and {above.sum()} above; needed: some on both sides of --cut"
+            f"{plural(int(below.sum()), 'run')} at or below {cut:g} FLOPs and {above.sum()} above; needed: some on "
+            "both sides of --cut"
         )
     misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
     errors = {

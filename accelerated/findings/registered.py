@@ -20,6 +20,7 @@ from ..files import locked, write_once
 from ..tables.table import DENSE, select_rows
 from ..training.result_rows import read_rows
 from ..training.sweep_folder import folder_of_run, read_plan
+from ..wording import plural
 from .estimates import plain
 from .law_fits import LEVEL, fit_law, predict_law
 from .sweep_data import Sweep, read_sweep
@@ -44,7 +45,8 @@ def held_out(planned) -> list[int]:
     sizes = [config.accounting().dense_parameters for config in planned]
     if len(set(sizes)) < 3:
         raise InputError(
-            f"--hold-out largest: the grid has {len(set(sizes))} sizes; needed: at least 3, two to fit, one to predict"
+            f"--hold-out largest: the grid has {plural(len(set(sizes)), 'size')}; needed: at least 3, two to fit, one "
+            "to predict"
         )
     return [i for i, size in enumerate(sizes) if size == max(sizes)]
 
