@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .products import weight_gradient
+from .products import after, weight_gradient
 
 LEAST_HALF = 64
 """Causal attention runs in two halves of the queries, of so many at least: the first half needs no later key."""
@@ -26,8 +26,8 @@ KEPT_WEIGHTS = 4
 """Weights are kept for the backward pass up to so many keys for each number of a key: no more than a hidden layer."""
 
 
-def attend(query, key, value, relative, mask, causal: bool) -> jax.Array:
-    """Return softmax attention, [H, b, S, c].
+def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
+    """Return softmax attention, [H, b, S, c]: as one array, or as two, of the earlier queries and of the later ones.
 
     Args:
         query: [H, b, S, c].
@@ -40,7 +40,7 @@ def attend(query, key, value, relative, mask, causal: bool) -> jax.Array:
     """
     length = query.shape[2]
     if not causal or length < 2 * LEAST_HALF:
-        return _attend(query, key, value, relative, mask, causal)
+        return [_attend(query, key, value, relative, mask, causal)]
     half, parts = length // 2, []
     for first, end in ((0, half), (half, length)):
         seen = None if mask is None else mask[:, :end]
@@ -48,7 +48,7 @@ def attend(query, key, value, relative, mask, causal: bool) -> jax.Array:
         if relative is not None:
             distances = jnp.concatenate([relative[:, :1], relative[:, 1 + length - end :]], axis=1)
         parts.append(_attend(query[:, :, first:end], key[:, :, :end], value[:, :, :end], distances, seen, causal))
-    return jnp.concatenate(parts, axis=2)
+    return parts
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -117,7 +117,7 @@ def _backward(causal, kept, gradient):
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)
     heads, b, length, width = query.shape
     scaled = gradient / total  # in float32 at least, as `total` is
-    along = (scaled * mixed).sum(axis=-1, keepdims=True)
+    along = (scaled * after(gradient, mixed)).sum(axis=-1, keepdims=True)
     of_value = weight_gradient(weights, scaled.astype(value.dtype))
     factor = 1 / math.sqrt(width)
     of_weights = jnp.einsum("hbic,hbjc->hbij", (scaled * factor).astype(value.dtype), value)

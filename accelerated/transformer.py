@@ -21,10 +21,10 @@ from .attention import attend
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .normalise import normalise
+from .normalise import normalise, normed, row_statistics
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
-from .products import dense_ffn, product
+from .products import Again, dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
@@ -298,21 +298,42 @@ def attention(
     Returns:
         [b, S, d].
     """
-    b, length, d_model = x.shape
+    seen = {"causal": causal, "mask": mask, "positions": positions, "axis_name": axis_name}
+    return _attention(params, x.reshape(-1, x.shape[-1]), x.shape, **seen)
+
+
+def _attention(params, x, shape, *, causal, mask, positions, axis_name):
+    """Return `attention` of vectors [b, S, d] whose shape is given, and of which x are the rows, or `Again`."""
+    b, length, d_model = shape
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
-    projected = product(x.reshape(b * length, d_model), jnp.concatenate(matrices, axis=1))
+    projected = product(x, jnp.concatenate(matrices, axis=1))
     query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, kqv] each
     relative = None
     if positions == "rotary":
         query, key = rotary(query), rotary(key)
     else:
         distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
-        distances = jnp.asarray(np.append(np.zeros((1, d_model)), distances, axis=0), x.dtype)
+        distances = jnp.asarray(np.append(np.zeros((1, d_model)), distances, axis=0), projected.dtype)
         relative = jnp.einsum("md,dhc->hmc", distances, params["relative_key"])
     mixed = attend(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
-    mixed = mixed.transpose(1, 2, 0, 3).reshape(b * length, heads * width)
-    return _total(product(mixed, params["output"].reshape(-1, d_model)).reshape(x.shape), axis_name)
+    joined = product(Again(_rows_of_parts, tuple(mixed)), params["output"].reshape(-1, d_model))
+    return _total(joined.reshape(shape), axis_name)
+
+
+def _rows_of_parts(*parts):
+    """Return what all heads give a token as a row: [b S, H c] from arrays [H, b, Q, c] of one query after the other."""
+    heads, b, _, width = parts[0].shape
+    return jnp.concatenate(parts, axis=2).transpose(1, 2, 0, 3).reshape(-1, heads * width)
+
+
+def _rows_of_norm(scale, offset, h, spread, mean):
+    return normed(scale, offset, h, spread, mean).reshape(-1, h.shape[-1])
+
+
+def _normed_again(norm: dict, h: jax.Array) -> Again:
+    """Return the rows of `layer_norm`, for a product whose backward pass has the residual stream and not its norm."""
+    return Again(_rows_of_norm, (norm["scale"], norm["offset"], h, *row_statistics(h, NORM_EPSILON)))
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -413,8 +434,10 @@ def _run_dense(h: jax.Array, blocks: dict, ffns: dict, seen: dict, config: Model
 
     def block(h, layer):
         block, ffn = layer
-        h, x = _attend(block, h, seen)
-        return h + _dense_ffn(_cast(ffn, x.dtype), x, config.activation, seen["axis_name"]), None
+        h = _attend(block, h, seen)
+        x = _normed_again(block["ffn_norm"], h)
+        done = _total(dense_ffn(_cast(ffn, h.dtype), x, config.activation), seen["axis_name"])
+        return h + done.reshape(h.shape), None
 
     return _scan(_kept_by_input(block, again), h, (blocks, ffns), unroll=not again)[0]
 
@@ -424,13 +447,10 @@ def _kept_by_input(block, again: bool):
     return jax.checkpoint(block) if again else block
 
 
-def _dense_ffn(ffn: dict, x: jax.Array, activation: str, axis_name: str | None) -> jax.Array:
-    return _total(dense_ffn(ffn, x.reshape(-1, x.shape[-1]), activation).reshape(x.shape), axis_name)
-
-
 def _wide_block(ffn, x, noise, held, *, activation, axis_name):
     """Return the output of a wider dense FFN, in the manner of `routed_block`."""
-    return (_dense_ffn(_cast(ffn, x.dtype), x, activation, axis_name),)
+    done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, x.shape[-1]), activation)
+    return (_total(done.reshape(x.shape), axis_name),)
 
 
 def _scan(step, h: jax.Array, layers, unroll: bool = True):
@@ -472,8 +492,8 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
         return _kept_by_input(special, again)(h, last, ffn, noise, held)
 
     def special(h, block, ffn, noise, held):
-        h, x = _attend(block, h, seen)
-        output, *rest = run(ffn, x, noise, held)
+        h = _attend(block, h, seen)
+        output, *rest = run(ffn, layer_norm(block["ffn_norm"], h), noise, held)
         return h + output, tuple(rest)
 
     return _scan(group, h, (by_group(blocks), by_group(dense), ffns, noise, held), unroll=not again)
@@ -483,10 +503,10 @@ def _cast(tree, dtype):
     return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
 
 
-def _attend(block: dict, h: jax.Array, seen: dict) -> tuple[jax.Array, jax.Array]:
-    """Return the residual stream after attention, and its norm for the FFN."""
-    h = h + attention(_cast(block["attention"], h.dtype), layer_norm(block["attention_norm"], h), **seen)
-    return h, layer_norm(block["ffn_norm"], h)
+def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
+    """Return the residual stream after attention."""
+    x = _normed_again(block["attention_norm"], h)
+    return h + _attention(_cast(block["attention"], h.dtype), x, h.shape, **seen)
 
 
 def carry_bias(params: dict, output: Output) -> dict:

@@ -32,6 +32,11 @@ def in_float64():
         yield
 
 
+def joined_attend(*given):
+    """`attend` as one array."""
+    return jnp.concatenate(attend(*given), axis=2)
+
+
 def plain_attend(query, key, value, relative, mask, causal):
     """By definition: the key of each distance is looked up."""
     length, width = query.shape[2:]
@@ -85,7 +90,7 @@ def assert_same(found, wanted, limit, what):
 )  # fmt: skip
 def test_attention(length, width, causal, relative, mask):
     given = inputs(length, width, causal, relative, mask)
-    found, wanted = (with_gradient(attention, *given, causal) for attention in (attend, plain_attend))
+    found, wanted = (with_gradient(attention, *given, causal) for attention in (joined_attend, plain_attend))
     assert_same(found, wanted, LIMIT, f"attention, S {length}, c {width}, causal {causal}, mask {mask}")
 
 
@@ -93,7 +98,7 @@ def test_attention(length, width, causal, relative, mask):
 def test_attention_of_large_and_of_equal_logits(causal):
     for scale, limit in ((1e4, LIMIT_LARGE), (-1e4, LIMIT_LARGE), (0.0, LIMIT)):
         given = inputs(7, 4, causal, True, False, scale)
-        found, wanted = (with_gradient(attention, *given, causal) for attention in (attend, plain_attend))
+        found, wanted = (with_gradient(attention, *given, causal) for attention in (joined_attend, plain_attend))
         assert all(np.isfinite(array).all() for array in found)
         assert_same(found, wanted, limit, f"attention of queries times {scale}")
 
@@ -102,7 +107,7 @@ def test_attention_in_bfloat16():
     given = [
         array if array is None else jnp.asarray(array, jnp.bfloat16) for array in inputs(130, 40, True, True, False)
     ]
-    found = with_gradient(attend, *given, True)
+    found = with_gradient(joined_attend, *given, True)
     wide = [array if array is None else array.astype(jnp.float32) for array in given]
     assert all(array.dtype == jnp.bfloat16 for array in found[1:])
     assert_same(found, with_gradient(plain_attend, *wide, True), LIMIT_BFLOAT16, "attention in bfloat16")
