@@ -6,8 +6,9 @@ distances: without its first entries it holds the moved rows, in the same order,
 would write and read the moved rows and their gradients several times.
 
 The backward pass keeps queries, keys, values, results and, for sequences that are short beside the width of a head,
-the weights; for others the weights are computed again. XLA on CPU is slow on products that sum over the first axis of
-both factors, so the smaller factor of these is copied transposed.
+the weights; for others the weights are computed again, but where blocks are written out one after the other XLA finds
+that it has computed them, and keeps them too. XLA on CPU is slow on products that sum over the first axis of both
+factors, so the smaller factor of these is copied transposed.
 """
 
 import functools
@@ -116,7 +117,7 @@ def _backward(causal, kept, gradient):
     if weights is None:
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)
     heads, b, length, width = query.shape
-    scaled = gradient / total  # in float32 at least, as `total` is
+    scaled = gradient / after(gradient, total)  # in float32 at least, as `total` is
     along = (scaled * after(gradient, mixed)).sum(axis=-1, keepdims=True)
     of_value = weight_gradient(weights, scaled.astype(value.dtype))
     factor = 1 / math.sqrt(width)

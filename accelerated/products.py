@@ -42,7 +42,7 @@ def after(gradient, x):
     XLA on CPU would make copies of what the forward pass keeps as early as it can, and hold those of all blocks until
     the backward pass comes to them; and what both passes compute it would compute once, and hold as long. It drops
     barriers before it orders what is left, so the order takes a value: the first number of the gradient equals itself.
-    Where that is NaN x becomes 0, and what is computed from the gradient is NaN in any case.
+    Where that is NaN x becomes 0; some gradients are then 0 that were numbers, beside others that are NaN in any case.
     """
     first = gradient[(0,) * gradient.ndim]
     return jnp.where(first == first, x, 0)
@@ -71,7 +71,7 @@ def _as_again(x: jax.Array | Again) -> Again:
 
 
 def _made_again(make, source, gradient):
-    """Return make(*source), which XLA does not take for what the forward pass has computed."""
+    """Return make(*source), computed when the gradient is there."""
     return make(*source[:-1], after(gradient, source[-1]))
 
 
@@ -92,7 +92,8 @@ def _product_forward(make, source, matrix):
 def _product_backward(make, kept, gradient):
     source, matrix = kept
     _, pull = jax.vjp(make, *source)
-    return pull(gradient @ matrix.T), weight_gradient(_made_again(make, source, gradient), gradient)
+    # Not before the gradient is there also a matrix is read: it is a layer of a stack, and its slice a copy.
+    return pull(gradient @ after(gradient, matrix).T), weight_gradient(_made_again(make, source, gradient), gradient)
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -132,12 +133,12 @@ def _ffn_backward(make, activation, kept, gradient):
     matrices, source, hidden = kept
     activated = _activate(hidden, activation)
     _, pull = jax.vjp(functools.partial(_activate, activation=activation), jax.lax.optimization_barrier(hidden))
-    (of_hidden,) = pull(gradient @ matrices["down"].T)
+    (of_hidden,) = pull(gradient @ after(gradient, matrices["down"]).T)
     x = _made_again(make, source, of_hidden["up"])
     of_matrices = {name: weight_gradient(x, of) for name, of in of_hidden.items()}
     of_matrices["down"] = weight_gradient(activated, gradient)
     _, pull = jax.vjp(make, *source)
-    return of_matrices, pull(sum(of @ matrices[name].T for name, of in of_hidden.items()))
+    return of_matrices, pull(sum(of @ after(of, matrices[name]).T for name, of in of_hidden.items()))
 
 
 _ffn.defvjp(_ffn_forward, _ffn_backward)

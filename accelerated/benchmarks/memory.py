@@ -38,27 +38,36 @@ def step_memory(**sizes) -> Job:
     """Return a job whose facts are the bytes of a step: counted, reserved and resident."""
     import jax
 
-    from ..training.step import initial_state, make_train_steps, wait_for
+    from ..training.step import initial_state, wait_for
 
-    config = run_config(**sizes)
-    shapes = jax.eval_shape(lambda: initial_state(config))
+    config, facts = run_config(**sizes), {}
     windows = draw_tokens(0, (STEPS, config.batch_size, config.sequence_length + 1), config.model.vocab_size)
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
-    facts = {"counted": counted_bytes(sizes, parameters)}
 
     def run():
         begin = time.perf_counter()
-        steps = jax.jit(make_train_steps(config), donate_argnums=0).lower(shapes, windows, 0).compile()
+        steps, parameters = compiled_steps(config, windows)
         facts["compile_seconds"] = time.perf_counter() - begin
-        facts["reserved"] = _reserved(steps.memory_analysis())
+        facts["counted"], facts["reserved"] = counted_bytes(sizes, parameters), reserved_bytes(steps)
         state = jax.tree.map(np.asarray, initial_state(config))  # compiled and drawn before anything is counted
         facts["resident"] = _resident(jax, state, steps, windows, wait_for)
 
     return Job(run, lambda: facts)
 
 
-def _reserved(analysis) -> float:
+def compiled_steps(config, windows) -> tuple:
+    """Return the compiled function of the steps of a run on windows [n, b, S + 1], and its number of parameters."""
+    import jax
+
+    from ..training.step import initial_state, make_train_steps
+
+    shapes = jax.eval_shape(lambda: initial_state(config))
+    steps = jax.jit(make_train_steps(config), donate_argnums=0).lower(shapes, windows, 0).compile()
+    return steps, sum(leaf.size for leaf in jax.tree.leaves(shapes.params))
+
+
+def reserved_bytes(compiled) -> float:
     """Return the bytes that the compiler counts."""
+    analysis = compiled.memory_analysis()
     own = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     return float(analysis.argument_size_in_bytes + own + analysis.temp_size_in_bytes)
 
