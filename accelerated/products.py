@@ -92,7 +92,7 @@ def _product_forward(make, source, matrix):
 def _product_backward(make, kept, gradient):
     source, matrix = kept
     _, pull = jax.vjp(make, *source)
-    # Not before the gradient is there also a matrix is read: it is a layer of a stack, and its slice a copy.
+    # A matrix is a layer of a stack, and its slice a copy: it is made again, and not held all the while.
     return pull(gradient @ after(gradient, matrix).T), weight_gradient(_made_again(make, source, gradient), gradient)
 
 

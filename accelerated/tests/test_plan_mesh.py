@@ -224,9 +224,10 @@ ACCOUNT = {
     "long": {"sequence_length": 512, "batch_size": 2},
     "vocabulary": {"vocab_size": 8192},
 }
-LEAST, MOST = 1 / 3, 1.5
+LEAST, MOST = 1 / 4, 1.5
 """The compiler's account of one device in units of the plan; measured: 0.78 to 1.22 where autodiff keeps what it reads
-again, and 0.37 to 0.82 with backward passes that keep less."""
+again, and 0.38 to 0.54 with backward passes that keep less. It is 0.30 at a vocabulary of 8,192, where most of the plan
+is 12 V bytes a token for logits, which a step computes in chunks and never has whole."""
 
 
 @pytest.mark.slow
