@@ -223,7 +223,7 @@ def _entries(values: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _entries_forward(values, index):
-    return _entries(values, index), (index, jnp.arange(values.shape[1], dtype=index.dtype))
+    return jnp.take_along_axis(values, index, axis=1), (index, jnp.arange(values.shape[1], dtype=index.dtype))
 
 
 def _entries_backward(kept, gradient):
