@@ -15,8 +15,8 @@ group that is done keeps what it has, but waits; and if no group needs Newton's 
 
 `axis_name`: the tokens of the group are spread over the devices along that axis of a `shard_map` (or a `vmap`). T is
 the number of all of them, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, where the
-mass of an expert underflows, a `pmax` and a second one), the plan another and a `pmax` of one number, a Newton step one
-of E² numbers. What the loops stop on is the same on all devices, so all of them take the same path.
+mass of an expert underflows, a `pmax` and a second one), the plan a `pmax` of one number, a Newton step a `psum` of
+E² numbers. What the loops stop on is the same on all devices, so all of them take the same path.
 
 The size of the output: the softmax gate makes a fresh routed FFN the smaller the more experts there are (0.5, 0.23, 0.1
 and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4), the sigmoid hardly (0.71
@@ -24,6 +24,7 @@ to 0.92; 1.07 to 1.79). Why, how these numbers are computed, and our choices: se
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -39,7 +40,6 @@ from ..notation import (
     _padded_experts,
     _total,
     one_hot,
-    softmax,
     top_k_indices,
 )
 from ._newton import newton
@@ -47,8 +47,7 @@ from ._newton import newton
 GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
-_CACHED = 1 << 22  # bytes of a kernel that a cache holds, and of a tile of a larger one: see `_products`; measured
-_TILE = 1 << 19
+_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
 
 
 class SinkhornPlan(NamedTuple):
@@ -206,8 +205,33 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
     if gate not in GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
     logits = _at_least_float32(logits)
-    activated = softmax(logits) if gate == "softmax" else jax.nn.sigmoid(logits)
-    return jnp.take_along_axis(activated, expert, axis=1)
+    chosen = _entries(logits, expert)
+    if gate == "sigmoid":
+        return jax.nn.sigmoid(chosen)
+    top = jax.lax.stop_gradient(logits.max(axis=1, keepdims=True))
+    return jnp.exp(chosen - top) / jnp.exp(logits - top).sum(axis=1, keepdims=True)
+
+
+@jax.custom_vjp
+def _entries(values: jax.Array, index: jax.Array) -> jax.Array:
+    """Return the entries [T, k] of values [T, E] at the index [T, k].
+
+    Autodiff would scatter the gradient, which XLA on CPU does one number after the other. Here it is compared into
+    place.
+    """
+    return jnp.take_along_axis(values, index, axis=1)
+
+
+def _entries_forward(values, index):
+    return jnp.take_along_axis(values, index, axis=1), (index, jnp.arange(values.shape[1], dtype=index.dtype))
+
+
+def _entries_backward(kept, gradient):
+    index, column = kept
+    return jnp.where(index[:, :, None] == column, gradient[:, :, None], 0).sum(axis=1), None
+
+
+_entries.defvjp(_entries_forward, _entries_backward)
 
 
 def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None = None):
@@ -266,42 +290,45 @@ def _scaling_sweeps(group: _Group, unfinished):
     # Each round has the u of its own and the next one's; the first is no sweep, but has one copy of the products less.
     u = jnp.ones(num_experts, kernel.dtype)
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
-    u, _, weights, _, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
+    u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
 
     weights = weights / group.count
-    plan = kernel * (u * weights[:, None])
-    mass, most = _total(plan.sum(axis=0), group.axis_name), weights.max()
+    most = weights.max()
     if group.axis_name is not None:
         most = jax.lax.pmax(most, group.axis_name)
-    return jnp.log(u), plan, jnp.abs(num_experts * mass - 1).max(), sweeps, most * u.max() <= 1
+    return jnp.log(u), _scaled(kernel, u, weights, sweeps), residual, sweeps, most * u.max() <= 1
 
 
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    On CPU a kernel that no cache holds goes through both products tile by tile, and is read from memory once.
+    The second product is taken over blocks of rows, whose results are added, where T can be split into such blocks.
+    Cores then share them, where XLA on CPU splits the one product badly; and the rounding error, which is that of one
+    sum over all rows otherwise, does not grow with T.
     """
-
-    def part(kernel, real):
-        weights = 1 / jnp.matmul(kernel, u, precision="highest")
-        weights = weights if real is None else jnp.where(real, weights, 0)
+    weights = 1 / jnp.matmul(kernel, u, precision="highest")
+    weights = weights if real is None else jnp.where(real, weights, 0)
+    num_rows, num_experts = kernel.shape
+    block = math.gcd(num_rows, _BLOCK)
+    if block < _LEAST_BLOCK:
         return weights, jnp.matmul(weights, kernel, precision="highest")
+    blocks = weights.reshape(-1, 1, block), kernel.reshape(-1, block, num_experts)
+    return weights, jnp.matmul(*blocks, precision="highest").sum(axis=(0, 1))
 
-    if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
-        return part(kernel, real)
-    num_rows, tile = len(kernel), max(1, _TILE * len(kernel) // kernel.nbytes)
-    rest = num_rows % tile or tile
 
-    def add(i, state):
-        weights, sums = state
-        first = rest + i * tile
-        rows = [each if each is None else jax.lax.dynamic_slice_in_dim(each, first, tile) for each in (kernel, real)]
-        new, more = part(*rows)
-        return jax.lax.dynamic_update_slice_in_dim(weights, new, first, axis=0), sums + more
+def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
+    """Return kernel · u · w, [T, E].
 
-    first, sums = part(kernel[:rest], None if real is None else real[:rest])
-    weights = jnp.pad(first, (0, num_rows - rest))
-    return jax.lax.fori_loop(0, (num_rows - rest) // tile, add, (weights, sums))
+    On CPU it is written where the kernel was, which takes half of the time of writing it elsewhere. XLA does that for
+    what a loop carries: so this is a loop of one round, whose end is nothing that the compiler knows.
+    """
+    if jax.default_backend() != "cpu":
+        return kernel * (u * weights[:, None])
+
+    def scale(state):
+        return state[0] * (u * weights[:, None]), jnp.bool_(True)
+
+    return jax.lax.while_loop(lambda state: ~state[1], scale, (kernel, sweeps < 0))[0]
 
 
 def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):

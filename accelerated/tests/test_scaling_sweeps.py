@@ -1,11 +1,13 @@
-"""Sweeps of S-BASE in the scaling form: where they hand over to logarithms, and a kernel that goes through in tiles."""
+"""Sweeps of S-BASE in the scaling form: where they hand over to logarithms, blocks of rows; the choice in long rows."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from routelaws.accelerated.notation import top_k_indices
 from routelaws.accelerated.routers import sinkhorn
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.reference.notation import top_k_indices as reference_indices
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan
 
 
@@ -47,10 +49,25 @@ def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
 
 
 @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_tiles_change_nothing(monkeypatch, masked):
-    """Tiles of 32 rows, and 2 rows before them."""
-    values = uneven(130, 1.0)
-    mask = np.random.default_rng(0).random(130) < 0.7 if masked else None
-    monkeypatch.setattr(sinkhorn, "_CACHED", 0)
-    monkeypatch.setattr(sinkhorn, "_TILE", 32 * 8 * 4)
+def test_blocks_change_nothing(masked):
+    """Three blocks of 64 rows."""
+    values = uneven(192, 1.0)
+    mask = np.random.default_rng(0).random(192) < 0.7 if masked else None
     check(values, 3, mask)
+
+
+def test_the_residual_of_a_large_group_is_that_of_its_plan():
+    """8,192 rows that lean the same way: what is rounded away in their sum must not pass for balance."""
+    found = sinkhorn.sinkhorn_plan(jnp.asarray(uneven(8192, 1.0), jnp.float32), num_sweeps=1)
+    mass = np.asarray(found.plan, np.float64).sum(axis=0)
+    actual = np.abs(8 * mass - 1).max()
+    scale = np.finfo(np.float32).eps / 2 * (4 + 2 * np.abs(uneven(8192, 1.0)).max() + np.log(8192 * 8))
+    assert_close_bounded("sinkhorn.marginals", float(found.residual), actual, scale, what="residual of 8,192 rows")
+
+
+def test_the_largest_of_a_long_row():
+    """Ties go to the lower index, and the two zeros are one number, as in short rows."""
+    rows = np.random.default_rng(0).integers(-3, 3, (50, 40)).astype(np.float32)
+    rows[0] = -0.0
+    rows[0, 7] = 0.0
+    np.testing.assert_array_equal(top_k_indices(jnp.asarray(rows), 1), reference_indices(rows, 1))
