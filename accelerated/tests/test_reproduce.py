@@ -122,7 +122,8 @@ def without_figures(monkeypatch):
 def whole(tmp_path_factory):
     """The folder of a report with every section and figure, and its results."""
     folder = tmp_path_factory.mktemp("whole")
-    path = write(with_ablations(make_frame()), folder)
+    frame = with_ablations(make_frame())
+    path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # a row stands there twice, and the report says so
     said, patch = [], pytest.MonkeyPatch()
     patch.setattr(resamples, "RESAMPLES", 20)
     assert command.write_reproduction(path, folder / "report", tell=said.append) == folder / "report" / "report.md"

@@ -423,15 +423,33 @@ def test_bad_tables_end_with_a_clear_message(capsys, folder):
     assert seen > 40
 
 
-def test_what_was_left_out_reaches_the_reader(capsys, folder):
+def test_a_run_without_a_loss_is_listed_as_left_out(capsys, folder):
     rows = make_rows()
-    code, out, said = fitted(capsys, write(folder / "said.csv", [*rows, rows[7]]))
-    assert code == 0 and said == "" and "left out: row 37, which repeats an earlier row cell by cell" in out
     rows[35][HEADER.index("loss_validation")] = ""
-    code, out, _ = fitted(capsys, write(folder / "said.csv", [*rows, rows[7]]), "--json")
-    result = json.loads(out)
-    assert code == 0 and result["remarks"] == ["left out: row 37, which repeats an earlier row cell by cell"]
-    assert [run["hyper_id"] for run in result["fits"][0]["left_out"]] == [17]
+    code, out, said = fitted(capsys, write(folder / "said.csv", rows), "--law", "separable", "--json")
+    assert code == 0 and said == "" and [run["hyper_id"] for run in json.loads(out)["fits"][0]["left_out"]] == [17]
+
+
+@pytest.mark.parametrize("words", [
+    ["fit", "--law", "separable"],
+    ["predict", "--law", "separable", "--n", "1e8", "--experts", "16"],
+    ["plan", "--law", "separable", "--no-published", "--flops", "1e18", "--resamples", "0"],
+])  # fmt: skip
+def test_every_command_says_what_was_left_out_of_each_table(monkeypatch, capsys, folder, words):
+    """And of several tables, under which numbers the runs of each are."""
+    monkeypatch.setenv("COLUMNS", "1000")  # no path is broken
+    rows, (command, *flags) = make_rows(), words
+    one, other = write(folder / "one.csv", [*rows, rows[7]]), write(folder / "other.csv", [*rows, rows[3], rows[5]])
+    of_one = "left out: row 37, which repeats an earlier row cell by cell"
+    of_other = "left out: 2 rows that each repeat an earlier row cell by cell: 37, 38"
+    numbered = ("hyper_id 0 to 17 is numbered 0 to 17", "hyper_id 0 to 17 is numbered 18 to 35")
+    of_both = [f"{one}: {of_one}", f"{one}: {numbered[0]}", f"{other}: {of_other}", f"{other}: {numbered[1]}"]
+    for paths, wanted in (([one], [of_one]), ([one, other], of_both)):
+        assert main([command, *map(str, paths), *flags, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["remarks"] == wanted
+        assert main([command, *map(str, paths), *flags]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert [line.strip() for line in shown if "repeat" in line or "numbered" in line] == wanted
 
 
 def test_harmless_oddities_change_nothing(capsys, folder):
