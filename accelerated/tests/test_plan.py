@@ -376,6 +376,17 @@ def test_json_is_one_object(path, capsys):
         assert ("arXiv" if printed else str(path)) in ranking["data"]
 
 
+def test_a_note_names_three_options_and_counts_the_others():
+    """And three reasons; how many options are left out in all is said where there are more."""
+    reasons = dict.fromkeys("ABCDE", "too dear") | {"F": "too far", "G": "too wide"}
+    ranking = published_rankings(Budget(1e19))[0]
+    few, many = (ranking._replace(left_out=left_out) for left_out in (reasons, reasons | {"H": "odd"}))
+    wanted = ["left out: A; B; C; 2 more: too dear", "left out: F: too far", "left out: G: too wide"]
+    assert [note for note in notes(few) if "left out" in note] == wanted
+    in_all = "8 options are left out in all; --json has the reason of each"
+    assert [note for note in notes(many) if "left out" in note] == [*wanted, in_all]
+
+
 def test_what_is_printed(path):
     from rich.console import Console
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import sweep, sweep_folder
+from routelaws.accelerated.training import stopping, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
 from routelaws.accelerated.training.grid import Grid, presets, read_grid
@@ -158,23 +158,48 @@ def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
         assert sweep_folder.is_finished(tmp_path, config) == finished
 
 
+def write_run(folder: Path, grid: Grid, i: int, steps: int) -> None:
+    """Write the table of one run of a sweep, evaluated every 20 steps up to `steps`."""
+    windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
+    rows = [
+        result_row(grid.runs[i], i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
+        for step in range(20, steps + 1, 20)
+    ]
+    own = sweep_folder.folder_of_run(folder, i, grid.runs[i])
+    own.mkdir()
+    write_rows(own / "results.csv", rows)
+
+
 def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
     """One run has its last evaluation, another stopped after its first: half-trained losses are in no law."""
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
-    for i, (config, steps) in enumerate(zip(grid.runs[:2], (40, 20), strict=True)):
-        folder = sweep_folder.folder_of_run(tmp_path / "out", i, config)
-        folder.mkdir()
-        windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
-        rows = [
-            result_row(config, i, step, {"validation": 3.0}, windows, 0.0, np.ones((1, 4)) / 4, 1.0)
-            for step in (20, 40)
-            if step <= steps
-        ]
-        write_rows(folder / "results.csv", rows)
+    for i, steps in enumerate((40, 20)):
+        write_run(tmp_path / "out", grid, i, steps)
     collected = sweep_folder.collect_rows(tmp_path / "out")
     assert [(row["hyper_id"], row["step"]) for row in collected] == [("0", "20"), ("0", "40")]
     assert [(row["hyper_id"], row["step"]) for row in table(tmp_path / "out")] == [("0", "20"), ("0", "40")]
+
+
+def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):
+    """Two of three are finished, the third is stopped; how many checkpoints are kept may have changed meanwhile."""
+    grid = read_grid(str(write_grid(tmp_path, text_file)))
+    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
+    for i, steps in enumerate((40, 20, 40)):
+        write_run(tmp_path / "out", grid, i, steps)
+    told, trained = [], []
+
+    def stop(todo, *_):
+        trained.extend(task.hyper_id for task in todo)
+        raise stopping.Resumable("a training process was told to stop")
+
+    for name in ("_train_in_workers", "_train_here"):
+        monkeypatch.setattr(sweep, name, stop)
+    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [None] * len(grid.runs))
+    again = read_grid(str(tmp_path / "grid.toml"), {"keep_last": 9})
+    with pytest.raises(stopping.Resumable, match="stopped with 2 of 3 runs finished and the others saved; resumable"):
+        sweep.run_sweep(again, tmp_path / "out", watch=lambda kind, **fields: told.append((kind, fields["run"])))
+    assert told == [("finished", 0), ("finished", 2)] and trained == [1]
 
 
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):

@@ -126,6 +126,20 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     assert "2 questions, guessing is right in 0.0000" in printed
 
 
+def test_what_just_fills_the_window_is_not_cut():
+    """A letter is a token, and its place in the alphabet its surprise; the model reads five of them at once."""
+    questions = [Question("abc", ("de", "def"), 0, 1), Question("abcdefg", ("x", "vwxyz"), 1, 2)]
+
+    def score(windows):
+        return 96.0 - windows[:, 1:], windows[:, 1:] < ord("f")
+
+    found = tasks.score_questions(questions, lambda text: [*map(ord, text)], score, 5, 3, "here")
+    assert found == [
+        [tasks.Scores(-9.0, 2, True, False), tasks.Scores(-15.0, 3, False, True)],
+        [tasks.Scores(-24.0, 1, False, True), tasks.Scores(-120.0, 5, False, True)],
+    ]
+
+
 def test_accuracies_by_hand():
     """Three choices: the first is best by its sum, the second for each token, the third for each character."""
     questions = [Question("", ("ab", "abcd", "abcdefghi"), answer, answer + 1) for answer in (0, 1, 2, 2)]
