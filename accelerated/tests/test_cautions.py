@@ -455,3 +455,13 @@ def test_the_mixture_of_104_real_runs_is_named(tmp_path, capsys):
     assert fit["misfit"]["bend"]["p"] < 0.01
     largest = fit["misfit"]["largest_size"]
     assert largest["N"] > 6e9 and largest["log10"] > 0.04  # the loss is more than 10 % above the law of the others
+
+
+def test_of_many_runs_that_are_left_out_the_first_are_named():
+    """Six of a reason, with their names where the table has some, and dots where there are more."""
+    runs = [{"hyper_id": i, "reason": "wide"} for i in range(7)] + [{"hyper_id": 9, "reason": "blank", "run": "mine"}]
+    assert cautions.left_out_lines([*runs[:6], runs[7]]) == [
+        "left out: hyper_id 0, 1, 2, 3, 4, 5: wide",
+        "left out: hyper_id 9 'mine': blank",
+    ]
+    assert cautions.left_out_lines(runs)[0] == "left out: hyper_id 0, 1, 2, 3, 4, 5, ...: wide"

@@ -25,7 +25,7 @@ from routelaws.accelerated.laws import hoffmann, utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget, hoffmann_optimum
-from routelaws.accelerated.report.plan_words import memory_words, notes
+from routelaws.accelerated.report.plan_words import budget_words, memory_words, notes
 from routelaws.accelerated.tables.table import select_rows
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
@@ -385,6 +385,17 @@ def test_a_note_names_three_options_and_counts_the_others():
     assert [note for note in notes(few) if "left out" in note] == wanted
     in_all = "8 options are left out in all; --json has the reason of each"
     assert [note for note in notes(many) if "left out" in note] == [*wanted, in_all]
+
+
+def test_a_budget_in_words_has_all_that_limits_it():
+    for budget, tokens, said in (
+        (Budget(1e21), None, "1e21 FLOPs"),
+        (Budget(1.5e21, inference_tokens=3e11), 2e10, "1.5e21 FLOPs, 300B tokens of inference, 20B training tokens"),
+        (Budget(1e21, cached_tokens=1e6, bytes_per_number=4.0),
+         None, "1e21 FLOPs, a key-value cache of 1M tokens, 4 bytes a number"),
+        (Budget(1e21, 80e9, bytes_per_number=0.5), None, "1e21 FLOPs, 80 GB of memory, 0.5 bytes a number"),
+    ):  # fmt: skip
+        assert budget_words(budget, tokens) == said
 
 
 def test_what_is_printed(path):

@@ -225,6 +225,31 @@ def test_a_session_counts_from_when_the_command_began(tmp_path):
     assert session["started"] == begun and 100 <= session["last"] - begun <= time.time() - begun
 
 
+def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):
+    for i, task in enumerate((None, "0-of-2", "1-of-2", "0-of-2")):  # the first task goes on
+        with sweep_folder.session(tmp_path, 100.0 + i, jobs=i, task=task):
+            pass
+    found = sorted((session["started"], session["jobs"]) for session in sweep_folder.read_sessions(tmp_path))
+    assert found == [(100.0, 0), (101.0, 1), (102.0, 2), (103.0, 3)]
+
+
+def test_a_run_that_fails_in_this_process_is_named_and_the_others_go_on(text_file, tmp_path, monkeypatch):
+    """As on an accelerator, where no worker trains."""
+    grid = read_grid(str(write_grid(tmp_path, text_file)))
+    told = []
+
+    def train(task, watch):
+        if task.hyper_id == 1:
+            raise InputError("it diverged")
+        watch("step", step=8)
+
+    monkeypatch.setattr(sweep, "_train", train)
+    tasks = [sweep.Task(i, run, tmp_path, None) for i, run in enumerate(grid.runs)]
+    assert sweep._train_here(tasks, lambda kind, run, **fields: told.append((kind, run))) == {1: "it diverged"}
+    ends = ("finished", "failed", "finished")
+    assert told == [(k, i) for i, end in enumerate(ends) for k in ("start", "step", end) if (k, i) != ("step", 1)]
+
+
 def test_text_that_is_too_small_leaves_no_folder(tmp_path):
     small = tmp_path / "small.txt"
     small.write_text("a few words only, " * 60)
