@@ -390,11 +390,9 @@ def test_a_note_names_three_options_and_counts_the_others():
 def test_a_budget_in_words_has_all_that_limits_it():
     for budget, tokens, said in (
         (Budget(1e21), None, "1e21 FLOPs"),
+        (Budget(1e21, 80e9, 1e6), None, "1e21 FLOPs, 80 GB of memory, a key-value cache of 1M tokens"),
         (Budget(1.5e21, inference_tokens=3e11), 2e10, "1.5e21 FLOPs, 300B tokens of inference, 20B training tokens"),
-        (Budget(1e21, cached_tokens=1e6, bytes_per_number=4.0),
-         None, "1e21 FLOPs, a key-value cache of 1M tokens, 4 bytes a number"),
-        (Budget(1e21, 80e9, bytes_per_number=0.5), None, "1e21 FLOPs, 80 GB of memory, 0.5 bytes a number"),
-    ):  # fmt: skip
+    ):
         assert budget_words(budget, tokens) == said
 
 
