@@ -87,6 +87,13 @@ def trained(config: TrainConfig) -> list[np.ndarray]:
     )
 
 
+OTHERWISE = {
+    "weight_decay": 0.2, "gradient_clip": 0.5, "router_rate": 0.5, "loss_limit": 5.0, "dtype": "bfloat16",
+    "rematerialise": True,
+}  # fmt: skip
+"""Fields that the steps of a run follow from, while the shapes of its arrays do not."""
+
+
 def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monkeypatch):
     live = trained(CONFIG)
     monkeypatch.setenv(PROGRAMS, str(tmp_path))
@@ -95,8 +102,14 @@ def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monk
     again = trained(CONFIG)
     assert all(np.array_equal(*pair) for found in (first, again) for pair in zip(live, found, strict=True))
     assert len(list(tmp_path.iterdir())) == 2  # steps and evaluation
-    with pytest.raises(TypeError):
-        trained(dataclasses.replace(CONFIG, weight_decay=0.2))
+    state = step.initial_state(CONFIG)
+    for name, value in OTHERWISE.items():
+        steps = step.make_train_steps(dataclasses.replace(CONFIG, **{name: value}))
+        with pytest.raises(TypeError, match="callable"):
+            pytest.fail(f"{name} {value}: the kept program of another run takes its steps: {steps(state, WINDOWS, 0)}")
+    evaluate = step.make_evaluate(CONFIG, model=dataclasses.replace(CONFIG.model, activation="relu"))
+    with pytest.raises(TypeError, match="callable"):
+        pytest.fail(f"the kept program of another model evaluates: {evaluate(state.params, WINDOWS)}")
 
 
 def test_the_weights_that_models_of_about_one_size_start_from_compile_one_program(monkeypatch):

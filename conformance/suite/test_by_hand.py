@@ -383,6 +383,10 @@ class TestHashTable:
             table = np.asarray(backend.routed_block.hash_table(fields, embeddings=embeddings))[:, 0]
             shares = sorted([table[[1, 3, 5]].tolist().count(0), table[[0, 2, 4]].tolist().count(0)])
             assert shares == ([0, 3] if kind == "clustered" else [1, 2]), (kind, table)
+        pairs = np.array([[0.0], [0.1], [5.0], [5.1], [9.0], [9.1]])  # from ids 0 2 4; from 0 1 2, 9 would stay with 5
+        fields = config(backend, router="hash", experts=3, hash="clustered")
+        found = backend.routed_block.hash_table(fields, embeddings=pairs)
+        assert_same(found, [[0], [0], [1], [1], [2], [2]], what="clusters that start from ids at equal distances")
 
     @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     def test_multi(self, backend):

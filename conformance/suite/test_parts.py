@@ -207,6 +207,10 @@ def check_padded_block(backend, name: str) -> None:
     wanted = reference.routed_block.routed_block(*given, config, training=True, **more)
     found = run(backend, "routed_block.routed_block", precision, *given, traced=more, config=own, training=True)
     assert name not in TIGHT or wanted.dropped_fraction > 0, "somebody has to be dropped"
+    if config.router == "expert_choice":
+        real = reference.routers.expert_choice.group_by_position(mask, config.group_size)
+        share = (wanted.routing.experts_per_token[real] == 0).mean()
+        assert wanted.dropped_fraction == share, "of the real tokens, those that no expert took"
     pairs = {"output": (np.asarray(found.output)[mask], wanted.output[mask])}
     pairs |= {
         field: (getattr(found, field), getattr(wanted, field))
