@@ -128,6 +128,7 @@ def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
 
 
 @pytest.mark.asks("transformer.loss")
+@pytest.mark.slow
 @given(drawn=cases(QUICK))
 def test_forward_in_float32(backend, drawn):
     check_forward(backend, drawn, "float32", training=True)
