@@ -47,6 +47,7 @@ from ._newton import newton
 GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
+_CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
 _BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
 
 
@@ -302,15 +303,15 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    The second product is taken over blocks of rows, whose results are added, where T can be split into such blocks.
-    Cores then share them, where XLA on CPU splits the one product badly; and the rounding error, which is that of one
-    sum over all rows otherwise, does not grow with T.
+    Where no cache holds the kernel, the second product is taken over blocks of rows, whose results are added, if T can
+    be split into such blocks. Cores then share them, where XLA on CPU splits the one product badly; and the rounding
+    error, which is that of one sum over all rows otherwise, does not grow with T.
     """
     weights = 1 / jnp.matmul(kernel, u, precision="highest")
     weights = weights if real is None else jnp.where(real, weights, 0)
     num_rows, num_experts = kernel.shape
     block = math.gcd(num_rows, _BLOCK)
-    if block < _LEAST_BLOCK:
+    if kernel.nbytes <= _CACHED or block < _LEAST_BLOCK:
         return weights, jnp.matmul(weights, kernel, precision="highest")
     blocks = weights.reshape(-1, 1, block), kernel.reshape(-1, block, num_experts)
     return weights, jnp.matmul(*blocks, precision="highest").sum(axis=(0, 1))
@@ -319,10 +320,11 @@ def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
     """Return kernel · u · w, [T, E].
 
-    On CPU it is written where the kernel was, which takes half of the time of writing it elsewhere. XLA does that for
-    what a loop carries: so this is a loop of one round, whose end is nothing that the compiler knows.
+    On CPU, where no cache holds it, it is written where the kernel was, which takes half of the time of writing it
+    elsewhere. XLA does that for what a loop carries: so this is a loop of one round, whose end is nothing that the
+    compiler knows.
     """
-    if jax.default_backend() != "cpu":
+    if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
         return kernel * (u * weights[:, None])
 
     def scale(state):

@@ -49,15 +49,18 @@ def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
 
 
 @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_blocks_change_nothing(masked):
-    """Three blocks of 64 rows."""
+def test_blocks_change_nothing(masked, monkeypatch):
+    """Three blocks of 64 rows, as of a kernel that no cache holds."""
+    monkeypatch.setattr(sinkhorn, "_CACHED", 0)
     values = uneven(192, 1.0)
     mask = np.random.default_rng(0).random(192) < 0.7 if masked else None
     check(values, 3, mask)
 
 
-def test_the_residual_of_a_large_group_is_that_of_its_plan():
+@pytest.mark.parametrize("cached", [sinkhorn._CACHED, 0])
+def test_the_residual_of_a_large_group_is_that_of_its_plan(cached, monkeypatch):
     """8,192 rows that lean the same way: what is rounded away in their sum must not pass for balance."""
+    monkeypatch.setattr(sinkhorn, "_CACHED", cached)
     found = sinkhorn.sinkhorn_plan(jnp.asarray(uneven(8192, 1.0), jnp.float32), num_sweeps=1)
     mass = np.asarray(found.plan, np.float64).sum(axis=0)
     actual = np.abs(8 * mass - 1).max()
