@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # One process more than there are cores, and four at most: some wait while others compile.
-CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())' 2>/dev/null)
-PARALLEL := -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
+CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count())' 2>/dev/null)
+PARALLEL = -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
 
 # Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table
 # and of Huber's sum, intervals of tables that leave them open, the laws that add terms.
