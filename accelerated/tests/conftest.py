@@ -4,6 +4,7 @@ import contextlib
 import decimal
 import difflib
 import functools
+import importlib.metadata
 import io
 import json
 import os
@@ -17,6 +18,14 @@ import pytest
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 
+LEAST_TIME = {
+    "--xla_backend_optimization_level=0": ("0.10", "0.12"),
+    "--xla_cpu_parallel_codegen_split_count=1": ("0.10", "0.12"),
+    "--xla_cpu_use_fusion_emitters=false": ("0.10",),
+}
+"""Flags of XLA, each with the versions of jaxlib that were seen to know it: no work of LLVM's on the machine code, in
+one piece, by the plainer of two writers. What XLA itself folds, fuses and reorders stays."""
+
 
 def quick() -> bool:
     """Return whether this is the short run of the tests (`make test`)."""
@@ -24,15 +33,23 @@ def quick() -> bool:
 
 
 def pytest_configure(config):
-    """Share compiled programs between tests, processes and the runs that tests start: half of the time goes there.
+    """Compile in the least time, and once for all tests and the processes that they start: half of the time goes there.
 
-    Not under a longer profile (`make test-all`): there every run compiles for itself, as a user's does.
+    Not under a longer profile (`make test-all`): there every run compiles for itself and in full, as a user's does.
     """
-    controls = not hasattr(config, "workerinput")  # of pytest-xdist: its processes inherit the folder
-    if controls and CACHE not in os.environ and quick():
+    if not quick() or hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
+        return
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags_of_xla()]))
+    if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
+
+
+def flags_of_xla() -> list[str]:
+    """Return the flags for the least time to compile; XLA ends a process that names one that it does not know."""
+    series = ".".join(importlib.metadata.version("jaxlib").split(".")[:2])
+    return [flag for flag, known in LEAST_TIME.items() if series in known]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,26 +58,6 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quickly_compiled():
-    """Compile without optimisation, in these tests and the runs that they start: most of their time is the compiler's.
-
-    What they look at is files, rows and lines of a log. Under a longer profile they compile as a user's run does, and
-    so does `conformance/`, which checks the numbers.
-    """
-    if not quick():
-        yield
-        return
-    import jax  # not before `pytest_configure` has named the cache
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-        jax.config.update("jax_disable_most_optimizations", True)
-        yield
-        jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import operator
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -54,7 +53,7 @@ def cast(tree, precision: str):
 
     def leaf(value):
         value = np.asarray(value)
-        return jnp.asarray(value, precision if np.issubdtype(value.dtype, np.floating) else jnp.int32)
+        return jax.device_put(value.astype(precision if np.issubdtype(value.dtype, np.floating) else np.int32))
 
     return jax.tree.map(leaf, tree)
 
@@ -150,6 +149,15 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
                 return guarded(arguments, keywords, through=compiled, static=static)
             return compiled(*arguments, **keywords)
         return function(*arguments, **keywords, **static)
+
+
+def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, **keywords):
+    """Do what `run` does, for a test with many options on few shapes; `jit` has it compiled as `run` does.
+
+    Operation by operation is sooner compiled than each combination of options where many are drawn; in the profile
+    "quick", which draws few, the function as a whole is.
+    """
+    return run(backend, path, precision, *arrays, jit=jit or _quickly, **keywords)
 
 
 def _compiles(precision: str, *functions) -> bool:

@@ -1,6 +1,5 @@
 """Balance: losses by their value and gradient, the bias by exact counts, and what each dialect gives at balance."""
 
-import functools
 import inspect
 import math
 
@@ -12,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
+from routelaws.conformance.engine.harness import (
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    precisions_of,
+    run,
+    run_varied,
+)
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
@@ -20,8 +27,6 @@ from routelaws.reference.notation import top_k_indices
 AUXILIARY, Z_LOSS, BIAS = "balance.auxiliary_loss", "balance.z_loss", "balance.update_bias"
 SHAPES = ((12, 4),)
 
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 precisions = st.sampled_from(PRECISIONS)
 dialects = st.sampled_from(reference.DIALECTS)
@@ -44,7 +49,7 @@ def check_auxiliary_loss(backend, drawn: Logits, precision: str, dialect: str, s
     for held in (None, (0.0, share, np.zeros_like(share))):
         theirs = {} if held is None else {"held": backend.balance.AuxiliaryLoss(*held)}
         ours = None if held is None else reference.AuxiliaryLoss(*held)
-        found = eager(backend, AUXILIARY, precision, z, expert, traced=theirs, **options)
+        found = run_varied(backend, AUXILIARY, precision, z, expert, traced=theirs, **options)
         wanted = reference.auxiliary_loss(z, expert, held=ours, **options)
         scale = UNIT[precision] * wanted.share
         assert_close_bounded("balance.share", found.share, wanted.share, scale, what=f"{what}: share")
@@ -73,7 +78,7 @@ def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
     anywhere = np.array([random.permutation(num_experts)[:k] for _ in range(num_tokens)])
     uneven = random.standard_normal((num_tokens, num_experts)).astype(np.float32)
     for z, expert in ((uneven, equal), (np.full(uneven.shape, -1.5), anywhere)):
-        found = eager(backend, AUXILIARY, "float32", z, expert, dialect=dialect).loss
+        found = run_varied(backend, AUXILIARY, "float32", z, expert, dialect=dialect).loss
         scale = unit_of(z, "float32") * wanted
         assert_close_bounded("balance.loss", found, wanted, scale, what=f"auxiliary_loss at balance, {dialect}, k {k}")
 
@@ -91,7 +96,7 @@ def test_switch_and_gshard_by_hand(backend):
     z = np.log(np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1.0, 3.0]]))
     expert = np.array([[0], [0], [0], [1]])
     for dialect, wanted in (("assignments", 1.125), ("tokens", 1.125), ("first_choice", 1.125), ("gshard", 0.28125)):
-        found = eager(backend, AUXILIARY, "float64", z, expert, dialect=dialect)
+        found = run_varied(backend, AUXILIARY, "float64", z, expert, dialect=dialect)
         assert np.asarray(found.share).tolist() == [0.75, 0.25]
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, "float64"), what=f"{dialect} by hand")
 
@@ -108,7 +113,7 @@ def check_tiny_sigmoids(backend) -> None:
     z[:, 0] += 20
     expert = np.zeros((12, 1), int)
     for precision in precisions_of(backend):
-        found = eager(backend, AUXILIARY, precision, z, expert, score="sigmoid")
+        found = run_varied(backend, AUXILIARY, precision, z, expert, score="sigmoid")
         wanted = 4 / (1 + 3 * math.exp(-20))
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, precision) * 4, what="tiny sigmoids")
 
@@ -274,7 +279,7 @@ def test_load_statistics_by_hand(backend, load, wanted):
 @given(seed=seeds)
 def test_expert_counts(backend, seed):
     expert = np.random.default_rng(seed).integers(0, 4, (12, 2))
-    found = eager(backend, "balance.expert_counts", "float32", expert, num_experts=4)
+    found = run_varied(backend, "balance.expert_counts", "float32", expert, num_experts=4)
     assert_same(found, reference.expert_counts(expert, 4), what="expert_counts")
     assert_same(found, [(expert == e).sum() for e in range(4)], what="expert_counts")
 
@@ -295,21 +300,21 @@ def check_padding(backend, drawn: Logits, precision: str, dialect: str, score: s
     rounded = UNIT[precision] * wanted.share
     scale = unit * wanted.probability + tiny
     for name, found in (
-        ("auxiliary_loss", eager(backend, AUXILIARY, precision, padded, numbers, traced=traced, **options)),
+        ("auxiliary_loss", run_varied(backend, AUXILIARY, precision, padded, numbers, traced=traced, **options)),
         ("reference", reference.auxiliary_loss(padded, numbers, mask=mask, **options)),
     ):
         assert_close_bounded("balance.share", found.share, wanted.share, rounded, what=f"{name} {what}: share")
         assert_close_bounded("balance.probability", found.probability, wanted.probability, scale, what=f"{name} {what}")
         size = unit * wanted.loss + 4 * tiny
         assert_close_bounded("balance.loss", found.loss, wanted.loss, size, what=f"{name} {what}: loss")
-    found = eager(backend, "balance.mean_probability", precision, padded, score=score, traced=traced)
+    found = run_varied(backend, "balance.mean_probability", precision, padded, score=score, traced=traced)
     assert_close_bounded("balance.probability", found, wanted.probability, scale, what=f"mean_probability {what}")
-    found, wanted = eager(backend, Z_LOSS, precision, padded, traced=traced), reference.z_loss(z[mask])
+    found, wanted = run_varied(backend, Z_LOSS, precision, padded, traced=traced), reference.z_loss(z[mask])
     assert reference.z_loss(padded, mask=mask) == wanted, f"reference, z_loss {what}"
     scale = UNIT[precision] * (1 + np.abs(z).max()) ** 2
     assert_close_bounded("balance.z_loss", found, wanted, scale, what=f"z_loss {what}")
     counts = reference.expert_counts(expert[mask], 4)
-    found = eager(backend, "balance.expert_counts", precision, numbers, num_experts=4, traced=traced)
+    found = run_varied(backend, "balance.expert_counts", precision, numbers, num_experts=4, traced=traced)
     assert_same(found, counts, what=f"expert_counts {what}")
     assert_same(reference.expert_counts(numbers, 4, mask=mask), counts, what=f"reference, expert_counts {what}")
 
@@ -431,11 +436,11 @@ def test_jit_changes_nothing(backend):
 @pytest.mark.twin
 def test_types(backend):
     expert = np.zeros((12, 2), int)
-    found = eager(backend, AUXILIARY, "float32", np.zeros((12, 4)), expert)
+    found = run_varied(backend, AUXILIARY, "float32", np.zeros((12, 4)), expert)
     assert all(isinstance(field, jax.Array) for field in found)
     assert [field.dtype for field in found] == [jnp.float32] * 3
     assert [field.shape for field in found] == [(), (4,), (4,)]
-    assert eager(backend, "balance.expert_counts", "float32", expert, num_experts=4).dtype == jnp.int32
+    assert run_varied(backend, "balance.expert_counts", "float32", expert, num_experts=4).dtype == jnp.int32
     low = jax.ShapeDtypeStruct((12, 4), jnp.bfloat16)
     assert jax.eval_shape(backend.balance.auxiliary_loss, low, jnp.asarray(expert)).loss.dtype == jnp.float32
     assert jax.eval_shape(backend.balance.z_loss, low).dtype == jnp.float32
@@ -447,8 +452,8 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((12, 4))
     z[1, 0] = np.nan
     expert = np.zeros((12, 2), int)
-    assert np.isnan(eager(backend, AUXILIARY, "float32", z, expert).loss)
-    assert np.isnan(eager(backend, Z_LOSS, "float32", z))
+    assert np.isnan(run_varied(backend, AUXILIARY, "float32", z, expert).loss)
+    assert np.isnan(run_varied(backend, Z_LOSS, "float32", z))
     for function in (lambda z: reference.auxiliary_loss(z, expert), reference.z_loss):
         with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
             function(z)

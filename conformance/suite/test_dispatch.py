@@ -3,7 +3,6 @@
 What is said with a mask has numbers that are none in the padding, which nothing may read.
 """
 
-import functools
 import math
 
 import jax
@@ -23,6 +22,7 @@ from routelaws.conformance.engine.harness import (
     precisions_of,
     random_direction,
     run,
+    run_varied,
 )
 from routelaws.conformance.suite.strategies import Selection, selections
 from routelaws.conformance.suite.test_experts import D, ffn_scale, layer, weighted_output
@@ -31,9 +31,6 @@ from routelaws.reference import experts as reference
 BFLOAT16 = "bfloat16"
 
 orders = st.sampled_from(reference.DROP_ORDERS)
-
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 
 def draw_mask(seed: int, *shape: int) -> np.ndarray:
@@ -66,7 +63,7 @@ def check_orders_by_hand(backend) -> None:
         priority = {"priority": PRIORITY} if order == "priority" else {}
         mask = {"mask": np.array(masks[masked], bool)} if masked else {}
         options = dict(num_experts=2, capacity=3, order=order)
-        found = eager(backend, "experts.dispatch", "float32", expert, traced=priority | mask, **options)
+        found = run_varied(backend, "experts.dispatch", "float32", expert, traced=priority | mask, **options)
         for name, placement in (
             ("dispatch", found),
             ("reference", reference.dispatch(expert, **options, **priority, **mask)),
@@ -96,7 +93,7 @@ def check_dispatch_options(backend, selection: Selection, capacity: int, order: 
         traced["mask"] = draw_mask(selection.seed, *expert.shape[: 1 if masked == "tokens" else 2])
     what = f"dispatch, {expert.shape}, {selection.loads}, C {capacity}, order {order}, {masked} masked"
     options = dict(num_experts=selection.num_experts, capacity=capacity, order=order)
-    found = eager(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
+    found = run_varied(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
     wanted = reference.dispatch(expert, **options, **traced)
     for name in wanted._fields:
         assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
@@ -117,7 +114,7 @@ def fate(backend, expert, order: str, priority) -> np.ndarray:
     """Return [T, k] bool, what finds one of three slots of one of four experts."""
     traced = {"priority": priority} if order == "priority" else {}
     options = dict(num_experts=4, capacity=3, order=order)
-    found = eager(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
+    found = run_varied(backend, "experts.dispatch", "float32", expert, traced=traced, **options)
     assert_same(found.kept, reference.dispatch(expert, **options, **traced).kept, what=f"kept, order {order}")
     return np.asarray(found.kept)
 
@@ -318,7 +315,7 @@ def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
     expert, mask = crowd(num_tokens, 2), np.arange(num_tokens) < num_tokens - 10
     for traced, number in (({}, num_tokens), ({"mask": mask}, num_tokens - 10)):
         wanted = [sum(1 for e in expert[:number].ravel().tolist() if e == wanted) for wanted in range(3)]
-        found = eager(backend, "balance.expert_counts", "float32", expert, traced=traced, num_experts=3)
+        found = run_varied(backend, "balance.expert_counts", "float32", expert, traced=traced, num_experts=3)
         assert_same(found, wanted, what=f"expert_counts of {number} tokens that crowd an expert")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, bound_in
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, run, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference.experts import expert_ffn
 from routelaws.reference.notation import ExpertChoice
@@ -28,9 +28,6 @@ precisions = st.sampled_from(PRECISIONS)
 scores = st.sampled_from(reference.SCORES)
 seeds = st.integers(0, 2**32 - 1)
 
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
-
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
     """Return [T, 1], the relative error of the scores of each token: u per unit of what stands in the exponent."""
@@ -42,7 +39,8 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
     """Tokens as far as rounding decides, counts of the backend's own tokens; gates with the reference's choice held."""
     z, options = drawn.values, dict(capacity_factor=factor, score=score)
     what = f"expert_choice_router, {drawn.family} {z.shape}, {options}, {precision}"
-    found, wanted = run(backend, ROUTER, precision, z, jit=jit, **options), reference.expert_choice_router(z, **options)
+    found = run_varied(backend, ROUTER, precision, z, jit=jit, **options)
+    wanted = reference.expert_choice_router(z, **options)
     capacity = min(len(z), -int(-factor * len(z) // z.shape[1])) if np.isfinite(factor) else len(z)
     assert found.token.shape == wanted.token.shape == (z.shape[1], capacity), f"{what}: shape {found.token.shape}"
     compared = reference.selection_scores(z, score).T
@@ -57,7 +55,7 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
     assert_same(wanted.experts_per_token, counts, what=f"reference, {what}: experts_per_token")
 
     held = backend.notation.ExpertChoice(*wanted)
-    found = run(backend, ROUTER, precision, z, traced={"held": held}, jit=jit, **options)
+    found = run_varied(backend, ROUTER, precision, z, traced={"held": held}, jit=jit, **options)
     assert_same(found.token, wanted.token, what=f"{what}: held token")
     assert_same(found.experts_per_token, wanted.experts_per_token, what=f"{what}: held experts_per_token")
     scale = unit_of(z, precision)[:, 0][wanted.token] * wanted.gate + np.finfo(precision).tiny
@@ -85,7 +83,7 @@ def check_ties(backend) -> None:
     for score in reference.SCORES:
         wanted = np.tile(np.arange(4), (4, 1))
         assert_same(reference.expert_choice_router(z, 2.0, score=score).token, wanted, what="reference, ties")
-        found = eager(backend, ROUTER, "float32", z, capacity_factor=2.0, score=score)
+        found = run_varied(backend, ROUTER, "float32", z, capacity_factor=2.0, score=score)
         assert_same(found.token, wanted, what=f"expert_choice_router, ties, {score}")
 
 
@@ -109,7 +107,7 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
     again = reference.expert_choice_router(padded, mask=mask, held=ours, **options)
     held = {"held": backend.notation.ExpertChoice(*ours)}
     found, kept = (
-        eager(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options) for more in ({}, held)
+        run_varied(backend, ROUTER, precision, padded, traced={"mask": mask} | more, **options) for more in ({}, held)
     )
     what = f"expert_choice_router with 4 of 7 real, {drawn.family}, c {factor}, {precision}"
     scale = unit_of(z, precision)[mask, 0][alone.token] * alone.gate + np.finfo(precision).tiny
@@ -161,7 +159,7 @@ def check_tiny_probabilities(backend) -> None:
     """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits; their logarithms are not."""
     z = np.zeros(SHAPE)
     z[:, 0] = [-200, -300, -201, -250, -400, -199, -500]
-    found = eager(backend, ROUTER, "float32", z, capacity_factor=2.0, score="softmax")
+    found = run_varied(backend, ROUTER, "float32", z, capacity_factor=2.0, score="softmax")
     assert_same(found.token[0], [5, 0, 2, 3], what="expert_choice_router of tiny probabilities")
 
 
@@ -345,7 +343,7 @@ def test_whole_sequences_leak_the_future(backend):
 @pytest.mark.asks("routers.expert_choice.expert_choice_router")
 @pytest.mark.twin
 def test_types(backend):
-    found = eager(backend, ROUTER, "float32", np.zeros(SHAPE))
+    found = run_varied(backend, ROUTER, "float32", np.zeros(SHAPE))
     assert all(isinstance(field, jax.Array) for field in found)
     assert [field.dtype for field in found] == [jnp.int32, jnp.float32, jnp.int32]
     assert [field.shape for field in found] == [(4, 4), (4, 4), (7,)]
@@ -359,7 +357,7 @@ def test_types(backend):
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros(SHAPE)
     z[1, 0] = np.nan
-    assert np.isnan(eager(backend, ROUTER, "float32", z, capacity_factor=float("inf")).gate).any()
+    assert np.isnan(run_varied(backend, ROUTER, "float32", z, capacity_factor=float("inf")).gate).any()
     with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
         reference.expert_choice_router(z)
 

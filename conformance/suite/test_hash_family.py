@@ -1,6 +1,5 @@
 """The hash family: tables entry by entry, and what each of them promises said without the reference."""
 
-import functools
 from collections import Counter
 
 import jax
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, run
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, run, run_varied
 from routelaws.conformance.suite.test_top_k import check_padded
 from routelaws.reference.experts import gelu
 from routelaws.reference.routers import hash_layer as reference
@@ -23,9 +22,6 @@ SIZES = ((1, 1), (24, 5), (7, 8), (40, 4))
 """(V, E)."""
 
 seeds = st.integers(0, 2**32 - 1)
-
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 
 @st.composite
@@ -239,7 +235,7 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
     """The table's rows, constant gates, and loads that count."""
     random = np.random.default_rng(seed)
     ids, table = random.integers(0, 24, 12), reference.random_table(random.random((24, k)), 5)
-    found = eager(backend, TABLE, precision, ids, table, num_experts=5, gate=gate)
+    found = run_varied(backend, TABLE, precision, ids, table, num_experts=5, gate=gate)
     wanted = reference.table_router(ids, table, 5, gate=gate)
     what = f"table_router, k {k}, {gate}, {precision}"
     assert_same(found.expert, table[ids], what=f"{what}: expert")
@@ -280,7 +276,7 @@ def check_padding(backend, precision: str, gate: str, seed: int) -> None:
         alone = router(arrays[0][mask], *arrays[1:], 5, **options)
         what = f"{path} with 8 of 12 real, {options}, {precision}"
         check_padded(router(*arrays, 5, mask=mask, **options), alone, mask, 0, "float64", f"reference, {what}")
-        found = eager(backend, path, precision, *arrays, traced={"mask": mask}, num_experts=5, **options)
+        found = run_varied(backend, path, precision, *arrays, traced={"mask": mask}, num_experts=5, **options)
         check_padded(found, alone, mask, 0, precision, what)
 
 
@@ -327,7 +323,7 @@ def check_multi_hash(backend, precision: str, seed: int) -> None:
         "up": np.concatenate([up[:, :, segment] for segment in segments]),
         "down": np.concatenate([down[:, segment] for segment in segments]),
     }
-    routing = eager(backend, TABLE, precision, ids, found, num_experts=k * num_experts, gate="sum")
+    routing = run_varied(backend, TABLE, precision, ids, found, num_experts=k * num_experts, gate="sum")
     output = run(backend, "experts.routed_ffn", precision, bank, x, routing.expert, routing.gate).output
     wanted, scale = np.zeros_like(x), np.zeros_like(x)
     for t, chosen in enumerate(table[ids]):
@@ -354,11 +350,11 @@ def test_multi_hash(backend, precision):
 def check_bigram(backend, seed: int) -> None:
     random = np.random.default_rng(seed)
     ids, previous, tables = random.integers(0, 6, 12), random.integers(0, 6, 12), random.integers(0, 5, (2, 6))
-    found = eager(backend, BIGRAM, "float32", ids, previous, tables, num_experts=5)
+    found = run_varied(backend, BIGRAM, "float32", ids, previous, tables, num_experts=5)
     assert_same(found, reference.bigram_experts(ids, previous, tables, 5), what="bigram_experts")
     by_hand = [[(tables[0][before] + tables[1][now]) % 5] for before, now in zip(previous, ids, strict=True)]
     assert_same(found, by_hand, what="bigram_experts by hand")
-    routing = eager(backend, FIXED, "float32", found, num_experts=5)
+    routing = run_varied(backend, FIXED, "float32", found, num_experts=5)
     assert_same(routing.expert, by_hand, what="fixed_router of bigrams")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from routelaws import reference
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, precisions_of, rounded, run
+from routelaws.conformance.engine.harness import PRECISIONS, UNIT, precisions_of, rounded, run, run_varied
 from routelaws.conformance.suite import test_models as models
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.test_objectives import RAGGED
@@ -101,7 +101,7 @@ def test_gate_values(backend, drawn, precision):
 def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, normalisation: str) -> None:
     z, expert, options = drawn.values, chosen(drawn), dict(score=score, normalisation=normalisation)
     wanted = reference.routers.top_k.chosen_gates(z, expert, **options)
-    found = run(backend, "routers.top_k.chosen_gates", precision, z, expert, jit=False, **options)
+    found = run_varied(backend, "routers.top_k.chosen_gates", precision, z, expert, **options)
     scale = unit_of(z, precision) * wanted + np.finfo(precision).tiny
     what = f"chosen_gates, {drawn.family} {z.shape}, {options}, {precision}"
     assert_close_bounded("top_k.gate", found, wanted, scale, what=what)
@@ -117,9 +117,9 @@ def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
     """Log-probabilities within rounding; for the sigmoid the logits themselves."""
     z, path = drawn.values, "routers.expert_choice.selection_scores"
     what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
-    assert_same(run(backend, path, precision, z, score="sigmoid", jit=False), z, what=f"{what}, sigmoid")
+    assert_same(run_varied(backend, path, precision, z, score="sigmoid"), z, what=f"{what}, sigmoid")
     wanted = reference.routers.expert_choice.selection_scores(z, "softmax")
-    found = run(backend, path, precision, z, score="softmax", jit=False)
+    found = run_varied(backend, path, precision, z, score="softmax")
     assert_close_bounded("expert_choice.score", found, wanted, unit_of(z, precision), what=f"{what}, softmax")
 
 

@@ -24,6 +24,7 @@ from routelaws.conformance.engine.harness import (
     precisions_of,
     random_direction,
     run,
+    run_varied,
 )
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference.notation import Routing
@@ -49,8 +50,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 OTHERS = ((1, 4), (5, 1), slow((2, 8)))
 """One token, one expert, more experts than tokens."""
 
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 precisions = st.sampled_from(PRECISIONS)
 nuclei = st.sampled_from([1.0, 0.9, 0.5, 0.2])
@@ -87,13 +86,13 @@ def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     what = f"log_policy, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
-    found = np.asarray(eager(backend, POLICY, precision, z, k=k, nucleus=nucleus), float)
+    found = np.asarray(run_varied(backend, POLICY, precision, z, k=k, nucleus=nucleus), float)
     wanted = reference.log_policy(z, k, nucleus)
     assert_same(found > -np.inf, wanted > -np.inf, what=f"{what}: nucleus")
     inside, unit = wanted > -np.inf, unit_of(z, precision)
     values = (np.where(inside, x, 0) for x in (found, wanted))
     assert_close_bounded("reinforce.policy", *values, unit[:, None], what=what)
-    found = eager(backend, ENTROPY, precision, z, k=k, nucleus=nucleus)
+    found = run_varied(backend, ENTROPY, precision, z, k=k, nucleus=nucleus)
     scale = unit * (1 + np.log(z.shape[1]))
     assert_close_bounded("reinforce.entropy", found, reference.policy_entropy(z, k, nucleus), scale, what=what)
 
@@ -116,7 +115,7 @@ def check_nucleus_of_ties(backend) -> None:
     ):
         wanted = np.array(wanted, bool)[[0, 1, 2, 2, 1, 0, 0]]
         for precision in precisions_of(backend):
-            found = np.asarray(eager(backend, POLICY, precision, z, k=k, nucleus=nucleus)) > -np.inf
+            found = np.asarray(run_varied(backend, POLICY, precision, z, k=k, nucleus=nucleus)) > -np.inf
             assert_same(found, wanted, what=f"nucleus {nucleus} of ties, k {k}, {precision}")
         assert_same(reference.log_policy(z, k, nucleus) > -np.inf, wanted, what="reference, nucleus of ties")
 
@@ -136,7 +135,7 @@ def check_router(
     options, traced = dict(k=k, nucleus=nucleus), {} if greedy else {"gumbel": gumbel}
     what = f"reinforce_router, {drawn.family} {z.shape}, {options}, {'greedy' if greedy else 'drawn'}, {precision}"
     wanted = reference.reinforce_router(z, gumbel=gumbel, **options)
-    found = run(backend, ROUTER, precision, z, traced=traced, jit=jit, **options)
+    found = run_varied(backend, ROUTER, precision, z, traced=traced, jit=jit, **options)
     if greedy:
         assert_same(found.expert, wanted.expert, what=f"{what}: expert")
     else:
@@ -147,7 +146,8 @@ def check_router(
     load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
     assert_close_bounded("reinforce.load", found.load, load, UNIT[precision] * load * z.size, what=f"{what}: load")
     check_plan(found, wanted, z, precision, what)
-    held = run(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted)}, jit=jit, **options)
+    traced = {"held": backend.notation.Routing(*wanted)}
+    held = run_varied(backend, ROUTER, precision, z, traced=traced, jit=jit, **options)
     for name in Routing._fields:
         kept = np.asarray(getattr(wanted, name)).astype("int32" if name == "expert" else precision)
         assert_same(getattr(held, name), kept, what=f"{what}: held {name}")
@@ -194,12 +194,12 @@ def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float
     nucleus = clear_nucleus(z, nucleus)
     what = f"log_probability, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
     expert = random_experts(z, k, nucleus, seed)
-    found = eager(backend, LOG_PROBABILITY, precision, z, expert, nucleus=nucleus)
+    found = run_varied(backend, LOG_PROBABILITY, precision, z, expert, nucleus=nucleus)
     wanted = reference.log_probability(z, expert, nucleus)
     assert_close_bounded("reinforce.log_probability", found, wanted, k * unit_of(z, precision), what=what)
     last = reference.log_policy(z, 1, nucleus).argmin(axis=1)[:, None]  # the first of those outside, if any
     outside = reference.log_probability(z, last, nucleus) == -np.inf
-    found = eager(backend, LOG_PROBABILITY, precision, z, last, nucleus=nucleus)
+    found = run_varied(backend, LOG_PROBABILITY, precision, z, last, nucleus=nucleus)
     assert_same(np.asarray(found) == -np.inf, outside, what=f"{what}: outside")
 
 
@@ -239,7 +239,7 @@ def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
     """How often each ordered choice is drawn, beside its probability: each count and their sum of squares."""
     row, num_draws = np.log([1.0, 3.0, 2.0, 0.5]), 30_000
     z = np.tile(row, (num_draws, 1)).astype(np.float32).astype(float)
-    found = eager(backend, ROUTER, "float32", z, traced={"gumbel": noise(z.shape, seed)}, k=k, nucleus=nucleus)
+    found = run_varied(backend, ROUTER, "float32", z, traced={"gumbel": noise(z.shape, seed)}, k=k, nucleus=nucleus)
     inside = reference.log_policy(z[:1], k, nucleus)[0] > -np.inf
     outcomes = list(itertools.permutations(np.flatnonzero(inside).tolist(), k))
     drawn, times = np.unique(np.asarray(found.expert), axis=0, return_counts=True)
@@ -286,7 +286,7 @@ def check_terms(
     expert, more = random_experts(z, k, nucleus, seed), draw_terms(z, seed)
     what = f"policy_terms, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
     arrays = z, expert, more["value"], more["reward"]
-    found = run(backend, TERMS, precision, *arrays, traced=traced, jit=jit, nucleus=nucleus, **WEIGHTS)
+    found = run_varied(backend, TERMS, precision, *arrays, traced=traced, jit=jit, nucleus=nucleus, **WEIGHTS)
     compare_terms(found, reference.policy_terms(*arrays, nucleus=nucleus, **WEIGHTS, **traced), z, k, precision, what)
 
 
@@ -362,7 +362,7 @@ def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: 
         assert_same(getattr(wanted, name)[mask], getattr(alone, name), what=f"reference, {what}: {name}")
     for name in ("load", "residual"):
         assert_same(getattr(wanted, name), getattr(alone, name), what=f"reference, {what}: {name}")
-    found = eager(backend, ROUTER, precision, z, traced={"gumbel": gumbel, "mask": mask}, **options)
+    found = run_varied(backend, ROUTER, precision, z, traced={"gumbel": gumbel, "mask": mask}, **options)
     scores = reference.log_policy(z[mask], **options) + gumbel[mask]
     margin = BOUNDS["reinforce.policy"].limit * (unit_of(z[mask], precision) + UNIT[precision] * np.abs(gumbel).max())
     assert_admissible_top_k(np.asarray(found.expert)[mask], scores, margin, what=what)
@@ -373,7 +373,7 @@ def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: 
     check_plan(real, alone, z[mask], precision, what)
     counts = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=z.shape[1])
     assert_close_bounded("reinforce.load", found.load, counts / counts.sum(), z.size * UNIT[precision], what=what)
-    held = eager(
+    held = run_varied(
         backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*wanted), "mask": mask}, **options
     )
     again = reference.reinforce_router(z, held=wanted, mask=mask, **options)
@@ -390,7 +390,7 @@ def check_padding(backend, drawn: Logits, precision: str, nucleus: float, seed: 
     full = reference.policy_terms(*arrays, nucleus=nucleus, mask=mask, **WEIGHTS)
     for name, field in full._asdict().items():
         assert_same(field, getattr(short, name), what=f"reference, {what}: {name}")
-    found = eager(backend, TERMS, precision, *arrays, traced={"mask": mask}, nucleus=nucleus, **WEIGHTS)
+    found = run_varied(backend, TERMS, precision, *arrays, traced={"mask": mask}, nucleus=nucleus, **WEIGHTS)
     compare_terms(found, short, z[mask], k, precision, what)
 
 
@@ -684,12 +684,12 @@ def check_independence(backend, drawn: Logits, seed: int) -> None:
     """Causal and independent of the batch, drawn or greedy: a token keeps its experts whatever the others are."""
     z, random, gumbel = drawn.values, np.random.default_rng(seed), noise(drawn.values.shape, seed)
     for traced in ({}, {"gumbel": gumbel}):
-        before = eager(backend, ROUTER, "float32", z, traced=traced, k=drawn.k, nucleus=0.9)
+        before = run_varied(backend, ROUTER, "float32", z, traced=traced, k=drawn.k, nucleus=0.9)
         for t in (0, len(z) - 1):
             others = 3 * random.standard_normal(z.shape)
             others[t] = z[t]
             moved = {"gumbel": np.where(np.arange(len(z))[:, None] == t, gumbel, 1.0)} if traced else {}
-            after = eager(backend, ROUTER, "float32", others, traced=moved, k=drawn.k, nucleus=0.9)
+            after = run_varied(backend, ROUTER, "float32", others, traced=moved, k=drawn.k, nucleus=0.9)
             assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
             assert_same(after.plan[t], np.asarray(before.plan)[t], what=f"token {t} among others: plan")
 
@@ -731,11 +731,11 @@ def test_under_jit_vmap_and_scan(backend):
 @pytest.mark.twin
 def test_types(backend):
     z, more = np.zeros((7, 4)), draw_terms(np.zeros((7, 4)), 0)
-    found = eager(backend, ROUTER, "float32", z, k=2)
+    found = run_varied(backend, ROUTER, "float32", z, k=2)
     assert all(isinstance(field, jax.Array) for field in found)
     assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
     assert [field.shape for field in found] == [(7, 2), (7, 2), (4,), (7, 4), ()]
-    terms = eager(backend, TERMS, "float32", z, found.expert, more["value"], more["reward"])
+    terms = run_varied(backend, TERMS, "float32", z, found.expert, more["value"], more["reward"])
     assert [field.shape for field in terms] == [()] * 5 + [(7,)] and all(x.dtype == jnp.float32 for x in terms)
     low = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((7, 4), (7,), (7,))]
     raised = jax.eval_shape(backend.routers.reinforce.reinforce_router, low[0])
@@ -751,15 +751,17 @@ def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     for bad, nucleus in itertools.product((np.nan, np.inf, -np.inf), (1.0, 0.5)):
         z = np.zeros((7, 4))
         z[1, 3] = bad
-        found = eager(backend, ROUTER, "float32", z, nucleus=nucleus)
+        found = run_varied(backend, ROUTER, "float32", z, nucleus=nucleus)
         assert_same(np.isnan(found.gate[:, 0]), np.arange(7) == 1, what=f"gates with {bad}, nucleus {nucleus}")
-        terms = eager(backend, TERMS, "float32", z, np.zeros((7, 1), int), np.zeros(7), np.ones(7), nucleus=nucleus)
+        terms = run_varied(
+            backend, TERMS, "float32", z, np.zeros((7, 1), int), np.zeros(7), np.ones(7), nucleus=nucleus
+        )
         assert np.isnan(terms.loss), f"loss with {bad}, nucleus {nucleus}"
         with pytest.raises(ValueError, match=r"logits: entry \(1, 3\) is"):
             reference.reinforce_router(z, nucleus=nucleus)
     for name in ("value", "reward"):
         arrays = {"value": np.zeros(7), "reward": np.zeros(7)} | {name: np.full(7, np.nan)}
-        terms = eager(backend, TERMS, "float32", np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
+        terms = run_varied(backend, TERMS, "float32", np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())
         assert np.isnan(terms.loss), name
         with pytest.raises(ValueError, match=f"{name}: entry"):
             reference.policy_terms(np.zeros((7, 4)), np.zeros((7, 1), int), *arrays.values())

@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_plan, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.engine.harness import (
+    CAPABILITIES,
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    run,
+    run_varied,
+)
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.strategies_base import draw_scores
 from routelaws.reference.notation import Routing
@@ -312,15 +320,8 @@ def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool
     load = np.bincount(kept.expert.ravel(), minlength=values.shape[1]) / kept.expert.size
     scale = UNIT[precision] * len(alone) * load
     assert_close_bounded("sinkhorn.load", found.load, load, scale, what=f"{what}: load")
-    held = run(
-        backend,
-        ROUTER,
-        precision,
-        values,
-        k=k,
-        jit=False,
-        traced={"mask": mask, "held": backend.notation.Routing(*wanted)},
-    )
+    traced = {"mask": mask, "held": backend.notation.Routing(*wanted)}
+    held = run_varied(backend, ROUTER, precision, values, k=k, traced=traced)
     spread = 2 + np.ptp(alone, axis=1, keepdims=True) + np.abs(alone).max()
     gates = reference.sinkhorn_router(values, k, mask=mask, held=wanted).gate
     scale = np.zeros(gates.shape)

@@ -1,7 +1,5 @@
 """Top-k: choices exactly where both twins compare the same floats, gates by their formula, gradients with `held`."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,15 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, UNIT, central_difference, gradient, precisions_of, run
+from routelaws.conformance.engine.harness import (
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    precisions_of,
+    run,
+    run_varied,
+)
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import top_k as reference
@@ -22,8 +28,6 @@ SHAPES = ((7, 4),)
 
 FORMS = [(score, normalisation) for score in reference.SCORES for normalisation in reference.NORMALISATIONS]
 
-eager = functools.partial(run, jit=False)
-"""Many options on few shapes: operation by operation is sooner compiled than each combination."""
 
 precisions = st.sampled_from(PRECISIONS)
 forms = st.just(FORMS[0]) | st.sampled_from(FORMS)
@@ -61,7 +65,7 @@ def check_held(
     """With the reference's selection held: that selection back, and its gates."""
     z = drawn.values
     traced["held"] = backend.notation.Routing(*wanted)
-    found = eager(backend, path, precision, z, traced=traced, **options)
+    found = run_varied(backend, path, precision, z, traced=traced, **options)
     assert_same(found.expert, wanted.expert, what=f"{what}: held expert")
     for name in ("load", "plan", "residual"):
         kept = np.asarray(getattr(wanted, name)).astype(precision)
@@ -77,7 +81,8 @@ def check_top_k(
     z = drawn.values
     options = options_of(k, score, normalisation)
     what = f"top_k_router, {drawn.family} {z.shape}, {options}, {precision}"
-    found, wanted = run(backend, TOP_K, precision, z, jit=jit, **options), reference.top_k_router(z, **options)
+    found = run_varied(backend, TOP_K, precision, z, jit=jit, **options)
+    wanted = reference.top_k_router(z, **options)
     assert_same(found.expert, wanted.expert, what=f"{what}: expert")
     scale = unit_of(z, precision) * wanted.gate + np.finfo(precision).tiny
     assert_close_bounded("top_k.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
@@ -103,7 +108,7 @@ def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normali
     z, k = drawn.values, drawn.k
     options = options_of(k, score, normalisation)
     what = f"top_k_router with a bias, {drawn.family} {z.shape}, {options}, {precision}"
-    found = eager(backend, TOP_K, precision, z, traced={"bias": bias}, **options)
+    found = run_varied(backend, TOP_K, precision, z, traced={"bias": bias}, **options)
     plain = reference.top_k_router(z, z.shape[1], score=score)  # gates of all experts are the scores
     scores = np.take_along_axis(plain.gate, np.argsort(plain.expert, axis=1), axis=1)
     error = unit_of(z, precision) * scores + UNIT[precision] * np.abs(scores + bias) + np.finfo(precision).tiny
@@ -131,7 +136,9 @@ def check_bias_ties(backend) -> None:
         ([-0.25, 0, 0.5, 0], [2, 1]),
     ):
         for precision in precisions_of(backend):
-            found = eager(backend, TOP_K, precision, z, k=2, score="sigmoid", traced={"bias": np.array(bias, float)})
+            found = run_varied(
+                backend, TOP_K, precision, z, k=2, score="sigmoid", traced={"bias": np.array(bias, float)}
+            )
             assert_same(found.expert, [wanted] * 7, what=f"top_k_router of ties, bias {bias}, {precision}")
             assert_same(found.gate, np.full((7, 2), 0.5), what=f"gates of ties, bias {bias}, {precision}")
         assert reference.top_k_router(z, 2, score="sigmoid", bias=np.array(bias, float)).expert.tolist() == [wanted] * 7
@@ -155,7 +162,7 @@ def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) 
     probability = probability.max(axis=1) / probability.sum(axis=1)
     scale = unit_of(z, precision) * probability[:, None]
     for path in paths:
-        found, what = eager(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
+        found, what = run_varied(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
         dtype = np.asarray(found.gate).dtype
         assert dtype.itemsize >= np.dtype(precision).itemsize, f"{what}: gates are {dtype}"
         assert_same(found.expert, wanted.expert, what=f"{what}: expert")
@@ -185,7 +192,9 @@ def test_normalisations_agree(backend, drawn):
     z, unit, tiny = drawn.values, unit_of(drawn.values, "float32"), np.finfo("float32").tiny
     for k in (2, 4):
         gates = {
-            form: np.asarray(eager(backend, TOP_K, "float32", z, k=k, score=form[0], normalisation=form[1]).gate, float)
+            form: np.asarray(
+                run_varied(backend, TOP_K, "float32", z, k=k, score=form[0], normalisation=form[1]).gate, float
+            )
             for form in (("softmax", "none"), ("softmax", "sum"), ("softmax", "softmax"), ("sigmoid", "sum"))
         }
         after = gates["softmax", "softmax"]
@@ -205,13 +214,13 @@ def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
     everyone = reference.gshard_router(z)
     kept = np.ones((len(z), 2), bool)
     if uniforms is None:
-        found = eager(backend, GSHARD, precision, z)
+        found = run_varied(backend, GSHARD, precision, z)
     else:
         threshold = 2 * everyone.gate[:, 1]
         error = BOUNDS["top_k.gate"].limit * unit_of(z, precision)[:, 0] * threshold
         near = np.abs(uniforms - threshold) <= 2 * error  # either may be right: take a clear case
         uniforms = np.where(near, np.where(threshold > 0.5, 0.0, 0.75), uniforms)
-        found = eager(backend, GSHARD, precision, z, uniforms)
+        found = run_varied(backend, GSHARD, precision, z, uniforms)
         kept[:, 1] = uniforms < threshold
     wanted = reference.gshard_router(z, uniforms)
     assert_same(wanted.gate > 0, kept & (wanted.gate > 0), what=f"reference, {what}: who is kept")
@@ -235,7 +244,7 @@ def test_how_often_gshard_keeps_the_second(backend):
     uniforms = (np.arange(7) + 0.5) / 7
     for weight, wanted in ((4.0, 3), (1.0, 7)):
         z = np.tile(np.log([[weight, 1.0, 1e-3, 1e-3]]), (7, 1))
-        gate = np.asarray(eager(backend, GSHARD, "float32", z, uniforms).gate)
+        gate = np.asarray(run_varied(backend, GSHARD, "float32", z, uniforms).gate)
         assert (gate[:, 1] > 0).sum() == wanted, f"gshard_router keeps {(gate[:, 1] > 0).sum()} of 7, gate {weight}"
 
 
@@ -243,7 +252,7 @@ def test_how_often_gshard_keeps_the_second(backend):
 def test_gshard_drops_a_second_whose_gate_is_0(backend):
     """A uniform of 0 is not below 0."""
     z, uniforms = np.tile([[0.0, -1000.0, -2000.0]], (12, 1)), np.zeros(12)
-    found = eager(backend, GSHARD, "float32", z, uniforms)
+    found = run_varied(backend, GSHARD, "float32", z, uniforms)
     for name, load in (("backend", found.load), ("reference", reference.gshard_router(z, uniforms).load)):
         assert np.count_nonzero(np.asarray(load)) == 1, f"gshard_router, the gate of the second underflows: {name}"
 
@@ -348,11 +357,11 @@ def check_independence(backend, drawn: Logits, seed: int) -> None:
     """Causal and independent of the batch: a token keeps what it has, to the last bit, whatever the others are."""
     z, random = drawn.values, np.random.default_rng(seed)
     for bias in ({}, {"bias": random.standard_normal(z.shape[1])}):
-        before = eager(backend, TOP_K, "float32", z, k=2, score="sigmoid", traced=bias)
+        before = run_varied(backend, TOP_K, "float32", z, k=2, score="sigmoid", traced=bias)
         for t in range(len(z)):
             others = 3 * random.standard_normal(z.shape)
             others[t] = z[t]
-            after = eager(backend, TOP_K, "float32", others, k=2, score="sigmoid", traced=bias)
+            after = run_varied(backend, TOP_K, "float32", others, k=2, score="sigmoid", traced=bias)
             assert_same(after.expert[t], np.asarray(before.expert)[t], what=f"token {t} among others: expert")
             assert_same(after.gate[t], np.asarray(before.gate)[t], what=f"token {t} among others: gate")
 
@@ -366,7 +375,7 @@ def test_independence(backend, drawn, seed):
 def check_saturated_scores(backend) -> None:
     """In 32 bits σ(20) = σ(30) = 1; the logits differ."""
     z = np.tile([20.0, 30.0, 25.0, 0.0], (7, 1))
-    found = eager(backend, TOP_K, "float32", z, k=2, score="sigmoid")
+    found = run_varied(backend, TOP_K, "float32", z, k=2, score="sigmoid")
     assert_same(found.expert, [[1, 2]] * 7, what="top_k_router of saturated scores")
 
 
@@ -422,7 +431,7 @@ def check_padding(backend, drawn: Logits, precision: str, seed: int) -> None:
         what = f"{path} with 5 of 7 real, {drawn.family}, {options}, {precision}"
         check_padded(ours, alone, mask, 0, "float64", f"reference, {what}")
         for held in ({}, {"held": backend.notation.Routing(*ours)}):
-            found = eager(backend, path, precision, padded, *arrays, traced=traced | held, **options)
+            found = run_varied(backend, path, precision, padded, *arrays, traced=traced | held, **options)
             check_padded(found, alone, mask, scale, precision, f"{what}, held {bool(held)}")
         again = router(padded, *arrays, mask=mask, held=ours, **options)
         check_padded(again, alone, mask, 0, "float64", f"reference, {what}, held")
@@ -434,7 +443,7 @@ def test_padding_where_softmax_is_all_there_is(backend):
     mask, z = np.array([1, 1, 0, 1, 0, 1, 1], bool), np.random.default_rng(3).integers(-64, 64, (7, 4)) / 32
     wanted = reference.top_k_router(z[mask], 2)
     for precision in precisions_of(backend):
-        found = eager(backend, TOP_K, precision, np.where(mask[:, None], z, np.nan), traced={"mask": mask}, k=2)
+        found = run_varied(backend, TOP_K, precision, np.where(mask[:, None], z, np.nan), traced={"mask": mask}, k=2)
         scale = unit_of(z, precision)[mask] * wanted.gate
         check_padded(found, wanted, mask, scale, precision, f"{TOP_K} with 5 of 7 real, {precision}")
 
@@ -489,7 +498,7 @@ def test_jit_changes_nothing(backend):
 @pytest.mark.twin
 def test_types(backend):
     z = np.zeros((7, 4))
-    for found in (eager(backend, TOP_K, "float32", z, k=2), eager(backend, GSHARD, "float32", z)):
+    for found in (run_varied(backend, TOP_K, "float32", z, k=2), run_varied(backend, GSHARD, "float32", z)):
         assert all(isinstance(field, jax.Array) for field in found)
         assert [field.dtype for field in found] == [jnp.int32] + [jnp.float32] * 4
         assert [field.shape for field in found] == [(7, 2), (7, 2), (4,), (7, 4), ()]
@@ -502,8 +511,8 @@ def test_types(backend):
 def test_a_logit_that_is_not_a_number_is_not_lost(backend):
     z = np.zeros((7, 4))
     z[1, 0] = np.nan
-    assert np.isnan(eager(backend, TOP_K, "float32", z).gate[1, 0])
-    assert np.isnan(eager(backend, GSHARD, "float32", z).gate[1, 0])
+    assert np.isnan(run_varied(backend, TOP_K, "float32", z).gate[1, 0])
+    assert np.isnan(run_varied(backend, GSHARD, "float32", z).gate[1, 0])
     for router in (reference.top_k_router, reference.switch_router, reference.gshard_router):
         with pytest.raises(ValueError, match=r"logits: entry \(1, 0\) is nan"):
             router(z)
