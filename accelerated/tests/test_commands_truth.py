@@ -425,7 +425,7 @@ def test_intervals_of_bounded_laws_hold_the_truth_as_often_as_they_say(law, with
         found.append(("run", ends_of_run[0], truth.loss(*at) * 10 ** random.normal(0, 1e-5), ends_of_run[1]))
         for name, low, value, high in found:
             counts[name] = counts.get(name, 0) + (low <= value <= high)
-    assert len(counts) == (11 if bounded else 7)
+    assert len(counts) == (11 if bounded else 9), sorted(counts)
     held(counts, tables, 0.8, forgetful(0.8, len(cells), 6))
 
 

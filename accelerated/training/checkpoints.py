@@ -80,11 +80,10 @@ class Checkpoints:
         metadata = {"whole": _digest(state, step, extra), "extra": extra}
         if self._writer is None:  # its threads speak whenever they fail; `wait` says it in one line
             self._silence.enter_context(_silent_loggers())
+            _ignore_closed_loops()
         with _quiet(), self._written():
             self._writer = self._writer or self._open()
             self._writer.save_checkpointables_async(step, {"state": state}, custom_metadata=metadata, overwrite=True)
-        if self._damaged:
-            _ignore_closed_loops()
 
     def _open(self) -> ocp.training.Checkpointer:
         """Return what writes into the folder, with what a kill has left cleared away and damage set aside."""
@@ -265,7 +264,7 @@ def _silent_loggers() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """Keep silent what the threads of an abandoned read say, at any later moment: their event loop is closed."""
+    """Keep silent, from now on, what threads of an abandoned read or write say: their event loop is closed."""
     before = sys.unraisablehook
     if getattr(before, "ignores_closed_loops", False):
         return

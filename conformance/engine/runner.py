@@ -79,8 +79,8 @@ _drawn_for: list[str] = []
 
 
 def _forget_other_examples(profile: str) -> None:
-    """Let the files of tests be imported again where the run before had another profile."""
-    if _drawn_for and _drawn_for != [profile]:
+    """Let the files of tests be imported again that this process has, but not for a run with this profile."""
+    if _drawn_for != [profile]:
         for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
             if FOLDER.name in name.split("."):
                 del sys.modules[name]

@@ -42,14 +42,14 @@ BOUNDED_LOSS = noisy(
 ROUTED = dict(dense_parameters=N, num_experts=E, loss=BOUNDED_LOSS)
 
 
-def rounded(value):
-    """Return a record with its floats rounded to 30 binary digits."""
+def rounded(value, digits: int = 30):
+    """Return a record with its floats rounded to so many binary digits."""
     if hasattr(value, "_fields"):
-        return type(value)(*(rounded(part) for part in value))
+        return type(value)(*(rounded(part, digits) for part in value))
     if not isinstance(value, (float, np.ndarray)) or np.asarray(value).dtype.kind != "f":
         return value
     fraction, exponent = np.frexp(value)
-    near = np.ldexp(np.round(fraction * 2.0**30) / 2.0**30, exponent)
+    near = np.ldexp(np.round(fraction * 2.0**digits) / 2.0**digits, exponent)
     return near if isinstance(value, np.ndarray) else float(near)
 
 
@@ -137,10 +137,9 @@ def profiles() -> list[Later]:
     """Intervals of laws that add terms."""
     hoffmann = HOFFMANN_TABLE | dict(huber=None)
     kaplan = KAPLAN_TABLE | dict(huber=None)
-    fit = fit_of(
-        "laws.smooth_intervals.fit_in_log10",
-        **{"fit": Named("public", "laws.hoffmann.fit_hoffmann"), "*columns_and_loss": list(HOFFMANN_TABLE.values())},
-    )
+    logs = {"fit": Named("public", "laws.hoffmann.fit_hoffmann"), "*columns_and_loss": list(HOFFMANN_TABLE.values())}
+    # A search in a flat valley: machines that round otherwise find places 1e-8 apart.
+    fit = rounded(call("laws.smooth_intervals.fit_in_log10", logs), digits=16)
     columns, loss, at = list(HOFFMANN_TABLE.values())[:2], HOFFMANN_TABLE["loss"], [2.0**33, 2.0**38]
     by_name = dict(intervals=Named("public", "laws.hoffmann.hoffmann_intervals"), fit=fit, columns=columns, loss=loss)
     points = [np.array([value]) for value in at]
