@@ -54,6 +54,17 @@ def test_values_by_hand(backend):
         assert module.size_for_loss(1e-300, law) == math.inf  # beyond float64, and said so
 
 
+@pytest.mark.asks("laws.dense.fit_dense")
+def test_a_critical_size_below_one(backend):
+    """Losses far below 1 nat, as of a compressor: N_c = 1/4, and its variance is a number."""
+    size = 10.0 ** np.array([6.0, 7.0, 8.0, 9.0])
+    loss = reference.predict_loss(size, reference.DenseCoefficients(0.1, 0.25)) * [1.001, 0.999, 1.0, 1.001]
+    found, wanted = backend.laws.dense.fit_dense(size, loss), reference.fit_dense(size, loss)
+    assert 0 < wanted.coefficients.N_c < 1
+    scale = abs(wanted.covariance)
+    assert_close_bounded("laws.dense.covariance", found.covariance, wanted.covariance, scale, what="covariance")
+
+
 @pytest.mark.asks("*.predict_loss", "laws.dense.fit_dense", "laws.dense.predict_line")
 @given(table=tables())
 def test_fits_agree_with_the_reference(backend, table):
