@@ -15,6 +15,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import math
 import re
 import signal
 import sys
@@ -81,12 +82,9 @@ def load(name: str):
         return OBJECTS[name]
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.name == name:
-            return point.load()
+            return _imported(name, point.value, point.load)
     module, _, attribute = name.partition(":")
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # whatever the file of a stranger does
-        raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
+    found = _imported(name, module, functools.partial(importlib.import_module, module))
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise BackendError(f"backend {name}: {module} has no attribute {attribute}")
@@ -94,12 +92,32 @@ def load(name: str):
     return found
 
 
+def _imported(name: str, module: str, importing):
+    """Return what `importing` gives; whatever the file of a stranger does, leaving the process too, is one line."""
+    try:
+        return importing()
+    except (Exception, SystemExit) as error:
+        raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
+
+
 def _submodule(module: str, name: str):
     """Return a module of a package that its `__init__` does not import; None where there is none."""
-    try:
-        return importlib.import_module(module) if importlib.util.find_spec(module) else None
-    except Exception as error:
-        raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
+    return _imported(
+        name, module, lambda: importlib.import_module(module) if importlib.util.find_spec(module) else None
+    )
+
+
+def _dtypes_of(name: str, named) -> tuple[str, ...]:
+    """Return the precisions that a backend names; with none that the tests know, nothing would be compared.
+
+    Raises:
+        BackendError: they are one text, not a tuple of texts, or one of them is not known.
+    """
+    found = () if isinstance(named, str) else tuple(named)
+    if not found or not set(found) <= {*DTYPES, "bfloat16"}:
+        allowed = "a tuple of one or more of 'float64', 'float32', 'bfloat16'"
+        raise BackendError(f"backend {name}: dtypes are {named!r}; allowed: {allowed}")
+    return found
 
 
 class _Room:
@@ -126,17 +144,22 @@ class Backend:
         ledger: where calls and troubles are written down, a `ledger.Ledger`.
         require: paths of functions that have to be there.
         time_limit: seconds for one call.
+
+    Raises:
+        BackendError: its capabilities or dtypes are unknown, or the limit on time is not above 0 and finite.
     """
 
     def __init__(self, name: str, namespace, ledger, *, require=(), time_limit: float = TIME_LIMIT):
         self.name, self.namespace, self.ledger = name, namespace, ledger
         self.require, self.time_limit = frozenset(require), time_limit
+        if not 0 < time_limit < math.inf:
+            raise BackendError(f"time limit is {time_limit:g}; allowed: a number of seconds above 0")
         own_name = getattr(namespace, "__name__", "")
         self.named_capabilities = getattr(namespace, "capabilities", None)
         self.capabilities = tuple(self.named_capabilities or (("jit", "grad") if own_name == OURS else ()))
         if not set(self.capabilities) <= {"jit", "grad"}:
             raise BackendError(f"backend {name}: capabilities are {self.capabilities}; allowed: jit, grad")
-        self.dtypes = tuple(getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
+        self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken = {}, set(), {}
         self.functions = [path for path in public_functions() if callable(self._find(path))]
@@ -170,9 +193,11 @@ class Backend:
                 here = _submodule(f"{inside.__name__}.{part}", self.name)
             if here is None:
                 break
-        last = path.rpartition(".")[2]
-        if here is None and path in public_functions() and is_alone(last):
-            return getattr(self.namespace, last, None)
+        last, wanted = path.rpartition(".")[2], public_functions().get(path)
+        if wanted and is_alone(last) and (here is None or here is wanted):
+            # Who imports the reference's `notation` for own use does not offer it in place of the own functions.
+            flat = getattr(self.namespace, last, None)
+            return flat if here is None or callable(flat) else here
         return here
 
     def _missing(self, path: str):

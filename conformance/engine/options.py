@@ -49,18 +49,21 @@ class Options:
         """Return the options, with functions given by their last names and a file of known failures.
 
         Raises:
-            BackendError: a function is not of the reference, a file cannot be read, or a folder cannot be written.
+            BackendError: a function is not of the reference, a file cannot be read, or a file or folder cannot be
+                written.
         """
         if more.get("profile", "quick") not in PROFILES:
             raise BackendError(f"profile is {more['profile']!r}; allowed: {', '.join(PROFILES)}")
         named = dict(expected or {})
         reasons = dict(zip(full_names(named), named.values(), strict=True))
         folder_for(more.get("export_failing"))
+        for file in filter(None, (more.get("json"), more.get("html"))):
+            check_report(file)
         return cls(
             backends=tuple(dict.fromkeys(names)),
             only=full_names(only),
             require=full_names(require),
-            time_limit=time_limit or TIME_LIMIT,
+            time_limit=TIME_LIMIT if time_limit is None else time_limit,
             expected=(known_failures_of(known_failures) if known_failures else {}) | reasons,
             **{name: str(value) if name in ("json", "html", "export_failing") else value
                for name, value in more.items() if value is not None},
@@ -134,3 +137,17 @@ def folder_for(path) -> str:
     if not os.access(path, os.W_OK):
         raise BackendError(f"--export-failing {path}: nothing can be written there")
     return os.path.abspath(path)
+
+
+def check_report(file) -> None:
+    """Refuse a file for a report that could not be written, before the tests have run for it.
+
+    Raises:
+        BackendError: its folder is not there, it is a folder itself, or nothing can be written there.
+    """
+    path = Path(file).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {Path(file).parent}"
+        raise BackendError(f"report {file}: it cannot be written ({why})")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BackendError(f"report {file}: nothing can be written there")

@@ -79,10 +79,18 @@ class Report(NamedTuple):
         return sum(row.verdict != "missing" for row in self.rows)
 
     def __getitem__(self, name):
-        """Return the row of a function, by its path or its last name."""
+        """Return the row of a function, by its path, or by its last name where only one row has that.
+
+        Raises:
+            KeyError: no row is called so, or several are.
+        """
         if not isinstance(name, str):
             return tuple.__getitem__(self, name)
-        return next(row for row in self.rows if name in (row.function, row.function.rpartition(".")[2]))
+        found = [row for row in self.rows if name in (row.function, row.function.rpartition(".")[2])]
+        if len(found) != 1:
+            several = "can be " + ", ".join(row.function for row in found)
+            raise KeyError(f"{name} {several if found else 'is no function of this report'}")
+        return found[0]
 
     def counts(self) -> dict[str, int]:
         """Return how many functions have each verdict, zeros left out."""

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import namedtuple
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ import routelaws
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.engine.names import full_names, public_functions
+from routelaws.conformance.engine.options import Options
 from routelaws.conformance.engine.values import as_numpy, difference
 from routelaws.conformance.replay import cases as replay
 from routelaws.conformance.replay import run as replay_run
@@ -341,6 +343,30 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
     assert done.returncode == 2 and "backend empty has none of the reference's functions" in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize("kind", ["json", "html"])
+def test_a_report_that_could_not_be_written_is_refused_before_the_tests_run(tmp_path, kind):
+    with pytest.raises(backends.BackendError, match="nowhere.r: it cannot be written .there is no folder"):
+        Options.made(["mine"], **{kind: str(tmp_path / "nowhere" / "r")})
+    with pytest.raises(backends.BackendError, match="it cannot be written .it is a folder"):
+        Options.made(["mine"], **{kind: str(tmp_path)})
+    assert getattr(Options.made(["mine"], **{kind: str(tmp_path / "r")}), kind) == str(tmp_path / "r")
+
+
+def test_a_replay_whose_report_could_not_be_written_is_refused(tmp_path):
+    with pytest.raises(backends.BackendError, match="it cannot be written"):
+        replay_run.main([tmp_path], ["mine"], json_file=str(tmp_path / "nowhere" / "r"))
+
+
+def test_a_row_is_found_by_a_name_that_is_its_own():
+    rows = [report.Row(path, "right", 1, None, 0, "", "") for path in ("a.softmax", "a.predict_loss", "b.predict_loss")]
+    found = report.Report("mine", {}, tuple(rows), ())
+    assert found["softmax"] is rows[0] and found["b.predict_loss"] is rows[2]
+    with pytest.raises(KeyError, match="predict_loss can be a.predict_loss, b.predict_loss"):
+        found["predict_loss"]
+    with pytest.raises(KeyError, match="softmix is no function of this report"):
+        found["softmix"]
+
+
 def stranger(**names):
     return backends.Backend("mine", SimpleNamespace(**names), Ledger())
 
@@ -366,6 +392,16 @@ class TestLoading:
         with pytest.raises(backends.BackendError, match="importing broken_moe.notation raised ZeroDivisionError"):
             backends.Backend("broken_moe", backends.load("broken_moe"), Ledger())
 
+    @pytest.mark.parametrize("by_entry_point", [False, True])
+    def test_a_file_that_leaves_when_it_is_imported(self, tmp_path, monkeypatch, by_entry_point):
+        (tmp_path / "leaving_moe.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        if by_entry_point:
+            point = EntryPoint("leaving", "leaving_moe", backends.GROUP)
+            monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: [point])
+        with pytest.raises(backends.BackendError, match="importing leaving_moe raised SystemExit: 3"):
+            backends.load("leaving" if by_entry_point else "leaving_moe")
+
     @pytest.mark.parametrize(
         "name, problem",
         [
@@ -381,7 +417,7 @@ class TestLoading:
         assert backends.load("routelaws.reference:notation.softmax") is notation.softmax
 
     def test_an_entry_point(self, monkeypatch):
-        point = SimpleNamespace(name="mine", load=lambda: notation)
+        point = SimpleNamespace(name="mine", value="my_moe", load=lambda: notation)
         monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: [point])
         assert backends.load("mine") is notation
 
@@ -401,6 +437,13 @@ class TestBackend:
             _ = backend.routers.base.base_router
         with pytest.raises(AttributeError, match="the reference has no notation.nothing"):
             _ = backend.notation.nothing
+
+    def test_a_module_of_the_reference_that_it_imports_does_not_hide_its_own_functions(self):
+        """Else the reference would be compared with itself, and a wrong function be called right."""
+        mine = SimpleNamespace(notation=notation, softmax=lambda z: notation.softmax(z) * 2)
+        backend = backends.Backend("mine", mine, Ledger())
+        assert backend.notation.softmax.guarded((np.zeros((1, 2)),), {}, "float64").tolist() == [[1.0, 1.0]]
+        assert backend.notation.log_sum_exp(np.zeros((1, 2)), axis=1).shape == (1,)
 
     def test_what_is_required(self):
         backend = backends.Backend("mine", SimpleNamespace(), Ledger(), require=["notation.softmax"])
@@ -495,6 +538,17 @@ class TestBackend:
         backend = stranger(softmax=notation.softmax, dtypes=("float32",))
         with pytest.raises(pytest.skip.Exception, match="float64 is not among the dtypes of mine"):
             backend.notation.softmax.guarded((np.zeros((2, 4)),), {}, "float64")
+
+    @pytest.mark.parametrize("dtypes", ["float32", ("float16",), ("float32", "fp8"), ()])
+    def test_precisions_that_no_test_knows(self, dtypes):
+        """With none of those that the tests know nothing would be compared, and nothing found wrong."""
+        with pytest.raises(backends.BackendError, match="dtypes are .*; allowed: a tuple of one or more of 'float64'"):
+            stranger(softmax=notation.softmax, dtypes=dtypes)
+
+    @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+    def test_a_limit_on_time_that_is_none(self, limit):
+        with pytest.raises(backends.BackendError, match="time limit is .*; allowed: a number of seconds above 0"):
+            backends.Backend("mine", SimpleNamespace(), Ledger(), time_limit=limit)
 
     def test_capabilities(self):
         with pytest.raises(backends.BackendError, match="capabilities are .*; allowed: jit, grad"):

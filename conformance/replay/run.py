@@ -15,6 +15,7 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends, harness
 from routelaws.conformance.engine.ledger import Call, Ledger
 from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.engine.options import check_report
 from routelaws.conformance.engine.report import BAD
 from routelaws.conformance.engine.values import arrays_of, as_numpy, equal, fields_of
 from routelaws.conformance.replay.cases import COMPARISONS, Case, ReplayError, in_precision, load, map_arrays, unwritten
@@ -47,7 +48,8 @@ def replay(file, backend: str, *, time_limit: float | None = None) -> Outcome:
     """
     namespace = backends.load(backend)
     case, plain = load(file, namespace), load(file)
-    guard = backends.Backend(backend, namespace, Ledger(), time_limit=time_limit or case.time_limit)
+    limit = case.time_limit if time_limit is None else time_limit
+    guard = backends.Backend(backend, namespace, Ledger(), time_limit=limit)
     lost = next(filter(None, (unwritten((call.arguments, call.keywords)) for call in case.calls)), "")
     if lost:
         raise ReplayError(f"{file}: a value could not be written, so that it cannot be run again: {lost}")
@@ -277,7 +279,12 @@ def main(paths, names, *, time_limit: float | None = None, json_file: str | None
 
     Returns:
         0 when nothing is wrong, 1 when something is, 2 when a file cannot be read.
+
+    Raises:
+        BackendError: there are no files in a folder, or `json_file` cannot be written.
     """
+    if json_file:
+        check_report(json_file)
     outcomes, errors = [], []
     for file in files_of(paths):
         try:
