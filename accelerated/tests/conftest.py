@@ -18,13 +18,8 @@ import pytest
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 
-LEAST_TIME = {
-    "--xla_backend_optimization_level=0": ("0.10", "0.12"),
-    "--xla_cpu_parallel_codegen_split_count=1": ("0.10", "0.12"),
-    "--xla_cpu_use_fusion_emitters=false": ("0.10",),
-}
-"""Flags of XLA, each with the versions of jaxlib that were seen to know it: no work of LLVM's on the machine code, in
-one piece, by the plainer of two writers. What XLA itself folds, fuses and reorders stays."""
+LACKS = {"0.10": (), "0.12": ("xla_cpu_use_fusion_emitters",)}
+"""Versions of jaxlib that were tried, each with the options of `harness.QUICK` that are no flags of its XLA."""
 
 
 def quick() -> bool:
@@ -39,17 +34,23 @@ def pytest_configure(config):
     """
     if not quick() or hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
         return
-    os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags_of_xla()]))
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags_of_xla()]))
 
 
 def flags_of_xla() -> list[str]:
-    """Return the flags for the least time to compile; XLA ends a process that names one that it does not know."""
+    """Return the options with which `conformance/` compiles quickly as flags, for all that a process compiles.
+
+    XLA ends a process that is given a flag that it does not know, so a version that was not tried gets none.
+    """
+    from routelaws.conformance.engine.harness import QUICK  # imports JAX, which then reads where the cache is
+
     series = ".".join(importlib.metadata.version("jaxlib").split(".")[:2])
-    return [flag for flag, known in LEAST_TIME.items() if series in known]
+    known = {name: value for name, value in QUICK.items() if name not in LACKS.get(series, QUICK)}
+    return [f"--{name}={str(value).lower()}" for name, value in known.items()]
 
 
 @pytest.fixture(autouse=True, scope="module")

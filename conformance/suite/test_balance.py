@@ -27,7 +27,6 @@ from routelaws.reference.notation import top_k_indices
 AUXILIARY, Z_LOSS, BIAS = "balance.auxiliary_loss", "balance.z_loss", "balance.update_bias"
 SHAPES = ((12, 4),)
 
-
 precisions = st.sampled_from(PRECISIONS)
 dialects = st.sampled_from(reference.DIALECTS)
 scores = st.sampled_from(reference.SCORES)

@@ -50,7 +50,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 OTHERS = ((1, 4), (5, 1), slow((2, 8)))
 """One token, one expert, more experts than tokens."""
 
-
 precisions = st.sampled_from(PRECISIONS)
 nuclei = st.sampled_from([1.0, 0.9, 0.5, 0.2])
 seeds = st.integers(0, 2**32 - 1)

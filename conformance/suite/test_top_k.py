@@ -28,7 +28,6 @@ SHAPES = ((7, 4),)
 
 FORMS = [(score, normalisation) for score in reference.SCORES for normalisation in reference.NORMALISATIONS]
 
-
 precisions = st.sampled_from(PRECISIONS)
 forms = st.just(FORMS[0]) | st.sampled_from(FORMS)
 """Half of them the reference's defaults: a router that has no other options is asked often enough."""
