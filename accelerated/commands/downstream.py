@@ -5,10 +5,10 @@ from pathlib import Path
 
 import tyro
 
-from ..findings.downstream import Study, as_dict, compare_laws
+from ..findings.downstream import Study, as_dict, check_numbers, compare_laws
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
-from ..wording import plural
+from ..wording import by_reason, plural
 from .working import Working
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
@@ -39,11 +39,13 @@ def downstream(
             104 over-training runs of Gadre et al. 2024, which are downloaded once.
         cut: Training FLOPs; the laws are fitted to the runs with at most these and scored on the others.
         tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
-        loss: The text whose loss the two-stage laws go through; the first of the table if not given.
+        loss: The text whose loss the two-stage laws go through; loss_validation, or else the first of the table, if
+            not given.
         ratio: Only runs with these tokens per parameter, within a tenth; all if not given.
         least_gain: Laws of log accuracy take rows that are this far above the guess rate.
         json: Print one JSON object and nothing else.
     """
+    check_numbers(cut, ratio, least_gain)  # before a table is fetched
     if table is None:
         tasks = tasks or released_table("downstream_tasks.csv")
         table, loss = released_table("overtraining_runs.csv"), loss or "c4_val"
@@ -77,13 +79,21 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
     )
     console.print(_errors_table(study))
     console.print(_pairs_table(study))
-    for law in ("direct", "ratio"):
-        if missing := study.left_out.get(law):
-            console.print(
-                f"{law}: {plural(len(missing), 'task')} left out, since no training set has enough rows: ", end=""
-            )
-            console.print(", ".join(missing), markup=False)
+    for line in _left_out_lines(study):
+        console.print(line, markup=False)
     console.print(SIGN)
+
+
+def _left_out_lines(study: Study) -> list[str]:
+    """Return one line for each law that is shown and could not be fitted to some tasks: these, and why."""
+    lines = []
+    for law in SHOWN:
+        if missing := study.left_out.get(law):
+            (why, tasks), *others = by_reason(missing).items()
+            if others:
+                why = f"for example {tasks[0]}: {why}; --json has the reason of each"
+            lines.append(f"{law}: {plural(len(missing), 'task')} left out: {', '.join(missing)}; {why}")
+    return lines
 
 
 def _errors_table(study: Study):

@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
-from ..findings.law_fits import SIZE, LawFit, fit_law, fit_some, is_known
+from ..findings.law_fits import SIZE, LawFit, check_huber, fit_law, fit_some, is_known
 from ..laws.catalogue import LAWS, Law
 from ..laws.held_out import HeldOut
 from ..laws.intervals import Range
@@ -79,6 +79,7 @@ def fit_report(
             or why no router could be fitted. A router that cannot be does not stop the others.
     """
     asked = with_options(law_of(law, "this table"), options)
+    check_huber(asked, huber)
     frame = read_tables(paths)
     selections = select_rows(frame, rows, loss_column, axes=asked.axes)
 
@@ -363,6 +364,7 @@ def fit(
     only_for_accuracy(asked, task=task, guess_rate=guess_rate, tasks=tasks)
     with Working("reading the table") as tell:
         if asked.measured != "loss":
+            with_options(asked, options)
             wanted = measured.Asked(_given(tables), loss, rows, huber, task, tasks, guess_rate, options)
             report = measured.measured_report(asked, wanted, tell=tell)
         else:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..findings.law_fits import check_huber
 from ..findings.measured_fits import (
     Group,
     MeasuredFit,
@@ -21,6 +22,7 @@ from ..findings.measured_fits import (
 )
 from ..laws.catalogue import Law
 from ..laws.intervals import Predicted
+from ..report.cautions import left_out_lines
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.leverages import read_leverages
 from ..tables.released import data_folder, released_table
@@ -73,6 +75,7 @@ def measured_report(law: Law, asked: Asked, level: float = 0.95, at: dict[str, f
     Raises:
         InputError: one line that says what is wrong with the table or the flags; or why no group could be fitted.
     """
+    check_huber(law, asked.huber)
     groups, reasons, remarks = _groups(law, asked)
     fits, predictions = [], []
     for number, group in enumerate(groups, 1):
@@ -98,8 +101,9 @@ def as_dict(report: MeasuredReport) -> dict:
         {"law", "measured", "remarks", "not_fitted": [{"group", "reason"}], "fits": [{"group": a task or a router,
         "training_set", "options", "rows", "coefficients": {name: number}, "rmsle", "rmse" of accuracies, "criterion",
         "objective", "status", "intervals": {name: {"value", "low", "high", "verdict"}} or None, "left_out": rows that
-        the law does not take, "left_out_error", "warnings"}]}; and with a point "at", "level" and, in each fit,
-        "prediction": {"value", "law_interval", "run_interval"}. What is infinite or not known is None.
+        the law does not take, "blank": rows without a number that it needs, "left_out_error", "warnings"}]}; and
+        with a point "at", "level" and, in each fit, "prediction": {"value", "law_interval", "run_interval"}. What is
+        infinite or not known is None.
     """
     found = {
         "law": report.law.name,
@@ -204,10 +208,12 @@ def _groups(law: Law, asked: Asked) -> tuple[list[Group], dict[str, str], list[s
     frame, groups, reasons = read_tables([path]), [], {}
     loss = asked.loss or "loss_validation"
     for selection in select_rows(frame, asked.rows, loss, axes="every"):
+        left_out = left_out_lines(selection.left_out)
         try:
-            groups.append(leverage_of_runs(selection, loss, asked.options))
+            group = leverage_of_runs(selection, loss, asked.options)
+            groups.append(group._replace(remarks=[*group.remarks, *left_out]))
         except ValueError as error:
-            reasons[selection.router] = str(error)
+            reasons[selection.router] = "; ".join([str(error), *left_out])
     return groups, reasons, frame.attrs.get("remarks", [])
 
 
@@ -236,6 +242,7 @@ def _fit_dict(entry: MeasuredFit) -> dict:
         "training_set": group.part or None,
         "options": group.options,
         "rows": fit.rows,
+        "blank": group.blank,
         "left_out": int(group.measured.size - fit.rows),
         "coefficients": {name: plain(value) for name, value in fit.coefficients._asdict().items()},
         "rmsle": plain(fit.rmsle),
@@ -255,6 +262,8 @@ def _title(entry: MeasuredFit) -> str:
     title = f"{entry.group.label}: {entry.fit.rows} rows"
     if missing:
         title += f" ({missing} more are too near guessing, or 1)"
+    if entry.group.blank:
+        title += f" ({entry.group.blank} more are blank)"
     if "guess_rate" in entry.group.options:
         title += f", guessing is right in {entry.group.options['guess_rate']:g}"
     return f"{title}, optimum: {entry.fit.status}"

@@ -9,11 +9,12 @@ from ..findings.law_fits import LEVEL, fit_law, fit_some
 from ..findings.next_run import COLUMNS, NextRuns, Proposal, propose
 from ..laws.next_run import ON_LOG_SCALE, Asked
 from ..report.plan_words import amount, exponent
+from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
-from ..tables.table import select_rows
+from ..tables.table import of_router, select_rows
 from .fit import warnings_of
 from .flags import check_level
-from .laws import law_of
+from .laws import law_of, rows_of_released
 from .shown import plain
 
 BEST_GUESS = (
@@ -55,7 +56,7 @@ def next_report(
     """Look for the run that narrows one interval most.
 
     Args:
-        paths: a table or several, see `read_tables`.
+        paths: a table or several, see `read_tables`; none for the released table and its rows clark.
         asked: "prediction", which takes n and experts; "slope", which takes n, or else that of the largest size; or a
             coefficient or derived number of the law.
         n, experts: N and E.
@@ -69,13 +70,12 @@ def next_report(
     """
     check_flags(n, experts, level)
     chosen = law_of(law, "plan --next")
-    selections = select_rows(read_tables(paths), rows, loss_column, axes=chosen.axes)
-    there = [selection.router for selection in selections]
-    if router is not None:
-        selections = [selection for selection in selections if selection.router.lower() == router.lower()]
+    if not paths:
+        paths, rows = (released_table(),), rows_of_released(chosen, rows)
+    selections = of_router(select_rows(read_tables(paths), rows, loss_column, axes=chosen.axes), router)
     if len(selections) != 1:
-        said = f"--router {router}: no such router_type" if router else "--router is missing: there are several"
-        raise InputError(f"{said}; there: {', '.join(there)}")
+        there = ", ".join(selection.router for selection in selections)
+        raise InputError(f"--router is missing: there are several; there: {there}")
     with naming(paths):
         fitted = functools.partial(fit_law, name=chosen, loss_column=loss_column, level=level)
         [fit], _ = fit_some(selections, loss_column, fitted)

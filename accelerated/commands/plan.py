@@ -282,10 +282,7 @@ def _budget(
 def _plan_next(paths, asked, n, experts, router, law, loss, rows, level, flops, top, json) -> None:
     from . import next_run
 
-    chosen, dearest = law_of(law, "plan --next"), math.inf if flops is None else flops_of(flops)
-    next_run.check_flags(n, experts, level)
-    if not paths:  # what is wrong with the flags was said before a table is fetched
-        paths, rows = (released_table(),), rows_of_released(chosen, rows)
+    dearest = math.inf if flops is None else flops_of(flops)
     with Working("fitting the law and ranking the runs that could be added"):
         report = next_run.next_report(paths, asked, n, experts, router, law, loss, rows, level, dearest)
     if json:

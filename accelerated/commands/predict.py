@@ -10,12 +10,12 @@ import tyro
 
 from ..errors import InputError
 from ..findings.hull import beyond, extrapolation, inside_hull
-from ..findings.law_fits import LEVEL, LawFit, fit_law, fit_some, predict_law
+from ..findings.law_fits import LEVEL, LawFit, check_huber, fit_law, fit_some, predict_law
 from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines
 from ..tables.released import released_table
 from ..tables.several import naming, read_tables
-from ..tables.table import RouterRows, select_rows
+from ..tables.table import RouterRows, of_router, select_rows
 from ..wording import once
 from . import measured
 from .fit import only_for_accuracy, warnings_of, with_options
@@ -73,7 +73,7 @@ def predict_report(
     """Fit a law to a table and predict a loss.
 
     Args:
-        paths: a table or several, see `read_tables`.
+        paths: a table or several, see `read_tables`; none for the released table and its rows clark.
         at: the point: the name of a column of the law to its value; None where not given.
         law: as `laws.law_of`.
         loss_column: which loss.
@@ -90,15 +90,11 @@ def predict_report(
             no router could be fitted. A router that cannot be does not stop the others.
     """
     asked = with_options(law_of(law, "this table"), options)
-    check_level(level)
-    point = _point(asked, at)
+    point = _checked(asked, at, level, huber)
+    if not paths:
+        paths, rows = (released_table(),), rows_of_released(asked, rows)
     frame = read_tables(paths)
-    selections = select_rows(frame, rows, loss_column, axes=asked.axes)
-    if router is not None:
-        there = [selection.router for selection in selections]
-        selections = [s for s in selections if s.router.lower() == router.lower()]
-        if not selections:
-            raise InputError(f"--router {router}: no such router_type in the table; there: {', '.join(there)}")
+    selections = of_router(select_rows(frame, rows, loss_column, axes=asked.axes), router)
 
     def predicted(selection: RouterRows) -> Prediction:
         return _predict(fit_law(selection, asked, loss_column, huber, level), point, level)
@@ -107,6 +103,13 @@ def predict_report(
         predictions, not_fitted = fit_some(selections, loss_column, predicted, tell)
     remarks = frame.attrs.get("remarks", [])
     return PredictReport(asked.name, loss_column, point, level, predictions, remarks, not_fitted)
+
+
+def _checked(law: Law, at: dict[str, float | None], level: float, huber: float | None) -> dict[str, float]:
+    """Return the columns of the law; InputError where a flag is wrong whatever a table says."""
+    check_level(level)
+    check_huber(law, huber)
+    return _point(law, at)
 
 
 def _input(name: str) -> tuple[str, str, float]:
@@ -334,21 +337,15 @@ def predict(
     asked, options = law_of(law), {} if floor is None else {"floor": floor}
     only_for_accuracy(asked, task=task, guess_rate=guess_rate, tasks=tasks)
     point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
-    point |= _named_values(at)
+    point = _with_named(point, at)
     if published is not None:
         idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
         idle |= {"guess-rate": guess_rate, "tasks": tasks, "level": None if level == LEVEL else level}
         return _predict_published(asked, published, point, tables, idle, json)
-    # What is wrong with the flags is said before a table is fetched.
-    check_level(level)
-    with_options(asked, options)
-    point = _point(asked, point)
     if asked.measured != "loss":
         refuse({"router": router}, f"it is for laws of the loss; {asked.name} is of {asked.measured}")
-        wanted = measured.Asked(_measured_tables(asked, tables), loss, rows, huber, task, tasks, guess_rate, options)
+        wanted = measured.Asked(tables, loss, rows, huber, task, tasks, guess_rate, options)
         return _predict_measured(asked, wanted, level, point, json)
-    if not tables:
-        tables, rows = (released_table(),), rows_of_released(asked, rows)
     loss = loss or "loss_validation"
     with Working("reading the table") as tell:
         report = predict_report(tables, point, law, loss, rows, router, level, huber, tell, options)
@@ -377,7 +374,10 @@ def _measured_tables(law: Law, tables: tuple[Path, ...]) -> tuple[Path, ...]:
     raise InputError(f"the law {law.name} needs a table, or --published with one of: {there}")
 
 
-def _predict_measured(law: Law, asked: measured.Asked, level: float, point: dict, json: bool) -> None:
+def _predict_measured(law: Law, asked: measured.Asked, level: float, at: dict, json: bool) -> None:
+    with_options(law, asked.options)
+    point = _checked(law, at, level, asked.huber)
+    asked = asked._replace(tables=_measured_tables(law, asked.tables))
     with Working("reading the table") as tell:
         report = measured.measured_report(law, asked, level, point, tell)
     if json:
@@ -386,13 +386,16 @@ def _predict_measured(law: Law, asked: measured.Asked, level: float, point: dict
         measured.print_report(report)
 
 
-def _named_values(texts: tuple[str, ...]) -> dict[str, float]:
-    """Return {name: value} of texts such as tokens=1e9."""
-    found = {}
+def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[str, float | None]:
+    """Return a point with the values of texts such as tokens=1e9; InputError where one has its value already."""
+    point = dict(point)
     for text in texts:
         name, _, value = text.partition("=")
+        if point.get(name) is not None:
+            other = _input(name)[0].removesuffix("=")
+            raise InputError(f"--at {text}: {other} {point[name]:g} says the same column; give one of both")
         try:
-            found[name] = float(value)
+            point[name] = float(value)
         except ValueError:
             raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9") from None
-    return found
+    return point

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..laws import broken, downstream, downstream_sums, two_stage
-from ..tables.accuracies import Accuracies, guess_rate
+from ..tables.accuracies import Accuracies, guess_rate, loss_name
 from ..wording import plural
 
 RATIO_HUBER = 1e-3
@@ -96,17 +96,16 @@ def compare_laws(
         table: of `read_accuracies`.
         cut: training FLOPs; runs with at most these are fitted.
         rates: {task: guess rate}; where a task is not named, that of the table itself, or else GUESS_RATES.
-        loss: the text whose loss the two-stage laws go through; the first of the table if None.
+        loss: the text whose loss the two-stage laws go through, see `loss_name`.
         ratio: tokens per parameter; only runs within a tenth of it are taken. All if None.
         least_gain: rows count for the laws of log accuracy where they are this far above the guess rate.
 
     Raises:
-        InputError: no such loss, or no run on one side of the cut.
+        InputError: a number that cannot be, no such loss, no run of that ratio, or no run on one side of the cut.
     """
-    loss = _loss_of(table, loss)
-    chosen = np.isfinite(table.losses[loss])
-    if ratio is not None:
-        chosen &= np.abs(table.tokens / table.parameters / ratio - 1) < 0.1
+    check_numbers(cut, ratio, least_gain)
+    loss = loss_name(table, loss)
+    chosen = np.isfinite(table.losses[loss]) & _of_ratio(table, ratio)
     below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
     if not (below.any() and above.any()):
         raise InputError(
@@ -114,6 +113,8 @@ def compare_laws(
             "both sides of --cut"
         )
     misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
+    if not misses:
+        raise InputError(f"no task has accuracies at or below {cut:g} FLOPs and above; needed: one on both sides")
     errors = {
         law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
         for law, by in misses.items()
@@ -128,14 +129,26 @@ def compare_laws(
     )  # fmt: skip
 
 
-def _loss_of(table: Accuracies, loss: str | None) -> str:
-    """Return the text whose loss is taken: the one asked for, or the first; raises InputError as `compare_laws`."""
-    if not table.losses:
-        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
-    loss = next(iter(table.losses)) if loss is None else loss
-    if loss not in table.losses:
-        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
-    return loss
+def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
+    """Raise InputError where a number of `compare_laws` cannot be, whatever the table says."""
+    for flag, value in (("--cut", cut), ("--ratio", ratio)):
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"{flag} {value:g}: needed: a finite number above 0")
+    if not 0 <= least_gain < 1:
+        raise InputError(f"--least-gain {least_gain:g}: needed: at least 0 and below 1")
+
+
+def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
+    """Return which runs have these tokens per parameter, within a tenth, [n] bool; all where none is asked for."""
+    there = table.tokens / table.parameters
+    if ratio is None:
+        return np.ones(there.size, bool)
+    found = np.abs(there / ratio - 1) < 0.1
+    if not found.any():
+        raise InputError(
+            f"--ratio {ratio:g}: no run is within a tenth of it; there: {there.min():.3g} to {there.max():.3g}"
+        )
+    return found
 
 
 def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float], least_gain: float):
@@ -153,7 +166,10 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
         rate = guess_rate(task, rates)
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
             sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
-            if not (len(sides[0].flops) and len(sides[1].flops)):
+            empty = [side for side, rows in zip(("at or below", "above"), sides, strict=True) if not len(rows.flops)]
+            if empty:
+                for law in laws:
+                    reasons.setdefault(law, {})[task] = f"no run {' or '.join(empty)} the cut has its accuracy"
                 continue
             for law, predict in laws.items():
                 try:

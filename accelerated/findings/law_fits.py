@@ -83,7 +83,7 @@ def fit_law(
         reasons = sorted({run["reason"] for run in selection.left_out})
         raise ValueError(f"no rows are left ({'; '.join(reasons)})")
     columns, loss = law_columns(selection, law, loss_column)
-    _check_huber(law, huber)
+    check_huber(law, huber)
     fit = _fit(law, columns, loss, huber)
     ranges, slopes = [], []
     held_out = held_out_size = least_squares = None
@@ -103,11 +103,18 @@ def fit_law(
     )  # fmt: skip
 
 
-def _check_huber(law: Law, huber: float | None) -> None:
-    """Raise ValueError where Huber's criterion is asked of a law that is fitted by least squares alone."""
-    if huber is not None and not law.takes_huber:
-        able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == "loss")
-        raise ValueError(f"huber: the law {law.name} is fitted by least squares alone; with huber: {able}")
+def check_huber(law: Law, huber: float | None) -> None:
+    """Raise InputError where --huber is no delta, or is asked of a law that is fitted by least squares alone."""
+    if huber is None:
+        return
+    if not law.takes_huber:
+        able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == law.measured)
+        raise InputError(
+            f"--huber {huber:g}: the law {law.name} is fitted by least squares alone"
+            + (f"; with --huber: {able}" if able else "")
+        )
+    if not 0 < huber < math.inf:
+        raise InputError(f"--huber {huber:g}: needed: a finite number above 0")
 
 
 def _intervals(law: Law, fit, columns, loss, level: float) -> tuple[list[Range], list[Range]]:

@@ -17,13 +17,14 @@ from ..laws.catalogue import Law
 from ..laws.compute import fit_compute
 from ..laws.held_out import HeldOut, leave_one_group_out
 from ..laws.intervals import Predicted, Range
-from ..tables.accuracies import Accuracies, guess_rate, is_guess_known
+from ..tables.accuracies import Accuracies, guess_rate, is_guess_known, loss_name
 from ..tables.conditions import row_mask
 from ..tables.leverages import Leverages
 from ..tables.table import DENSE, RouterRows
 from ..wording import plural
 from .hull import beyond, extrapolation, inside_hull
 from .law_columns import COLUMNS
+from .law_fits import check_huber
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
@@ -37,6 +38,7 @@ class Group(NamedTuple):
     measured: np.ndarray  # [n]
     options: dict  # of the fit
     remarks: list[str]
+    blank: int = 0  # rows of the table that are not here, since the table lacks a number of theirs
 
     @property
     def label(self) -> str:
@@ -85,7 +87,7 @@ def accuracy_groups(
     if loss is not None and "loss" not in law.beside:
         raise InputError(f"--loss {loss}: the law {law.name} goes through no loss; two-stage laws do")
     if "loss" in law.beside:
-        columns["loss"] = table.losses[_loss_name(table, loss)]
+        columns["loss"] = table.losses[loss_name(table, loss)]
     tried = _columns_of_tasks(table, law, tasks)
     groups = []
     for task in tried:
@@ -98,8 +100,8 @@ def accuracy_groups(
             *given, measured = (np.concatenate(parts) for parts in zip(*found, strict=True))
             whole = np.all([np.isfinite(column) for column in given], axis=0)
             option, remarks = _guess(law, task, guess, rates, table)
-            columns_of_group = tuple(column[whole] for column in given)
-            groups.append(Group(task, part, columns_of_group, measured[whole], option | (options or {}), remarks))
+            own, blank = tuple(column[whole] for column in given), int(mask.sum()) * len(found) - int(whole.sum())
+            groups.append(Group(task, part, own, measured[whole], option | (options or {}), remarks, blank))
     return groups
 
 
@@ -155,8 +157,7 @@ def fit_group(law: Law, group: Group, level: float = 0.95, huber: float | None =
         ValueError: the rows do not determine the law, or it takes no such option.
     """
     law = law.with_options(**group.options)
-    if huber is not None and not law.takes_huber:
-        raise ValueError(f"huber: the law {law.name} is fitted by least squares alone")
+    check_huber(law, huber)
     if huber is not None:
         fit = law.fit(*group.columns, group.measured, huber=huber)
         return MeasuredFit(group, law, fit, [], None)
@@ -189,17 +190,6 @@ def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:
             there = ", ".join((*columns, "attempts", "loss"))
             raise InputError(f"the law {law.name} needs {name}, which a table of accuracies has not; there: {there}")
     return [columns[name][mask] for name in (*law.columns, *law.beside)]
-
-
-def _loss_name(table: Accuracies, loss: str | None) -> str:
-    if not table.losses:
-        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
-    if loss is None:
-        return "validation" if "validation" in table.losses else next(iter(table.losses))
-    name = loss if loss in table.losses else loss.removeprefix("loss_")
-    if name not in table.losses:
-        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
-    return name
 
 
 def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:

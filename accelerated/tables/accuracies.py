@@ -97,6 +97,26 @@ def read_guess_rates(path) -> dict[str, float]:
     return rates
 
 
+def loss_name(table: Accuracies, loss: str | None = None) -> str:
+    """Return the text whose loss the two-stage laws go through.
+
+    Args:
+        table: of `read_accuracies`.
+        loss: its name, with or without loss_ before it; "validation", or else the first of the table, if None.
+
+    Raises:
+        InputError: the table has no loss, or none of that name.
+    """
+    if not table.losses:
+        raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
+    if loss is None:
+        return "validation" if "validation" in table.losses else next(iter(table.losses))
+    name = loss if loss in table.losses else loss.removeprefix("loss_")
+    if name not in table.losses:
+        raise InputError(f"loss {loss!r} is not in the table; there: {', '.join(table.losses)}")
+    return name
+
+
 def guess_rate(task: str, rates: dict[str, float] | None = None) -> float:
     """Return the guess rate of a task: that of a table, or that of GUESS_RATES."""
     if rates and task in rates:

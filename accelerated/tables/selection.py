@@ -27,6 +27,21 @@ class RouterRows(NamedTuple):
     left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id; with "run", its name, if any
 
 
+def of_router(selections: list[RouterRows], router: str | None) -> list[RouterRows]:
+    """Return those of one router, however its name is spelled; all of them where none is asked for.
+
+    Raises:
+        InputError: the table has no such router_type.
+    """
+    if router is None:
+        return selections
+    found = [selection for selection in selections if selection.router.lower() == router.lower()]
+    if not found:
+        there = ", ".join(selection.router for selection in selections)
+        raise InputError(f"--router {router}: no such router_type in the table; there: {there}")
+    return found
+
+
 def select_rows(
     frame, rows: str | None = None, loss_column: str = "loss_validation", *, axes: Axes = "experts"
 ) -> list[RouterRows]:

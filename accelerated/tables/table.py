@@ -26,11 +26,11 @@ from .schema import (
     to_numbers,
     with_numbers,
 )
-from .selection import RouterRows, select_rows
+from .selection import RouterRows, of_router, select_rows
 
 __all__ = [
-    "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "read_table",
-    "select_rows",
+    "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "of_router",
+    "read_table", "select_rows",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import plan, predict
+from routelaws.accelerated.commands import next_run, plan, predict
 from routelaws.accelerated.commands.fit import fit_report, fit_table, print_fit
 from routelaws.accelerated.commands.predict import as_dict, predict_report, print_prediction
 from routelaws.accelerated.findings import estimates, law_fits
@@ -179,7 +179,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
     frame = frame.assign(routing_frequency=0.5, k=1, seed=42)
     frame.loc[[1, 2], "k"] = 4
     path = save(frame, tmp_path)
-    for command in (predict, plan):
+    for command in (next_run, plan, predict):
         monkeypatch.setattr(command, "released_table", lambda: path)
     assert main(["predict", "--law", law, *where, "--json"]) == 0
     assert [found["rows"] for found in json.loads(capsys.readouterr().out)["predictions"]] == [rows]

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from routelaws.accelerated import cli
@@ -62,7 +63,8 @@ def test_a_prediction_is_a_share_of_answers():
     [
         ({"cut": 1e10}, "0 runs at or below 1e.10 FLOPs and 14 above"),
         ({"loss": "c4"}, "loss 'c4' is not in the table"),
-        ({"ratio": 100.0}, "0 runs at or below"),
+        ({"ratio": 100.0}, "--ratio 100: no run is within a tenth of it; there: 20 to 20"),
+        ({"ratio": 0.0}, "--ratio 0: needed: a finite number above 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_named(changes, message):
@@ -134,23 +136,41 @@ def test_the_sign_test():
     assert (sign_test(5, 0), sign_test(2, 2), sign_test(0, 1)) == (0.0625, 1.0, 1.0)
 
 
+def written(table: Accuracies, folder, names: tuple[str, ...]) -> list[str]:
+    """Write a table and the rates of guessing of its tasks, NaN as a blank; returns the words of the command."""
+    columns = {"params": table.parameters, "tokens": table.tokens}
+    columns |= {f"loss_{name}": values for name, values in table.losses.items()}
+    columns |= {f"acc_{name}": table.accuracies[name] for name in names}
+    path, tasks = folder / "own.csv", folder / "tasks.csv"
+    pandas.DataFrame(columns).to_csv(path, index=False)
+    tasks.write_text("task,random_accuracy\n" + "".join(f"{name},0.25\n" for name in names))
+    return ["downstream", str(path), "--cut", "3e19", "--tasks", str(tasks)]
+
+
+def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
+    """One that is guessed, and one that no run above the cut was asked; a task of its own has a line of its own."""
+    few = {name: findings._PREDICTORS[name] for name in ("direct", "no change")}
+    monkeypatch.setattr(findings, "_PREDICTORS", few)
+    table = made_table()
+    small = np.where(table.flops <= 3e19, table.accuracies["power"], np.nan)
+    table = table._replace(accuracies=table.accuracies | {"small": small})
+    words = written(table, tmp_path, ("power", "flat", "small"))
+    assert cli.main([*words, "--loss", "loss_text"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "through the loss on text" in printed
+    assert "no change: 1 task left out: small; no run above the cut has its accuracy" in printed
+    assert "direct: 2 tasks left out: flat, small; for example flat: 0 of 9 rows have an accuracy above 0.3" in printed
+    assert cli.main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["remarks"] == ["flops: 6 · params · tokens"] and set(said["left_out"]["direct"]) == {"flat", "small"}
+    assert cli.main(written(table, tmp_path, ("small",))) == 2
+    assert "no task has accuracies at or below 3e+19 FLOPs and above" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_says_what_the_study_found(tmp_path, capsys):
-    table = made_table(0.005)
-    names = ("power", "flat")
-    lines = ["params,tokens,loss_text," + ",".join(f"acc_{name}" for name in names)]
-    for i in range(14):
-        values = (
-            table.parameters[i],
-            table.tokens[i],
-            table.losses["text"][i],
-            *(table.accuracies[n][i] for n in names),
-        )
-        lines.append(",".join(repr(float(value)) for value in values))
-    path, tasks = tmp_path / "own.csv", tmp_path / "tasks.csv"
-    path.write_text("\n".join(lines))
-    tasks.write_text("task,random_accuracy\npower,0.25\nflat,0.25\n")
-    arguments = ["downstream", str(path), "--cut", "3e19", "--tasks", str(tasks)]
+    arguments = written(made_table(0.005), tmp_path, ("power", "flat"))
+    path, tasks = arguments[1], arguments[-1]
     assert cli.main([*arguments, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     study = as_dict(compare_laws(read_accuracies(path), 3e19, read_guess_rates(tasks)))

@@ -78,6 +78,22 @@ def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table,
     assert np.divide(*reaches) == pytest.approx([2.3646 / 0.7111] * 3, rel=1e-3)
 
 
+def test_rows_without_a_number_are_counted(table, capsys):
+    """A law of the loss lacks two runs, one without its loss and one without its accuracy; the direct law lacks one."""
+    path = Path(table)
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    lines[1][4] = lines[2][5] = ""
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    for law, blank in (("direct", 1), ("two-stage-linear", 2)):
+        arguments = ["fit", table, "--law", law, "--task", "quiz"]
+        [fit] = said(capsys, *arguments)["fits"]
+        assert (fit["rows"], fit["blank"]) == (9 - blank, blank)
+        assert cli.main(arguments) == 0
+        assert f"quiz: {9 - blank} rows ({blank} more are blank)" in capsys.readouterr().out
+    [fit] = said(capsys, "fit", table, "--law", "repeated", "--task", "code")["fits"]
+    assert (fit["rows"], fit["blank"]) == (18, 0)
+
+
 def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
     [fit] = said(capsys, "fit", table, "--law", "two-stage-linear", "--task", "quiz", "--loss", "loss_text")["fits"]
     assert (fit["coefficients"]["A"], fit["coefficients"]["alpha"]) == pytest.approx((60.0, 0.07), rel=1e-9)
@@ -117,7 +133,9 @@ def test_what_cannot_be_is_one_sentence(table, flags, sentence, capsys):
 @pytest.mark.parametrize("command", ["fit", "predict --at flops=1e22"])
 def test_a_criterion_that_a_law_does_not_have_is_refused(table, command, capsys):
     assert cli.main([*command.split(), "--law", "two-stage-linear", "--huber", "0.1", "--", table]) == 2
-    assert "huber: the law two-stage-linear is fitted by least squares alone" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("routelaws: --huber 0.1: the law two-stage-linear is fitted by least squares alone")
+    assert said.endswith("with --huber: ratio, ceiling, broken\n")
 
 
 @pytest.mark.parametrize("command", [["plan", "--flops", "1e21"], ["plan", "--next", "slope"]])
@@ -173,6 +191,15 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     assert "a power law of the 3 dense runs" in fit["warnings"][0]
     [fit] = said(capsys, "fit", str(path), "--law", "leverage", "--rows", "hyper_id < 19")["fits"]
     assert fit["rows"] == len(places) - 2
+    blank = [line.rpartition(",")[0] + "," for line in lines]
+    path.write_text("\n".join([*lines[:4], blank[4], *lines[5:]]) + "\n")
+    [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
+    assert fit["rows"] == len(places) - 1 and fit["warnings"][1].startswith(
+        "left out: hyper_id 3: loss_validation is blank"
+    )
+    path.write_text("\n".join([lines[0], *blank[1:3], *lines[3:]]) + "\n")
+    assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
+    assert "or a column leverage; left out: hyper_id 0, 1: loss_validation is blank" in capsys.readouterr().err
     assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
     assert "the law leverage takes no floor" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")

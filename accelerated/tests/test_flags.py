@@ -22,6 +22,7 @@ from scipy import stats
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands import fit as fit_command
+from routelaws.accelerated.commands import next_run
 from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.commands import predict as predict_command
 from routelaws.accelerated.commands.fit import fit_report
@@ -737,7 +738,7 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
 def test_without_a_table_the_released_one_and_its_rows_are_taken(said, monkeypatch, words):
     """Those of the preset clark, here all but two; --rows takes others."""
     save(Path("curves.csv"), [row | {"seed": 42 if row["seed"] == 1 else 7} for row in ROWS])
-    for command in (predict_command, plan_command):
+    for command in (next_run, plan_command, predict_command):
         monkeypatch.setattr(command, "released_table", lambda: Path("curves.csv"))
     alone = [word for word in words if word != "table.csv"]
     named = [word.replace("table.csv", "curves.csv") for word in words]

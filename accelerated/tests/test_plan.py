@@ -467,7 +467,7 @@ def test_a_next_run_costs_no_more_than_is_allowed(path, capsys):
     "flags, said",
     [
         (["--next=b"], "--router is missing: there are several; there: Hash, S-Base"),
-        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type; there: Hash, S-Base"),
+        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type in the table; there: Hash, S-Base"),
         (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
         (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: --next b does not take it"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import plan, predict, reproduce
+from routelaws.accelerated.commands import downstream, next_run, plan, predict, reproduce
 from routelaws.accelerated.commands.predict import as_dict, inside_hull, predict_report, print_prediction
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.routed import RoutedCoefficients, effective_parameter_count, predict_loss
@@ -106,6 +106,14 @@ WRONG_FLAGS = {
     "predict --law direct --at flops=1e20 --level 0": "--level 0: needed: a number between 0 and 1",
     "predict --law direct": "--at flops= is missing: the law direct needs flops",
     "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss; direct is of acc",
+    "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 says the same col",
+    "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 says the same column; give",
+    "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted by least squa",
+    "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a finite number above 0",
+    "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted by least squares alone",
+    "downstream --cut 0": "--cut 0: needed: a finite number above 0",
+    "downstream --ratio nan": "--ratio nan: needed: a finite number above 0",
+    "downstream --least-gain 1": "--least-gain 1: needed: at least 0 and below 1",
     "plan --next slope --level 3": "--level 3: needed: a number between 0 and 1",
     "plan --next prediction --n -1 --experts 4": "--n -1: needed: a finite number above 0",
     "reproduce --out paper --huber -1": "--huber -1: a finite number above 0, in log10 units",
@@ -115,7 +123,7 @@ WRONG_FLAGS = {
 @pytest.mark.parametrize("words", WRONG_FLAGS)
 def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    for command in (plan, predict, reproduce):
+    for command in (downstream, next_run, plan, predict, reproduce):
         monkeypatch.setattr(command, "released_table", lambda *name: pytest.fail("a table was fetched"))
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
