@@ -94,9 +94,33 @@ def plainly(value):
     return value.tolist() if isinstance(value, np.ndarray) else repr(value)
 
 
+FITTED = ("fit", "curve")
+"""Inputs that are fits: in a flat valley a search ends elsewhere, by 1e-8, on a processor that rounds another way."""
+
+
+def fits_of(document: dict) -> list:
+    """Return the fits that go into the functions of a file, as they stand there."""
+    return [case["inputs"][name] for case in document["cases"] for name in FITTED if name in case["inputs"]]
+
+
+def are_alike(old, new) -> bool:
+    """Whether two inputs hold the same, but for a millionth of the largest number of each array."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        if "float" in old or old.get("dtype") == "float":
+            one, other = decode(old), decode(new)
+            near = 1e-6 * np.abs(one).max(initial=0, where=np.isfinite(one))
+            return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=0, atol=near, equal_nan=True)
+        return all(are_alike(old[name], new[name]) for name in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(are_alike, old, new))
+    return old == new
+
+
 def rounded_otherwise(document: dict) -> dict:
-    """Return a file without what depends on the last bit of an exp or a log: values that are compared, and bounds."""
+    """Return a file without what depends on the last bit of an exp or a log: fits, values that are compared, bounds."""
     for case in document["cases"]:
+        for name in FITTED:
+            case["inputs"].pop(name, None)
         for check in case["checks"]:
             if check["rule"] == "close":
                 check["value"] = check["bound"] = None
@@ -117,7 +141,9 @@ def check_files(folder, again, later=()) -> None:
         if committed == written:
             continue
         old, new = json.loads(committed), json.loads(written)
-        assert values_of(old) != values_of(new), f"{name} differs; write it anew"
+        moved = values_of(old) != values_of(new) or fits_of(old) != fits_of(new)
+        assert moved, f"{name} differs; write it anew"
+        assert are_alike(fits_of(old), fits_of(new)), f"{name} differs; write it anew"
         assert rounded_otherwise(old) == rounded_otherwise(new), f"{name} differs; write it anew"
     asked = [name.removesuffix(".json") for name in names[0]]
     assert check_vectors(folder, oracle, only=asked) == [] == check_vectors(again, oracle, only=asked)
@@ -146,15 +172,18 @@ def test_files_are_small_and_plain():
         assert text.isascii() and b"\r" not in text and b"NaN" not in text and path.stem == json.loads(text)["function"]
 
 
-@pytest.mark.parametrize("change", ["an input", "a value", "a bound", "a name", "a case"])
+@pytest.mark.parametrize("change", ["an input", "a value", "a bound", "a name", "a case", "a fit"])
 def test_a_change_of_a_file_is_seen(change, tmp_path):
-    name = "balance.update_bias.json"
+    """An input that is a fit may be off by rounding, and here by a thousandth."""
+    name = "laws.linear_intervals.dense_design.json" if change == "a fit" else "balance.update_bias.json"
     for folder in ("old", "new"):
         shutil.copytree(FOLDER, tmp_path / folder)
     document = json.loads((FOLDER / name).read_text())
     case = document["cases"][0]
     if change == "an input":
         case["inputs"]["bias"]["values"][0] = "0x1p+3"
+    elif change == "a fit":
+        case["inputs"]["fit"]["record"]["coefficients"]["record"]["alpha"] = {"float": "0x1.41p-4"}
     elif change == "a case":
         del document["cases"][0]
     elif change == "a name":
