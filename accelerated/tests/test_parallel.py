@@ -275,7 +275,7 @@ def test_gradients_of_the_routed_layer(options, factor):
 
 def lowered(platform: str, devices: int, factor: float, group: str) -> str:
     """Return the program of a layer and its gradients for a platform, with one expert and T tokens on each device."""
-    mesh = jax.sharding.AbstractMesh((devices,), ("expert",))
+    mesh = jax.sharding.AbstractMesh((devices,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     shapes = {"params": {"up": (devices, D, F), "down": (devices, F, D)}, "x": (devices * TOKENS, D)}
     of = jax.tree.map(
         lambda shape: jax.ShapeDtypeStruct(shape, np.float32), shapes, is_leaf=lambda node: isinstance(node, tuple)

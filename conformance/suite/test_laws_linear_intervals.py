@@ -199,8 +199,10 @@ def test_rows_of_the_law_itself_leave_no_doubt(backend, name):
         columns = [size, experts][: len(law.columns)]
         fit = law.fit(*columns, loss)
         for item in law.intervals(fit, columns, loss):
-            assert item.low <= item.value <= item.high, item
-            check("laws.intervals.exact", math.log10(item.high / item.low) if item.value > 1 else item.high - item.low)
+            # The value is another computation than the ends, which may all be one number: rounding decides their order.
+            ends = item.low, item.value, item.high
+            apart = math.log10(max(ends) / min(ends)) if item.value > 1 else max(ends) - min(ends)
+            check("laws.intervals.exact", apart)
         found = law.predict_interval(fit, columns, loss, [1e7, 5.0][: len(columns)])
         check("laws.intervals.exact", found.run[1] - found.run[0])
 
