@@ -108,12 +108,12 @@ def fit_table(
         "levels": [{"N", ...}]},
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
-        "law", "times", "run"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the measured loss
-        less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is None, and
-        `status` says which (a coefficient at the edge of its domain was not found). A coefficient that its own interval
-        leaves open is None too; `determined` says whether the rows determine the law as a whole. Intervals are at 95 %;
-        an end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares" ({name: number})
-        beside a fit by Huber's sum.
+        "law", "times", "run", "by_others"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the
+        measured loss less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is
+        None, and `status` says which (a coefficient at the edge of its domain was not found). A coefficient that its
+        own interval leaves open is None too; `determined` says whether the rows determine the law as a whole. Intervals
+        are at 95 %; an end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares"
+        ({name: number}) beside a fit by Huber's sum.
 
     Raises:
         InputError: as `fit_report`.

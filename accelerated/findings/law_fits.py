@@ -25,7 +25,7 @@ from ..tables.table import RouterRows
 from ..wording import by_reason, plural
 from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
 from .law_columns import law_columns
-from .misfit import Misfit, bend_in_size, beyond_seeds, by_size, largest_size, outliers
+from .misfit import Misfit, Outlier, bend_in_size, beyond_seeds, by_size, largest_size, outliers, pulls
 
 LEVEL = 0.95
 """Confidence level of every interval, unless another is asked for."""
@@ -215,6 +215,8 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
         if all(entry.where == "sizes" for entry in _differences(selection, law)):  # else no point is one of seeds alone
             seeds = beyond_seeds(columns, miss, coefficients)
     far = outliers(frame["hyper_id"].to_numpy(), loss, found, run_names(frame))
+    if not far and huber is None and np.isfinite(miss).all():
+        far = _pulling_run(frame, law, columns, loss, miss)
     near = ~np.isin(frame["hyper_id"].to_numpy(), [run.hyper_id for run in far])
     return Misfit(
         by_size(size, miss),
@@ -224,6 +226,30 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
         far,
         _rmsle_of(law, [column[near] for column in columns], loss[near], huber) if far else None,
     )
+
+
+def _pulling_run(frame, law: Law, columns, loss, miss) -> list[Outlier]:
+    """Return the run that misses most, alone, if it has pulled the law towards it; else nothing.
+
+    Args:
+        frame: the rows.
+        law, columns, loss: as in `LawFit`.
+        miss: [n], of the fit to all rows.
+    """
+    worst = int(np.argmax(np.abs(miss)))
+    rest = np.arange(loss.size) != worst
+    try:
+        fit = _fit(law, [column[rest] for column in columns], loss[rest], None)
+        predicted = np.asarray(law.predict(fit, *columns))
+    except ValueError:
+        return []
+    again = np.log10(loss) - np.log10(predicted)
+    if not (np.isfinite(again).all() and pulls(miss, again, worst, law.coefficient_count(columns))):
+        return []
+    spread, names = 1.4826 * float(np.median(np.abs(again[rest]))), run_names(frame) or {}
+    times = abs(float(again[worst])) / spread if spread else math.inf
+    one = int(frame["hyper_id"].iloc[worst])
+    return [Outlier(one, float(loss[worst]), float(predicted[worst]), times, names.get(one, ""), by_others=True)]
 
 
 def _rmsle_of(law: Law, columns, loss, huber: float | None) -> float | None:

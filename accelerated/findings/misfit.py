@@ -5,9 +5,11 @@
     SEEDS      `beyond_seeds`  whether runs of one point, which differ in their seed alone, scatter less than the misses
     LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
     OUTLIERS   `outliers`      single runs that are far from the law
+               `pulls`         whether one run has pulled the law so far that no run seems to be
 
 A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
-tests of BEND and SEEDS are the usual F tests of nested least-squares fits.
+tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one of an
+outlier (Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
 """
 
 import math
@@ -21,6 +23,10 @@ FAR = 6.0
 
 LEAST = 0.01
 """And how far it has to be from the law at least, as a share of the loss."""
+
+
+PULLED = 1e-3
+"""Below which p, times the number of rows, one run is said to have pulled the law."""
 
 
 class SizeMiss(NamedTuple):
@@ -54,6 +60,7 @@ class Outlier(NamedTuple):
     law: float  # the loss by the law
     times: float  # its miss in robust standard deviations of all misses
     run: str = ""  # its name, where the table has one
+    by_others: bool = False  # whether that is the law of the other runs, since this one has pulled the law of all
 
 
 class Misfit(NamedTuple):
@@ -133,6 +140,31 @@ def outliers(
     times = miss / scale if scale else np.full(miss.shape, math.inf)
     numbers = ((int(hyper_id[i]), float(loss[i]), float(law[i]), float(times[i])) for i in ranked)
     return [Outlier(*each, (names or {}).get(each[0], "")) for each in numbers]
+
+
+def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
+    """Return whether a fit without one run misses the others by so much less that the run is none of them.
+
+    Few rows do not show a wrong run by `outliers`: the law runs after it, and misses every row.
+
+    Args:
+        miss: [n], of a fit by least squares.
+        again: [n], of a fit without the run, which has to miss the run by more than LEAST of the loss.
+        worst: the run, the one that misses most.
+        coefficients: of the law.
+
+    Example:
+        One of eight rows doubles what a line misses, and then makes it tenfold:
+
+        >>> again = np.array([0.01, -0.01, 0.01, -0.01, 0.01, -0.01, 0.01, 0.2])
+        >>> [pulls(times * np.array([0.01, -0.01] * 4), again, 7, 2) for times in (2, 10)]
+        [False, True]
+    """
+    freedom, rest = miss.size - coefficients - 1, np.delete(again, worst)
+    left, total = float(rest @ rest), float(miss @ miss)
+    if freedom < 1 or total <= left or abs(again[worst]) <= math.log10(1 + LEAST):
+        return False
+    return _test(total - left, 1, left, freedom).p * miss.size < PULLED
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:

@@ -115,8 +115,12 @@ def _first(words: list[str], between: str = "; ") -> str:
     return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])
 
 
+def _which_law(run: Outlier) -> str:
+    return "by the law of the others" if run.by_others else "by the law"
+
+
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
-    runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, by the law {run.law:.4g}" for run in far])
+    runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, {_which_law(run)} {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

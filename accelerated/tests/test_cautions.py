@@ -20,9 +20,12 @@ from routelaws.accelerated.findings.misfit import (
     by_size,
     largest_size,
     outliers,
+    pulls,
 )
 from routelaws.accelerated.findings.reproduction import gather
 from routelaws.accelerated.findings.rows import open_table
+from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.accelerated.report import cautions, engine
 from routelaws.accelerated.report.cautions import warnings
 from routelaws.accelerated.report.engine import markdown
@@ -381,6 +384,46 @@ def test_outliers_are_ranked_and_a_small_miss_is_none():
     assert [run.hyper_id for run in found] == [28, 27]
     assert found[0].times == pytest.approx(90 / 1.4826)
     assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, and yet 0.1 % of the loss
+
+
+def few_rows(seed: int, wrong: float = 0.0) -> dict:
+    """Return the columns of a table: twelve runs of three sizes on a bounded law, the sixth off by so much in log10."""
+    law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+    size, experts = (column.ravel() for column in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0, 64.0]))
+    loss = predict_loss(size, experts, law) * 10 ** np.random.default_rng(seed).normal(0, 4e-3, 12)
+    loss[5] *= 10**wrong
+    return {"size": size, "experts": experts, "loss": loss}
+
+
+def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp_path, capsys):
+    """By least squares its miss is 5 deviations of the misses of all; the law of the others says 2.7."""
+    rows = few_rows(0, wrong=0.5)
+    names = {"size": "dense_parameter_count", "experts": "num_experts", "loss": "loss_validation"}
+    frame = pandas.DataFrame(rows).rename(columns=names).assign(hyper_id=range(12), step=1000, router_type="S-Base")
+    frame.loc[frame["num_experts"] == 1, "router_type"] = "Dense"
+    frame.to_csv(tmp_path / "few.csv", index=False)
+    [fit] = fit_table(tmp_path / "few.csv")["fits"]
+    [run] = fit["misfit"]["outliers"]
+    law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
+    assert run["hyper_id"] == 5 and run["by_others"] and run["law"] == pytest.approx(float(law), rel=0.05)
+    assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
+    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, by the law of the others {run['law']:.4g}"
+    assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_noise_alone_names_no_run():
+    """Of 60 tables of few rows none has a run that is said to have pulled the law: of 60,000 some 60 would."""
+    law, found = LAWS["routed-bounded"], 0
+    for seed in range(60):
+        size, experts, loss = few_rows(seed).values()
+        fit = law.fit(size, experts, loss)
+        miss = np.log10(loss) - np.log10(law.predict(fit, size, experts))
+        worst = int(np.argmax(np.abs(miss)))
+        rest = np.arange(12) != worst
+        others = law.fit(size[rest], experts[rest], loss[rest])
+        again = np.log10(loss) - np.log10(law.predict(others, size, experts))
+        found += pulls(miss, again, worst, law.coefficient_count((size, experts)))
+    assert found == 0
 
 
 def test_a_run_decides_a_fit_that_is_twice_as_good_without_it():
