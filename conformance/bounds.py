@@ -354,6 +354,7 @@ BOUNDS["vectors.closed"] = Bound(1e-13, "relative; powers of ten, exponents belo
 BOUNDS["vectors.line"] = Bound(1e-8, "relative; solved equations, a quantile good to 1e-10; measured 7e-10")
 BOUNDS["vectors.objective"] = Bound(1e-11, "relative; flat at the end, residuals of 1e-3")
 BOUNDS["vectors.searched"] = Bound(1e-6, "relative; two searches of one minimum, the root of 1e-12")
+BOUNDS["vectors.fitted"] = Bound(1e-6, "of the largest number of an input that is a fit; as vectors.searched")
 BOUNDS["vectors.covariance"] = Bound(5e-6, "share of two standard errors; as vectors.searched")
 BOUNDS["vectors.end"] = Bound(2e-6, "relative; ends of intervals, two searches in flat valleys")
 BOUNDS["vectors.optimum"] = Bound(1e-5, "relative; where a flat loss is least, the root of 1e-12")
