@@ -66,6 +66,7 @@ def environment() -> jinja2.Environment:
         "size": size,
         "span": words.span,
         "status": words.status,
+        "two_digits": words.two_digits,
         "whole": lambda value: f"{int(value):,}",
     }
     return env

@@ -59,7 +59,17 @@ def figure(value: float | None, form: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     text = format(value, form if abs(value) < LARGE else ".3g")
-    return text if float(text) else text.lstrip("+-")  # no sign where nothing but zeros is shown
+    return text if float(text.replace(",", "")) else text.lstrip("+-")  # no sign where nothing but zeros is shown
+
+
+def two_digits(value: float | None) -> str:
+    """Return a number with two digits, and one of 100 or more as a whole number instead of an exponent.
+
+    Example:
+        >>> two_digits(0.1234), two_digits(43.2), two_digits(111.6)
+        ('0.12', '43', '112')
+    """
+    return figure(value, ".2g" if value is None or not value >= 99.5 else ",.0f")
 
 
 def experts(value: float | None) -> str:

@@ -686,9 +686,17 @@ def quiet(results, *laws):
         law["rmsle_percent"] = 1e-8
 
 
+def coarse(results, *laws):
+    """Seeds scatter by more than a hundred per cent, and laws miss by more than a thousand."""
+    results["seed_scatter"] |= {"percent": 131.6}
+    for law in laws:
+        law["rmsle_percent"], law["N_cutoff_times"] = 1204.0, 1103.2
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (coarse, ["by at most 1,204 % (root mean square)", "scatter by 132 %", "1,103 times the largest model"]),
         (mixed, ["Routing lowers the loss at 5 of 6 points", "Whether it helps less as models grow is not settled.",
                  "The law fits badly.", "fitted to by at most 6 %", "so most of the miss is the law's",
                  "Whether the two routers differ is not settled.",
