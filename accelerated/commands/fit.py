@@ -13,7 +13,7 @@ from ..findings.law_fits import SIZE, LawFit, check_huber, fit_law, fit_some, is
 from ..laws.catalogue import LAWS, Law
 from ..laws.held_out import HeldOut
 from ..laws.intervals import Range
-from ..report.cautions import NO_FLOOR, left_out_lines, misfit_lines, warnings
+from ..report.cautions import NO_FLOOR, has_no_floor, left_out_lines, misfit_lines, warnings
 from ..tables.several import naming, read_tables
 from ..tables.table import RouterRows, select_rows
 from ..wording import once
@@ -108,12 +108,12 @@ def fit_table(
         "levels": [{"N", ...}]},
         "leave_one_out_rmsle", "leave_one_size_out_rmsle", "misfit": {"sizes": [{"N", "rows", "log10"}], "bend":
         {"value", "p"}, "beyond_seeds": {"F", "p"}, "largest_size": {"N", "log10"}, "outliers": [{"hyper_id", "loss",
-        "law", "times", "run", "by_others"}], "rmsle_without_outliers"}, "warnings": [text]}]}. Misses are log10 of the
-        measured loss less that of the law (see `findings.misfit`). Strict JSON: what is infinite or was not found is
-        None, and `status` says which (a coefficient at the edge of its domain was not found). A coefficient that its
-        own interval leaves open is None too; `determined` says whether the rows determine the law as a whole. Intervals
-        are at 95 %; an end that is None is unbounded. "derived" is there for laws with a cut-off, "least_squares"
-        ({name: number}) beside a fit by Huber's sum.
+        "law", "times", "run", "by_others"}], "rmsle_without_outliers", "rise": {"experts", "sizes", "losses"} or None},
+        "warnings": [text]}]}. Misses are log10 of the measured loss less that of the law (see `findings.misfit`).
+        Strict JSON: what is infinite or was not found is None, and `status` says which (a coefficient at the edge of
+        its domain was not found). A coefficient that its own interval leaves open is None too; `determined` says
+        whether the rows determine the law as a whole. Intervals are at 95 %; an end that is None is unbounded.
+        "derived" is there for laws with a cut-off, "least_squares" ({name: number}) beside a fit by Huber's sum.
 
     Raises:
         InputError: as `fit_report`.
@@ -157,7 +157,7 @@ def print_fit(report: FitReport, console=None) -> None:
         console.print(WORDS, markup=False)
     if law.slopes is not None and law.columns[0] == SIZE:
         console.print("b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes")
-    if not report.fits[0].law.has_floor:
+    if has_no_floor(report.fits[0].law, [entry.misfit for entry in report.fits]):
         console.print(NO_FLOOR, markup=False)
 
 
@@ -189,6 +189,7 @@ def _misfit(entry: LawFit) -> dict:
         "largest_size": None if largest is None else {"N": largest.size, "log10": plain(largest.miss)},
         "outliers": [run._asdict() | {"times": plain(run.times)} for run in found.outliers],
         "rmsle_without_outliers": found.without,
+        "rise": None if found.rise is None else found.rise._asdict(),
     }
 
 

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..findings.hull import beyond, extrapolation, inside_hull
 from ..findings.law_fits import LEVEL, LawFit, check_huber, fit_law, fit_some, predict_law
 from ..laws.catalogue import Law
-from ..report.cautions import CLEAR, NO_FLOOR, how_far_off, left_out_lines
+from ..report.cautions import CLEAR, NO_FLOOR, has_no_floor, how_far_off, left_out_lines
 from ..tables.released import released_table
 from ..tables.several import naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
@@ -140,7 +140,9 @@ def _predict(fitted: LawFit, point: dict[str, float], level: float) -> Predictio
         return _predict_without_intervals(fitted, point)
     said, law, known = predict_law(fitted, at, level), fitted.law, (fitted.fit, fitted.columns, fitted.loss)
     by_size = None if law.by_size is None else law.by_size(*known, at, level)
-    worth = None if law.dense_equivalent is None else law.dense_equivalent(*known, at, level)
+    worth = None
+    if law.dense_equivalent is not None and fitted.misfit.rise is None:  # else no dense size stands for a loss
+        worth = law.dense_equivalent(*known, at, level)
     dense = None if worth is None else (worth.value, worth.low, worth.high)
     return Prediction(fitted.selection.router, fitted, *said, by_size, dense, _warnings(fitted, point))
 
@@ -240,7 +242,7 @@ def print_prediction(report: PredictReport, console=None) -> None:
         if p.dense:
             value, low, high = (f"{size:.3g}" for size in p.dense)
             console.print(f"{p.router}: worth a dense model of N = {value} ({low} to {high})", markup=False)
-    if not report.predictions[0].fitted.law.has_floor:
+    if has_no_floor(report.predictions[0].fitted.law, [p.fitted.misfit for p in report.predictions]):
         console.print(NO_FLOOR, markup=False)
     left_out = once((p.router, left_out_lines(p.fitted.selection.left_out)) for p in report.predictions)
     for line, routers in left_out.items():

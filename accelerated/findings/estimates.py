@@ -59,6 +59,12 @@ def percent(log_change: float | None) -> float | None:
     return None if log_change is None else 100 * (10.0**log_change - 1)
 
 
+def ten_to(exponent: float) -> float:
+    """Return 10 to the power of a number; inf beyond the largest float, where Python's own power raises."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.power(10.0, exponent))
+
+
 def other_way(interval: dict) -> dict:
     """Return an interval of a difference of two losses, in percent of the one, in percent of the other.
 

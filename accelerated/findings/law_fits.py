@@ -25,7 +25,7 @@ from ..tables.table import RouterRows
 from ..wording import by_reason, plural
 from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
 from .law_columns import law_columns
-from .misfit import Misfit, Outlier, bend_in_size, beyond_seeds, by_size, largest_size, outliers, pulls
+from .misfit import Misfit, Outlier, bend_in_size, beyond_seeds, by_size, largest_size, outliers, pulls, rise
 
 LEVEL = 0.95
 """Confidence level of every interval, unless another is asked for."""
@@ -225,6 +225,7 @@ def misfit_of(selection: RouterRows, law: Law, columns, loss, fit, held_out_size
         largest_size(size, None if held_out_size is None else held_out_size.errors),
         far,
         _rmsle_of(law, [column[near] for column in columns], loss[near], huber) if far else None,
+        rise(law, fit, columns),
     )
 
 

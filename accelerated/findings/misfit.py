@@ -6,6 +6,7 @@
     LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
     OUTLIERS   `outliers`      single runs that are far from the law
                `pulls`         whether one run has pulled the law so far that no run seems to be
+    RISE       `rise`          whether larger models are worse by the law, so that no dense size stands for a loss
 
 A miss is log10 of the measured loss less log10 of the law's: above 0 the law is too low. All of this is our choice; the
 tests of BEND and SEEDS are the usual F tests of nested least-squares fits, that of `pulls` is the usual one of an
@@ -63,6 +64,14 @@ class Outlier(NamedTuple):
     by_others: bool = False  # whether that is the law of the other runs, since this one has pulled the law of all
 
 
+class Rise(NamedTuple):
+    """A law of N by which larger models are worse."""
+
+    experts: float | None  # at which E, the least of the rows; None for a law of N alone
+    sizes: tuple[float, float]  # the smallest and the largest N of the rows
+    losses: tuple[float, float]  # of the law there, nats per token
+
+
 class Misfit(NamedTuple):
     """How a law misses its rows."""
 
@@ -72,6 +81,28 @@ class Misfit(NamedTuple):
     largest: SizeMiss | None  # None where the smaller sizes give no law
     outliers: list[Outlier]
     without: float | None  # RMSLE of the same law fitted without the outliers; None without any, or without a fit
+    rise: Rise | None = None  # where the law's loss does not fall with N
+
+
+def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
+    """Return how the loss of a law in (N) or (N, E) rises from the smallest size to the largest, or None if it falls.
+
+    It is asked at the least E, where the dense models are if there are any; None as well for a law of other columns,
+    with a single size, and where the law says nothing.
+
+    Args:
+        law: a `laws.catalogue.Law`.
+        fit: of it.
+        columns: what it was fitted to, [n] each.
+    """
+    if tuple(law.columns) not in (("dense_parameters",), ("dense_parameters", "num_experts")):
+        return None
+    ends = np.array([columns[0].min(), columns[0].max()])
+    least = [np.full(2, column.min()) for column in columns[1:]]
+    losses = np.asarray(law.predict(fit, ends, *least))
+    if not (ends[0] < ends[1] and losses[0] <= losses[1] < math.inf):
+        return None
+    return Rise(float(least[0][0]) if least else None, tuple(map(float, ends)), tuple(map(float, losses)))
 
 
 def by_size(size: np.ndarray, miss: np.ndarray) -> list[SizeMiss]:

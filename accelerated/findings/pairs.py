@@ -12,7 +12,7 @@ import numpy as np
 
 from ..laws.uncertainty import student_quantile
 from ..tables.table import DENSE
-from .estimates import LEVEL, as_percent, mean_interval, percent
+from .estimates import LEVEL, as_percent, mean_interval, percent, ten_to
 from .rows import Run, usual
 
 
@@ -79,9 +79,15 @@ def doublings(runs: list[Run]) -> list[dict]:
     return found
 
 
-def equal_dense_size(loss: float, alpha: float, N_c: float) -> float:
-    """Return the size at which the dense power law (N_c/N)^alpha has this loss."""
-    return N_c / loss ** (1 / alpha)
+def equal_dense_size(loss: float, line: dict) -> float:
+    """Return the size at which the dense power law has this loss.
+
+    Args:
+        loss: nats per token, above 0.
+        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, the slope below 0: N_c, the size of loss
+            1, can be beyond the largest float where this size is not.
+    """
+    return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 
 
 def _means(losses: dict) -> dict:
@@ -142,7 +148,7 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
         "nats_reach": None if reach is None else reach * math.log(10) * other,
         "percent": percent(change),
         "percent_reach": None if reach is None else 100 * reach * math.log(10),
-        "size_ratio": None if alpha is None else 10 ** (-change / alpha),
+        "size_ratio": None if alpha is None else ten_to(-change / alpha),
     }
 
 
@@ -165,8 +171,8 @@ def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> l
 
 def _ratio(mean: dict, alpha: float) -> dict:
     """Return a mean change of log10 L as a ratio of dense sizes of equal loss; the ends change places."""
-    low, high = (None if mean[name] is None else 10 ** (-mean[name] / alpha) for name in ("high", "low"))
-    return {"mean": 10 ** (-mean["mean"] / alpha), "low": low, "high": high}
+    low, high = (None if mean[name] is None else ten_to(-mean[name] / alpha) for name in ("high", "low"))
+    return {"mean": ten_to(-mean["mean"] / alpha), "low": low, "high": high}
 
 
 def _reached(losses: dict, sizes: list[int], counts: list[int]) -> list[dict]:

@@ -231,7 +231,7 @@ def _worth(table: Table, selection, size: float, experts: float, interval: dict,
     loss = float(frame[table.loss_column][here].mean())
     measured = None
     if dense.get("status") == FOUND:
-        measured = equal_dense_size(loss, dense["alpha"]["value"], dense["N_c"]["value"])
+        measured = equal_dense_size(loss, dense["line"])
     times = None if measured is None else measured / size
     return {
         "N": int(size),

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from ..findings.alike import Difference, Shorter
 from ..findings.estimates import percent
 from ..findings.headlines import CLEAR
-from ..findings.misfit import Misfit, Outlier, SizeMiss
+from ..findings.misfit import Misfit, Outlier, Rise, SizeMiss
+from ..laws.catalogue import Law
 from ..wording import plural
 from .words import figure
 
@@ -16,7 +17,7 @@ NO_FLOOR = (
     "A law of this kind has no irreducible loss: far above the sizes that were fitted it falls towards 0, which no loss"
     " does, and so it predicts too little there."
 )
-"""True of every law that is a sum of logarithms (those without `Law.has_floor`); our words."""
+"""True of every law that is a sum of logarithms (those without `Law.has_floor`) and falls with N; our words."""
 
 
 def warnings(
@@ -37,6 +38,8 @@ def warnings(
         runs = _first([f"{called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
+    if misfit is not None and misfit.rise is not None:
+        said.append(_rise_words(misfit.rise))
     if misfit is not None and misfit.outliers:
         said.append(_outlier_words(misfit.outliers, misfit.without, rmsle, huber, takes_huber))
     return said
@@ -108,6 +111,20 @@ def how_far_off(entry: SizeMiss) -> str:
     if abs(off) < 0.05:
         return "to within 0.05 %"
     return f"{abs(off):.1f} % too {'low' if off > 0 else 'high'}"
+
+
+def has_no_floor(law: Law, misfits: Sequence[Misfit]) -> bool:
+    """Return whether `NO_FLOOR` is true of one fit of a law at least."""
+    return not law.has_floor and any(misfit.rise is None for misfit in misfits)
+
+
+def _rise_words(rise: Rise) -> str:
+    at = "" if rise.experts is None else f"at E = {rise.experts:g} "
+    small, large = (f"{loss:.5g} (N = {size:,.0f})" for size, loss in zip(rise.sizes, rise.losses, strict=True))
+    return (
+        f"by this law larger models are no better: {at}its loss goes from {small} to {large}; were the larger models"
+        " trained long enough, and at a good learning rate?"
+    )
 
 
 def _first(words: list[str], between: str = "; ") -> str:

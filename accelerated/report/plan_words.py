@@ -7,7 +7,7 @@ from ..findings.ranking import Line, Ranking
 from ..laws.catalogue import LAWS
 from ..tables.schema import DENSE
 from ..wording import by_reason, plural
-from .cautions import NO_FLOOR, warnings
+from .cautions import NO_FLOOR, has_no_floor, warnings
 
 NOT_COMPARABLE = (
     "Compare losses within one ranking alone: each ranking is of one data set, and a loss in nats per token depends on "
@@ -140,7 +140,7 @@ def _of_law(ranking: Ranking) -> list[str]:
     said, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
         said.append(f"the law {law.name} does not know of tokens: options have those of the runs")
-    if not law.has_floor and any(line.beyond for line in ranking.lines):
+    if has_no_floor(law, [fit.misfit for fit in ranking.fits]) and any(line.beyond for line in ranking.lines):
         said.append(NO_FLOOR)
     return said
 

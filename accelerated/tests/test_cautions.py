@@ -134,6 +134,10 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "a perplexity":
         frame["loss_validation"] = np.exp(frame["loss_validation"])
         return "loss_validation is no loss in nats per token (the middle one is 1"
+    if defect == "large models fail":  # a rate that is too high for them, for example
+        frame["loss_validation"] *= (frame["dense_parameter_count"] / 1e7) ** 0.1
+        losses = frame[frame["num_experts"] == 1]["loss_validation"]
+        return f"larger models are no better: at E = 1 its loss goes from {losses.min():.2f}"
     if defect == "embeddings counted":
         frame["dense_parameter_count"] += 32_000 * 8 * frame["dense_parameter_count"] ** (1 / 3)
         return "bend"
@@ -153,6 +157,7 @@ DEFECTS = (
     "two lengths",
     "a floor",
     "embeddings counted",
+    "large models fail",
 )
 NAMED_ELSEWHERE = ("two objectives", "a loss that is NaN", "dense called none", "two stages", "a perplexity")
 """Defects that are named as what is left out, or in a column of the user's own."""
@@ -190,7 +195,9 @@ def reproduced(frame, folder) -> str:
     return markdown(results, [])
 
 
-@pytest.mark.parametrize("defect", ["mixed budget", "two vocabularies", "cut short", "diverged", "a floor"])
+@pytest.mark.parametrize(
+    "defect", ["mixed budget", "two vocabularies", "cut short", "diverged", "a floor", "large models fail"]
+)
 def test_reproduce_names_defects_too(tmp_path, defect):
     frame = make_table(0)
     name = spoil(frame, defect, np.random.default_rng(10))
@@ -199,6 +206,31 @@ def test_reproduce_names_defects_too(tmp_path, defect):
         assert "The misses bend with log N" in text and "\n| HASH | yes (p = " in text
     else:
         assert name in text[: text.index("## What came out")]
+
+
+def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsys):
+    """Neither a size, nor the remark that the law falls towards 0; both are there where the law falls."""
+    for frame, falls in ((make_table(0), True), (make_table(0), False)):
+        if not falls:
+            spoil(frame, "large models fail", np.random.default_rng(0))
+        text = reproduced(frame, tmp_path)
+        assert ("| times N |" in text) == falls == ("no dense size stands for a loss" not in text)
+        assert ("no irreducible loss" in text) == falls
+        path = tmp_path / "table.csv"
+        for command in (["fit", str(path)], ["predict", str(path), "--n", "1e8", "--experts", "16"]):
+            assert main(command) == 0
+            printed = " ".join(capsys.readouterr().out.split())
+            assert ("no irreducible loss" in printed) == falls == ("larger models are no better" not in printed)
+            if command[0] == "predict":
+                assert ("worth a dense model" in printed) == falls
+        assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
+        [found] = json.loads(capsys.readouterr().out)["predictions"]
+        assert (found["dense_equivalent"] is not None) == falls
+        rise = fit_table(path)["fits"][0]["misfit"]["rise"]
+        assert (rise is None) == falls
+    assert rise["experts"] == 1 and tuple(rise["sizes"]) == (SIZES[0], SIZES[-1])
+    ends = [10 ** LAW.log_loss(n, 1) * (n / 1e7) ** 0.1 for n in rise["sizes"]]
+    assert rise["losses"] == pytest.approx(ends, rel=2e-3)
 
 
 def test_cautions_of_dense_runs_alone(tmp_path):

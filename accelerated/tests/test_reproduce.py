@@ -403,7 +403,18 @@ def test_pairs_by_hand():
     uneven = pairs.compare_routers([*runs, run("B", 100, 8, 1.0)], 0.1, None)[0]
     assert uneven["turned"] == {"cells": 1, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
     assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
-    assert pairs.equal_dense_size(2.0, 0.1, 1e12) == pytest.approx(1e12 / 1024)
+    assert pairs.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+
+
+def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
+    runs = [run("A", 100, 2, 2.0), run("B", 100, 2, 1.0)]
+    (pair,) = pairs.compare_routers(runs, 1e-4, None)  # the dense sizes of these losses differ by 10^3010
+    assert pair["cells"][0]["size_ratio"] == 0 and pair["overall_size_ratio"]["mean"] == 0
+    (pair,) = pairs.compare_routers([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)
+    assert pair["cells"][0]["size_ratio"] == pair["overall_size_ratio"]["mean"] == math.inf
+    line = {"intercept": 0.3, "slope": -1e-4}
+    assert pairs.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
+    assert (pairs.equal_dense_size(1.0, line), pairs.equal_dense_size(4.0, line)) == (math.inf, 0)
 
 
 def test_doublings_by_hand():
