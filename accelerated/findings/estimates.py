@@ -9,6 +9,10 @@ from ..laws.uncertainty import student_quantile
 LEVEL = 0.95
 """Confidence level of every interval of the report."""
 
+REACH = 1e9
+"""How many times the largest model, or below the smallest, the size of equal loss may be that a figure shows (our
+choice). Where size hardly changes the loss, it can be beyond every float."""
+
 
 def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
     """Return a mean and its Student interval; of the group means, each counted once, where groups are given.
@@ -56,7 +60,7 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 
 def percent(log_change: float | None) -> float | None:
     """Return what a change of log10 L means in percent of L."""
-    return None if log_change is None else 100 * (10.0**log_change - 1)
+    return None if log_change is None else 100 * (ten_to(log_change) - 1)
 
 
 def ten_to(exponent: float) -> float:

@@ -13,7 +13,7 @@ from ..laws.catalogue import LAWS
 from ..laws.held_out import leave_one_out
 from ..laws.utilisation import UtilisationFit, effective_teraflops, fit_utilisation, predict_loss, predict_utilisation
 from ..tables.table import DENSE
-from .estimates import LEVEL, percent
+from .estimates import LEVEL, REACH, percent
 from .law_fits import is_known
 from .rows import Run, usual_frequency
 
@@ -32,7 +32,8 @@ def utilisation_laws(runs: list[Run]) -> list[dict]:
         "rmsle", "leave_one_out", "coefficients": {name: {"value", "low", "high", "determined"}}, "points":
         [{"hyper_id", "kind", "F", "B", "loss", "fitted", "effective", "predicted"}]}]. `percent` is the mean of
         measured over fitted loss. Intervals are profile ones. `effective` is the F at which the law gives a model of
-        the least B the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit.
+        the least B the loss fitted to the run, and `predicted` that loss. `points` is empty in the linear limit, and
+        where size hardly changes the loss.
     """
     usual = usual_frequency(runs)
     found = []
@@ -116,6 +117,8 @@ def _points(runs, kinds, coefficients, flops, utilisation, fitted) -> list[dict]
     try:
         effective = effective_teraflops(flops, utilisation, coefficients)
     except ValueError:  # size does not change the loss
+        return []
+    if not (flops.min() / REACH < effective.min() and effective.max() < flops.max() * REACH):  # or it hardly does
         return []
     predicted = predict_loss(effective, coefficients.B_min, coefficients)
     return [

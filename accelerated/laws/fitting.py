@@ -197,7 +197,8 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
     with np.errstate(divide="ignore", invalid="ignore"):
         psi = np.log1p(rise * extra / (1 + bend * extra)) / np.log1p(rise * fits.top / (1 + bend * fits.top))
     psi = np.where(rise == 0, extra / fits.top, psi)
-    return 10.0 ** (intercept + size * log_size + (gain + interaction * log_size) * psi)
+    with np.errstate(over="ignore"):  # a draw of very wrong losses may say inf
+        return 10.0 ** (intercept + size * log_size + (gain + interaction * log_size) * psi)
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -217,7 +218,8 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     extra = check_range("num_experts", num_experts, least=1.0) - 1.0
     psi = expert_curve(extra, curve.rise, curve.bend, curve.top)
-    return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
+    with np.errstate(over="ignore"):
+        return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
 def level_table(

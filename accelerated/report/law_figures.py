@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..findings.estimates import REACH
 from ..findings.rows import Run
 from ..laws.fitting import LossCurve, predict_curve
 from .style import (
@@ -25,7 +26,7 @@ from .words import router_name
 
 def loss_figure(results: dict, runs: list[Run]):
     """Return loss against E at each size with the fitted law, a panel per router: the first panel of Figure 1."""
-    laws = results["laws"]
+    laws = [law for law in results["laws"] if losses_of(runs, law["router"])]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.3)
@@ -118,7 +119,7 @@ def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
 
 def effective_figure(results: dict, runs: list[Run]):
     """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
-    laws = [law for law in results["laws"] if law["missing"] is None and law["curve"]["size"] < 0]
+    laws = [law for law in results["laws"] if law["missing"] is None and _worth_showing(law, runs)]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.0)
@@ -138,6 +139,15 @@ def effective_figure(results: dict, runs: list[Run]):
     return figure
 
 
+def _worth_showing(law: dict, runs: list[Run]) -> bool:
+    """Return whether dense models of equal loss are within `REACH` of those trained: not if they hardly differ."""
+    if not law["curve"]["size"] < 0:
+        return False
+    at = list(points_of(runs, law["router"]))
+    worth = _effective(curve_of(law), np.array([n for n, _ in at], float), np.array([e for _, e in at], float))
+    return bool(law["sizes"][0] / REACH < worth.min() and worth.max() < law["sizes"][-1] * REACH)
+
+
 def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
     """Draw the losses of one router against effective parameters, which are returned.
 
@@ -150,7 +160,7 @@ def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
     sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law["router"]), []
     for i, size in enumerate(sizes):
         at = sorted(e for n, e in points if n == size)
-        worth = _effective(curve_of(law), size, at)
+        worth = _effective(curve_of(law), np.full(len(at), float(size)), np.array(at, float))
         reach += list(worth)
         for e, x in zip(at, worth, strict=True):
             if e == 1:
@@ -171,10 +181,10 @@ def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
     panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
 
 
-def _effective(curve: LossCurve, size: int, experts: list[int]) -> np.ndarray:
-    """Return the sizes of the dense models to which the law gives the losses of (N, E)."""
-    loss = predict_curve(curve, np.full(len(experts), float(size)), np.array(experts, dtype=float))
-    return 10 ** ((np.log10(loss) - curve.intercept) / curve.size)
+def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:
+    """Return the sizes [n] of the dense models to which the law gives the losses of (N, E), [n] each."""
+    with np.errstate(over="ignore", under="ignore"):
+        return 10 ** ((np.log10(predict_curve(curve, size, experts)) - curve.intercept) / curve.size)
 
 
 def _levels(low: float, high: float) -> np.ndarray:

@@ -187,13 +187,16 @@ def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.
 
 
 def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (x, y, text, colour) to the right of where lines end, pushed apart where they would touch."""
+    """Write labels (x, y, text, colour) to the right of where lines end, pushed apart where they would touch.
+
+    The label of a line that leaves the panel stands at the panel's edge.
+    """
     logarithmic = panel.get_yscale() == "log"
     scale, back = (np.log, np.exp) if logarithmic else (float, float)
     low, high = map(scale, panel.get_ylim())
     gap, height = 0.055 * (high - low), -np.inf
     for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
-        height = max(scale(y), height + gap)
+        height = max(min(max(scale(y), low), high), height + gap)
         panel.annotate(
             text,
             (x, back(height)),

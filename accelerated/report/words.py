@@ -72,11 +72,17 @@ def two_digits(value: float | None) -> str:
     return figure(value, ".2g" if value is None or not value >= 99.5 else ",.0f")
 
 
-def experts(value: float | None) -> str:
-    """Return a number of experts with three digits, written out."""
+def experts(value: float | None, digits: int = 3) -> str:
+    """Return a number of experts with so many digits, written out below a milliard.
+
+    Example:
+        >>> experts(238.72), experts(33314.2), experts(1.234e12)
+        ('239', '33300', '1.23e+12')
+    """
     if value is None or not math.isfinite(value):
         return figure(value, "g")
-    return f"{float(f'{value:.3g}'):g}"
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.10g}" if rounded < 1e9 else f"{rounded:.{digits}g}"
 
 
 def status(fit: dict) -> str:
@@ -108,12 +114,15 @@ def _ends(ends) -> tuple:
 
 def constant(value: float, name: str) -> str:
     """Return a constant of the law."""
-    return count(value) if name == "N_cutoff" else figure(value, ".4g" if name.startswith("E_") else ".4f")
+    if name == "N_cutoff":
+        return count(value)
+    return experts(value, 4) if name.startswith("E_") else figure(value, ".4f")
 
 
 def constant_span(ends, name: str) -> str:
     """Return the interval of a constant of the law."""
-    return counts_span(ends) if name == "N_cutoff" else span(ends, ".4g" if name.startswith("E_") else ".4f")
+    low, high = _ends(ends)
+    return "not known" if low is None else f"{constant(low, name)} to {constant(high, name)}"
 
 
 def rough_span(ends, name: str) -> str:

@@ -20,7 +20,7 @@ from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report import figures, rendering, words
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.page import page
-from routelaws.accelerated.report.style import COLOURS, colour_of
+from routelaws.accelerated.report.style import COLOURS, colour_of, label_ends, panel_grid
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
@@ -412,6 +412,7 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     assert pair["cells"][0]["size_ratio"] == 0 and pair["overall_size_ratio"]["mean"] == 0
     (pair,) = pairs.compare_routers([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)
     assert pair["cells"][0]["size_ratio"] == pair["overall_size_ratio"]["mean"] == math.inf
+    assert estimates.percent(400.0) == math.inf and estimates.percent(-400.0) == -100
     line = {"intercept": 0.3, "slope": -1e-4}
     assert pairs.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
     assert (pairs.equal_dense_size(1.0, line), pairs.equal_dense_size(4.0, line)) == (math.inf, 0)
@@ -579,6 +580,39 @@ def test_every_smaller_table_can_be_drawn(tmp_path):
         assert drawn[0] == "loss" and "levels" not in drawn and "k" not in drawn
 
 
+def hardly_falling():
+    """Return a table whose dense losses fall so little that dense models of equal loss are beyond the largest float."""
+    return make_frame((("Top-K", LAW._replace(a=-1e-4, c=0.0)),), loss=lambda n, e, _: 3 * n**-1e-4 * e**-0.02)
+
+
+def several_k():
+    """Return a table with a router of k = 2 alone, and one whose k = 1 and 2 cost the same."""
+    frame = make_frame((("Top-K", LAW), ("Z", HASH))).assign(k=1, flops_per_step=1e15)
+    frame.loc[frame["router_type"] == "Z", "k"] = 2
+    again = frame[frame["router_type"] == "Top-K"].assign(k=2, hyper_id=lambda f: f["hyper_id"] + 100)
+    return pandas.concat([frame, again.assign(loss_validation=lambda f: f["loss_validation"] * 0.99)])
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize(("frame", "without", "within"), [
+    (hardly_falling(), "effective_size", "loss"), (several_k(), "pairs", "k")], ids=["hardly falls", "several k"],
+)  # fmt: skip
+def test_tables_that_are_odd_can_be_drawn(tmp_path, frame, without, within):
+    results, runs = gather(rows.open_table(write(frame, tmp_path)))
+    drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
+    assert within in drawn and without not in drawn
+
+
+def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
+    """Far outside it would leave no room for the panel itself."""
+    figure, (panel,) = panel_grid(1, 4.0)
+    panel.set(xlim=(1, 2), ylim=(2.0, 4.0), yscale="log")
+    label_ends(panel, [(2, 1e-9, "falls", "black"), (2, 3.0, "stays", "black"), (2, 1e9, "rises", "black")])
+    assert {text.get_text(): text.xy[1] for text in panel.texts} == pytest.approx(
+        {"falls": 2.0, "stays": 3.0, "rises": 4.0}
+    )
+
+
 def test_a_figure_without_data_is_removed(tmp_path):
     (tmp_path / "levels.png").write_bytes(b"old")
     results, runs = gather(rows.open_table(write(make_frame(()), tmp_path)))
@@ -659,4 +693,5 @@ def test_parameter_counts_as_people_say_them(value, text):
 def test_numbers_as_they_are_written():
     assert words.figure(-0.00001, "+.2f") == "0.00" and words.figure(0.125, "+.2f") == "+0.12"
     assert words.figure(-math.inf, ".2f") == "-∞" and words.figure(1e200, ".4f") == "1e+200"
-    assert words.experts(2494.18) == "2490" and words.span([None, 1.0], ".1f") == "not known"
+    assert words.experts(2494.18) == "2490" and words.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
+    assert words.span([None, 1.0], ".1f") == "not known"
