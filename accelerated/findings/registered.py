@@ -32,6 +32,9 @@ LAWS = ("routed-bounded", "bilinear", "separable")
 
 LOSS = "loss_validation"
 
+ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_increase",)
+"""Columns in which models of one N and E differ; the law of a router is that of one kind, see `select_rows`."""
+
 
 def held_out(planned) -> list[int]:
     """Return the hyper_ids of the runs of the largest size.
@@ -100,11 +103,11 @@ def register(folder: Path) -> Path:
 
 
 def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
-    """Return what the other runs of a sweep say of some runs, one entry for each router and E of these.
+    """Return what the other runs of a sweep say of some runs, one entry for each router, E and kind of these.
 
     Returns:
-        [{"router", "N", "E", "law", "loss", "law_interval", "run_interval", "reason"}]; `loss` is None where no law can
-        be fitted, and `reason` says why.
+        [{"router", "N", "E", "runs": [hyper_id], "law", "loss", "law_interval", "run_interval", "reason"}]; `loss` is
+        None where no law can be fitted, or it is that of another kind, and `reason` says why.
     """
     frame = sweep.frame[~sweep.frame["hyper_id"].isin(held)]
     fits, entries = {}, {}
@@ -114,13 +117,29 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
         experts = 1.0 if router == DENSE else float(config.model.experts)
         if router not in fits:
             fits[router] = _fit(frame, router)
+        kind = {name: float(getattr(config.model, name)) for name in (DENSE_KIND if router == DENSE else ROUTED_KIND)}
+        key = (router, experts, *kind.values())
+        if key in entries:
+            entries[key]["runs"].append(i)
+            continue
         fit, reason = fits[router]
-        entry = {"router": router, "N": size, "E": experts, "law": None, "loss": None, "reason": reason}
-        if fit is not None:
+        reason = reason or _of_another_kind(fit, router, kind)
+        entry = {"router": router, "N": size, "E": experts, "runs": [i], "law": None, "loss": None, "reason": reason}
+        if not reason:
             said = predict_law(fit, (size, experts)[: len(fit.law.columns)], LEVEL)
             entry |= {"law": fit.law.name, "loss": said.value, "law_interval": said.law, "run_interval": said.run}
-        entries[router, experts] = entry
+        entries[key] = entry
     return list(entries.values())
+
+
+def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
+    """Return in which column a run of a router differs from those that its law was fitted to; "" where in none."""
+    frame = fit.selection.frame
+    for name, value in kind.items():
+        there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
+        if there and value not in there:
+            return f"{name} is {value:g}, and the law is of runs with {', '.join(f'{own:g}' for own in sorted(there))}"
+    return ""
 
 
 def _fit(frame, router: str):
@@ -145,8 +164,8 @@ def score(sweep: Sweep) -> dict | None:
     """Return the predictions of a sweep with what was measured; None where none was written.
 
     Returns:
-        The content of predictions.json; each prediction has besides "measured", [losses of the finished runs of this
-        router and E], "error", the mean of them over the prediction less 1 (None before that), and "inside", how many
+        The content of predictions.json; each prediction has besides "measured", [losses of those of its runs that are
+        finished], "error", the mean of them over the prediction less 1 (None before that), and "inside", how many
         are within `run_interval`. "scored" and "hits" count runs over all.
 
     Raises:
@@ -168,7 +187,10 @@ def score(sweep: Sweep) -> dict | None:
 
 def _against(entry: dict, runs) -> dict:
     """Return the measured losses beside one prediction."""
-    losses = [run.loss for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
+    own = entry.get("runs")  # not in files of version 0.1.0
+    if own is None:
+        own = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]
+    losses = [run.loss for run in runs if run.hyper_id in own]
     if entry["loss"] is None or not losses:
         return {"measured": losses, "error": None, "inside": 0}
     low, high = (math.nan if end is None else end for end in entry["run_interval"])

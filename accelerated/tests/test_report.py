@@ -537,12 +537,33 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
 
 
+def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):
+    """The law of a router is that of k = 1: a run with k = 2 is neither predicted by it nor held against it."""
+    runs = list(grid(widths=(16, 24, 32, 64), more_seeds=()))
+    more = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS, "router": "sinkhorn", "experts": 8, "k": 2}
+    runs += [from_mapping(more | {"d_model": width}) for width in (16, 24, 32, 64)]
+    runs += [dataclasses.replace(run, seed=run.seed + 1) for run in runs if run.model.d_model == 64]
+    held = registered.held_out(runs)
+    entries = registered.predictions(read_sweep(make_sweep(tmp_path / "sweep", noise=1e-4, runs=runs)), held)
+    (other,) = [entry for entry in entries if runs[entry["runs"][0]].model.k == 2]
+    assert other["loss"] is None and other["reason"] == "k is 2, and the law is of runs with 1"
+    assert sorted(i for entry in entries for i in entry["runs"]) == held
+    for entry in entries:  # two seeds each
+        assert len({dataclasses.replace(runs[i], seed=0) for i in entry["runs"]}) == 1 and len(entry["runs"]) == 2
+    (same,) = [entry for entry in entries if (entry["router"], entry["E"]) == ("S-Base", 8) and entry is not other]
+    made = [SimpleNamespace(hyper_id=i, router="S-Base", experts=8, loss=2.0) for i in same["runs"] + other["runs"]]
+    assert len(registered._against(same, made)["measured"]) == 2
+
+
 def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():
     entry = {"router": "Hash", "E": 4.0, "loss": 2.0, "law_interval": [1.9, 2.1], "run_interval": [1.8, 2.2]}
-    runs = [SimpleNamespace(router="Hash", experts=4, loss=loss) for loss in (1.85, 2.05, 2.15, 2.25)]
-    other = SimpleNamespace(router="Hash", experts=8, loss=2.0)
+    runs = [
+        SimpleNamespace(hyper_id=i, router="Hash", experts=4, loss=x) for i, x in enumerate((1.85, 2.05, 2.15, 2.25))
+    ]
+    other = SimpleNamespace(hyper_id=4, router="Hash", experts=8, loss=2.0)
     found = registered._against(entry, [*runs, other])
     assert found["measured"] == [1.85, 2.05, 2.15, 2.25] and found["inside"] == 3
+    assert registered._against(entry | {"runs": [0, 3]}, [*runs, other])["measured"] == [1.85, 2.25]
     assert registered._against(entry | {"run_interval": [1.8, None]}, runs)["inside"] == 0
 
 
