@@ -97,3 +97,16 @@ def test_an_interval_is_asked_for_what_the_law_calls_its_coefficients(name):
         wanted = (np.log(values[j]), turns[j] / values[j]) if above else (values[j], turns[j])
         np.testing.assert_allclose(value, wanted[0], rtol=1e-12)
         np.testing.assert_allclose(by, wanted[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_what_is_asked_of_a_start_pulls_with_its_weight(name):
+    """With a weight of 0 it changes nothing, with a large one the coefficient ends where it is asked to be."""
+    form, predict, truth, columns = LAWS[name]
+    problem = _descent.problem_of(form(), columns, predict(*columns, truth), None)
+    theta = form().internal(truth, problem.centres)
+    (least,), _ = _descent._targets(problem, np.zeros(1, int), theta[None])
+    asked, starts = np.zeros(2, int), np.tile(theta, (2, 1))
+    wanted, weights = np.full(2, least + 0.01), np.array([0.0, 1e6])
+    _, _, said = _descent._follow(problem, starts, _descent.HELD, asked, wanted, weights)
+    np.testing.assert_allclose(said, [least, least + 0.01], atol=1e-6)

@@ -160,6 +160,25 @@ E_start, has two low points close together; a scan in steps of 1/32 finds only t
 """
 
 
+@pytest.mark.parametrize("seed", [289, 924, 2972])
+@pytest.mark.asks("laws.routed.effective_experts")
+def test_noise_that_outweighs_the_shape(backend, seed):
+    """Gauss-Newton steps end above the optimum, by up to 6e-9 of it, since they leave out how residuals bend: found
+    among 2,159 random tables. With seed 289 E_max is unbounded at the optimum, and 3e17 where such steps end.
+    """
+    random = np.random.default_rng(seed)
+    sizes = 10 ** np.sort(random.uniform(6, 10, random.integers(2, 6)))
+    counts = np.unique(np.append(1, random.choice([2, 4, 8, 16, 32, 64, 128, 256, 512], random.integers(2, 7))))
+    size, experts = (v.ravel() for v in np.meshgrid(sizes, counts, indexing="ij"))
+    slopes = -random.uniform(0.03, 0.1), -random.uniform(0.02, 0.15), random.uniform(0, 0.012)
+    law = routed.RoutedCoefficients(*slopes, 1.1, random.uniform(1, 4), 10 ** random.uniform(1.5, 3.5))
+    noise = random.normal(0, 10 ** random.uniform(-4, -1), size.size)
+    runs = Runs(size, experts, routed.predict_loss(size, experts, law) * 10**noise)
+    found, wanted = backend.laws.fitting.fit_routed(*runs), reference.fit_routed(*runs)
+    check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
+    assert found.status == wanted.status
+
+
 @pytest.mark.asks("laws.routed.effective_experts")
 def test_two_low_points_close_together(backend):
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[1:2] + SIZES[3:], EXPERTS[:6] + EXPERTS[7:], indexing="ij"))
