@@ -17,9 +17,12 @@ Place = tuple[str, str]
 
 
 def _imports(file: str, tree: ast.Module) -> dict[str, Place]:
-    """Return what a file imports from its neighbours, by the name that it has there; of a module the name is ""."""
+    """Return what a file imports from its neighbours, by the name that it has there; of a module the name is "".
+
+    Imports inside functions count as well: loops are imported with the first fit.
+    """
     found, known = {}, set(mutants.files())
-    for node in (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level):
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level):
         folder = Path(file).parent if node.level == 1 else Path(file).parent.parent
         base = folder.joinpath(*(node.module or "").split(".")).as_posix()
         for alias in node.names:

@@ -150,6 +150,11 @@ def test_the_tests_of_a_mutant():
     assert mutant_tests.tests_for(mutant, tests, budget=0.1) == found[:1]
 
 
+def test_the_tests_of_loops_that_a_function_imports_with_its_first_call():
+    mutant = next(one for one in mutants.mutants_of("kernels/law_descent.py") if one.function == "_descend")
+    assert ("laws/hoffmann.py", "fit_hoffmann") in mutant_tests.callers(mutant)
+
+
 def run(folder: Path, *arguments: str) -> tuple[int, dict, str]:
     """Run the command and return its exit code, the results by id, and what it printed."""
     command = [sys.executable, "-m", "routelaws.conformance.meta.mutants", "--work", str(folder), *arguments]
