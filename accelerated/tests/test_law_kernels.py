@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.kernels import law_terms, vector
-from routelaws.accelerated.laws import _descent, additive, fine_grained, hoffmann, joint
+from routelaws.accelerated.laws import _descent, _levenberg, additive, fine_grained, hoffmann, joint
 
 RANDOM = np.random.default_rng(3)
 RUNS = [RANDOM.uniform(1e7, 1e10, 20), RANDOM.uniform(1e9, 1e12, 20), RANDOM.integers(1, 65, 20).astype(float)]
@@ -110,3 +110,9 @@ def test_what_is_asked_of_a_start_pulls_with_its_weight(name):
     wanted, weights = np.full(2, least + 0.01), np.array([0.0, 1e6])
     _, _, said = _descent._follow(problem, starts, _descent.HELD, asked, wanted, weights)
     np.testing.assert_allclose(said, [least, least + 0.01], atol=1e-6)
+
+
+@pytest.mark.parametrize(("delta", "wanted"), [(1.0, 0.125 + 2 * 1.5), (np.inf, 0.125 + 2 * 2.0)])
+def test_the_sum_of_huber_terms_by_hand(delta, wanted):
+    """Residuals 0.5 and 2, the second counted twice: r²/2 up to delta, and delta (|r| - delta/2) beyond."""
+    assert _levenberg._huber_sum(np.array([0.5, -2.0]), np.array([1.0, 2.0]), delta) == wanted
