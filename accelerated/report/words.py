@@ -73,7 +73,7 @@ def two_digits(value: float | None) -> str:
 
 
 def experts(value: float | None, digits: int = 3) -> str:
-    """Return a number of experts with so many digits, written out below a milliard.
+    """Return a number of experts with so many digits, written out below a billion.
 
     Example:
         >>> experts(238.72), experts(33314.2), experts(1.234e12)
