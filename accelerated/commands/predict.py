@@ -13,6 +13,7 @@ from ..findings.hull import beyond, extrapolation, inside_hull
 from ..findings.law_fits import LEVEL, LawFit, check_huber, fit_law, fit_some, predict_law
 from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, has_no_floor, how_far_off, left_out_lines
+from ..report.words import span
 from ..tables.released import released_table
 from ..tables.several import naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
@@ -273,7 +274,7 @@ def _table(report: PredictReport, level: str):
     )
     for p in report.predictions:
         ends = [p.law, *([p.by_size] if sizes else []), p.run]
-        shown = ["" if end is None else f"{end[0]:.4f} to {end[1]:.4f}" for end in ends]
+        shown = ["" if end is None else span(end, ".4f") for end in ends]
         table.add_row(p.router, str(p.fitted.fit.rows), f"{p.loss:.4f}", *shown)
     return table
 

@@ -223,3 +223,11 @@ def test_one_wrong_run_does_not_pull_a_prediction_by_huber(tmp_path):
     assert f"{prediction.loss:.4f}" in text and f"{prediction.least_squares:.4f}" in text and "95 %" not in text
     with pytest.raises(InputError, match="separable is fitted by least squares alone"):
         predict_report(path, at, "separable", huber=1e-3)
+
+
+def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
+    report = predict_report(make_table(tmp_path, 1e-3), point(3e8, 32.0))
+    unknown = report.predictions[0]._replace(by_size=(math.nan, math.nan), run=(1.5, math.inf))
+    out = io.StringIO()
+    print_prediction(report._replace(predictions=[unknown]), Console(file=out, width=160))
+    assert "not known" in out.getvalue() and "1.5000 to ∞" in out.getvalue() and "nan" not in out.getvalue()
