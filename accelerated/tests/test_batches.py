@@ -100,6 +100,18 @@ def test_stacks_are_the_same_stream(files):
         assert batches.get_state() == one_by_one.get_state()
 
 
+def test_what_was_read_ahead_leaves_the_position_where_it_was(files):
+    batches, undisturbed = stream(files), stream(files)
+    for ahead, n in ((4, 4), (4, 3), (2, 5), (0, 1)):
+        batches.read_ahead(ahead)
+        assert batches.get_state() == undisturbed.get_state()
+        assert np.array_equal(batches.stacked(n), undisturbed.stacked(n))
+    state, rest = undisturbed.get_state(), undisturbed.stacked(3)
+    batches.read_ahead(7)
+    batches.set_state(state)
+    assert np.array_equal(batches.stacked(3), rest), "what was read ahead of another position is gone"
+
+
 def test_grains_checkpoint_handler_saves_the_position(files, tmp_path):
     handler, batches = grain.checkpoint.CheckpointHandler(), stream(files)
     batches.stacked(9)

@@ -232,18 +232,37 @@ def train(small_fields, folder, devices: int, **fields) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+def check_goes_on(small_fields, whole: Path, folder: Path, devices: int, **fields) -> None:
+    """Take a run back to its middle, and let other devices end it: the losses are those of the run that was whole."""
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoints" / "8")
+    undisturbed = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+    lines = train(small_fields, folder, devices, **fields)
+    assert [line["step"] for line in lines] == [line["step"] for line in undisturbed]
+    assert lines[:2] == undisturbed[:2], "what was there stays"
+    for line, wanted in zip(lines, undisturbed, strict=True):
+        name = "loss" if line["kind"] == "train" else "loss_validation"
+        check("mesh.resumed", abs(line[name] - wanted[name]), message=f"{folder.name}, step {line['step']}")
+
+
+GLOBAL = {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
-    """Saved by four devices, restored by two, and by one; the losses are those of a run that was not stopped."""
-    fields = {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}
-    undisturbed = train(small_fields, tmp_path / "whole", 4, mesh="data=2,expert=2", **fields)
-    for devices, mesh in ((2, "expert=2"), (1, "data=1")):
-        folder = tmp_path / mesh
-        shutil.copytree(tmp_path / "whole", folder)
-        shutil.rmtree(folder / "checkpoints" / "8")
-        lines = train(small_fields, folder, devices, mesh=mesh, **fields)
-        assert [line["step"] for line in lines] == [line["step"] for line in undisturbed]
-        assert lines[:2] == undisturbed[:2], "what was there stays"
-        for line, wanted in zip(lines, undisturbed, strict=True):
-            name = "loss" if line["kind"] == "train" else "loss_validation"
-            check("mesh.resumed", abs(line[name] - wanted[name]), message=f"{mesh}, step {line['step']}")
+    """Saved by four devices, restored by two, and by one."""
+    whole = tmp_path / "whole"
+    train(small_fields, whole, 4, mesh="data=2,expert=2", **GLOBAL)
+    check_goes_on(small_fields, whole, tmp_path / "two", 2, mesh="expert=2", **GLOBAL)
+    check_goes_on(small_fields, whole, tmp_path / "one", 1, mesh="data=1", **GLOBAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(None, "data=2,expert=2"), ("expert=2", None)])
+def test_a_run_goes_on_with_a_mesh_or_without_one(small_fields, tmp_path, before, after):
+    """A run without a mesh keeps its arrays packed, and one with a mesh as they are."""
+    fields = {"router": "hash", "experts": 4}
+    on = {None: (1, {}), "expert=2": (2, {"mesh": "expert=2"}), "data=2,expert=2": (4, {"mesh": "data=2,expert=2"})}
+    train(small_fields, tmp_path / "whole", on[before][0], **fields, **on[before][1])
+    assert (tmp_path / "whole" / "checkpoints" / "4" / "packed").is_dir() == (before is None)
+    check_goes_on(small_fields, tmp_path / "whole", tmp_path / "other", on[after][0], **fields, **on[after][1])

@@ -158,7 +158,7 @@ def test_a_run_cut_short_ends_as_if_it_had_not_been(small_fields, tmp_path, rout
 def test_a_damaged_checkpoint_is_passed_over_and_said(small_fields, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "damaged")
     newest = tmp_path / "damaged" / "checkpoints" / "24"
-    for data in newest.glob("state/**/d/*"):  # where Orbax keeps the arrays, some of them twice
+    for data in newest.glob("packed/**/d/*"):  # where Orbax keeps the arrays, some of them twice
         data.write_bytes(data.read_bytes()[:-40])
     said = []
     again = make_run(small_fields, tmp_path / "damaged", lambda kind, **f: said.append(f.get("line"))).train()
@@ -185,7 +185,7 @@ def test_a_position_or_an_array_that_does_not_match_the_digest_is_damage(small_f
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoints, "_digest", lambda *_: digest)
         opened.save(24, changed, found.extra)
-    opened.close()
+        opened.close()
     for file in (folder / "16").rglob("*METADATA"):
         file.write_text(file.read_text().replace('"next_batch": 16', '"next_batch": 17'))
     with pytest.raises(InputError, match="every checkpoint is damaged"):

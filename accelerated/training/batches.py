@@ -16,6 +16,7 @@ long (0.3 ms for 32 windows).
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
@@ -47,10 +48,16 @@ class TrainingBatches(grain.DatasetIterator):
         super().__init__(batches)
         self._batches = batches
         self._identity = identity
+        self._ahead: deque[np.ndarray] = deque()
 
     def __next__(self) -> np.ndarray:
         """Return the next batch: [b, S+1] int32."""
-        return next(self._batches)
+        return self._ahead.popleft() if self._ahead else next(self._batches)
+
+    def read_ahead(self, n: int) -> None:
+        """Read the next n batches now, to be handed out later; the position stays where it is."""
+        while len(self._ahead) < n:
+            self._ahead.append(next(self._batches))
 
     def stacked(self, n: int) -> np.ndarray:
         """Return the next n batches as one array: [n, b, S+1] int32, for a step that scans over them."""
@@ -58,7 +65,7 @@ class TrainingBatches(grain.DatasetIterator):
 
     def get_state(self) -> dict:
         """Return the position, as plain numbers and strings that can be written as JSON."""
-        return {"next_batch": self._batches.get_state()["next_index"], **self._identity}
+        return {"next_batch": self._batches.get_state()["next_index"] - len(self._ahead), **self._identity}
 
     def set_state(self, state: dict) -> None:
         """Go to a position that `get_state` returned: the next batch is the one that followed then.
@@ -73,6 +80,7 @@ class TrainingBatches(grain.DatasetIterator):
                     "resume with the settings of the saved run"
                 )
         self._batches.set_state({"next_index": state["next_batch"]})
+        self._ahead.clear()
 
 
 def training_batches(

@@ -1,0 +1,111 @@
+"""Checkpoints of one CPU hold the arrays packed; those that hold them one by one are read as well."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws.accelerated.errors import InputError, StorageError
+from routelaws.accelerated.training import checkpoints, packing
+
+TREE = {"a": [np.float32([[1, 2]])], "b": np.int32([7]), "c": np.float32(3), "d": np.zeros((0, 4), np.float32)}
+PLACES = [checkpoints.PACKED, "state"]
+
+
+def state_of(seed: int) -> dict:
+    numbers = np.random.default_rng(seed).standard_normal((3, 5))
+    return {
+        "params": {"w": jnp.float32(numbers), "half": jnp.bfloat16(numbers[0])},
+        "opt_state": (jnp.int32(seed), jnp.float32(numbers.T)),
+    }
+
+
+def assert_same(found: dict, wanted: dict) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def saved(folder, tell=None, place: str = checkpoints.PACKED) -> checkpoints.Checkpoints:
+    """Return checkpoints of steps 1 and 2, with the arrays packed or one by one."""
+    opened = checkpoints.Checkpoints(folder, tell)
+    with pytest.MonkeyPatch.context() as patch:
+        if place == "state":
+            patch.setattr(checkpoints, "_on_one_cpu", lambda sharding: False)
+        for step in (1, 2):
+            opened.save(step, state_of(step), {"position": step})
+        opened.wait()
+    assert [(folder / str(step) / place).is_dir() for step in (1, 2)] == [True, True]
+    return opened
+
+
+def test_arrays_are_laid_end_to_end_by_dtype():
+    pieces = packing.packed(TREE)
+    assert {name: [part.tolist() for part in parts] for name, parts in pieces.items()} == {
+        "float32": [[1.0, 2.0, 3.0]],
+        "int32": [[7]],
+    }
+    assert_same(packing.unpacked(pieces, TREE), TREE)
+    TREE["b"][0] = 8
+    assert pieces["int32"][0] == 7, "they are in memory of their own"
+
+
+def test_long_arrays_are_cut(monkeypatch):
+    monkeypatch.setattr(packing, "PIECE", 8)
+    pieces = packing.packed(TREE)
+    assert [part.tolist() for part in pieces["float32"]] == [[1, 2], [3]]
+    assert_same(packing.unpacked(pieces, TREE), TREE)
+
+
+def test_pieces_of_another_tree_are_refused():
+    with pytest.raises(ValueError, match="it holds 3 of float32 and 1 of int32, needed: 2 of float32"):
+        packing.unpacked(packing.packed(TREE), {"a": TREE["a"]})
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_checkpoint_is_read_back_bit_for_bit(tmp_path, place):
+    saved(tmp_path, place=place).close()
+    reader = checkpoints.Checkpoints(tmp_path, None)
+    found = reader.restore(jax.eval_shape(lambda: state_of(0)))
+    assert (found.step, found.extra) == (2, {"position": 2})
+    assert_same(found.state, state_of(2))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(found.state))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_damaged_is_passed_over(tmp_path, place):
+    said = []
+    saved(tmp_path, place=place).close()
+    for data in (tmp_path / "2" / place).glob("**/d/*"):  # where Orbax keeps the arrays
+        data.write_bytes(data.read_bytes()[:-10])
+    found = checkpoints.Checkpoints(tmp_path, said.append).restore(state_of(0))
+    assert found.step == 1 and "checkpoint at step 2 is damaged and passed over" in said[0]
+    assert_same(found.state, state_of(1))
+
+
+def test_a_packed_checkpoint_of_another_model_is_not_taken_for_this_one(tmp_path):
+    said = []
+    saved(tmp_path).close()
+    other = state_of(0) | {"opt_state": (jnp.int32(0), jnp.zeros((5, 4)))}
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        checkpoints.Checkpoints(tmp_path, said.append).restore(other)
+    assert "it holds 5 of bfloat16 and 30 of float32 and 1 of int32, needed: 5 of bfloat16 and 35 of" in said[0]
+
+
+def test_the_next_step_may_take_the_memory_of_a_state_that_is_being_saved(tmp_path):
+    """The arrays are given up at once, as a training step does with them."""
+    opened, state = checkpoints.Checkpoints(tmp_path, None), state_of(3)
+    opened.save(3, state, {})
+    jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(state)
+    opened.close()
+    assert_same(checkpoints.Checkpoints(tmp_path, None).restore(state_of(0)).state, state_of(3))
+
+
+def test_what_cannot_be_written_is_said_when_it_is_waited_for(tmp_path):
+    (tmp_path / "file").write_text("")
+    opened = checkpoints.Checkpoints(tmp_path / "file" / "checkpoints", None)
+    opened.save(1, state_of(1), {})
+    with pytest.raises(StorageError, match="file/checkpoints"):
+        opened.wait()
+    opened.close()
