@@ -8,6 +8,9 @@ expert with more rows than the largest size has whole pieces of that size beside
 
     rows of expert e   | whole piece | whole piece | last piece, padded to its size |
 
+Many experts go through these loops four at a time: sorted by the rows of their last pieces, four in a row share a size.
+Then the products of one expert run while the matrices of the next are copied, and small ones share two threads better.
+
 In the backward pass the last piece of an expert comes first and gives the gradient of the matrices of the expert; its
 whole pieces, if there are any, add to what is there. The gradient of an idle expert is 0. Where an expert has few rows,
 its gradient is larger than the vectors that it is a product of. Then the loops write these vectors into slots, the same
@@ -34,6 +37,11 @@ from jax import lax
 
 _UNIT = 8  # rows; sizes are multiples of it
 
+_MANY = 64
+"""Experts from which they go through the loops four at a time. With few, four that share a size waste more rows than
+that gains. On two cores the layer takes 0.93 to 0.96 of the time with 64 experts and 512, the same with 16, and 1.05
+with 8; a training step with 32 takes the same, and compiles 1.6 seconds longer."""
+
 
 class Rows(NamedTuple):
     """Where the rows of the experts are, and which piece of work is whose.
@@ -41,8 +49,9 @@ class Rows(NamedTuple):
     Attributes:
         pair: [R] int32, the assignment t k + j in each row; T k where the row is empty
         row: [T, k] int32, the row of each assignment; R where it has none
-        by_size: [E] int32, the experts in the order of the sizes of their last pieces; the idle ones last
-        bound: [number of sizes + 1] int32, where in `by_size` the experts of each size begin
+        by_size: [groups, experts in a group] int32, the experts in the order of the sizes of their last pieces; the
+            idle ones first
+        bound: [number of sizes + 1] int32, where in `by_size` the groups of each size begin
         first: [E] int32, the first row of each expert
         whole: [E] int32, the number of whole pieces of each expert, beside its last piece
         whole_end: [E] int32, their running total
@@ -98,20 +107,42 @@ def place_rows(queue: jax.Array, slot: jax.Array, num_experts: int) -> Rows:
     sizes = piece_sizes(queue.size, num_experts)
     load = (queue.reshape(-1, 1) == jnp.arange(num_experts)).sum(axis=0, dtype=jnp.int32)
     whole = jnp.maximum(load - 1, 0) // sizes[-1]
-    size = jnp.searchsorted(np.array(sizes, np.int32), load - whole * sizes[-1], method="compare_all")
-    size = jnp.where(load == 0, len(sizes), size)
-    padded = whole * sizes[-1] + jnp.array([*sizes, 0], jnp.int32)[size]
+    by_size, group_size = _share_sizes(load - whole * sizes[-1], sizes)
+    size = jnp.zeros_like(load).at[by_size].set(jnp.array([0, *sizes], jnp.int32)[group_size][:, None])
+    padded = whole * sizes[-1] + size
     end = jnp.cumsum(padded, dtype=jnp.int32)
     first = end - padded
-    widest_gap = int(np.diff((0, *sizes)).max())
-    num_rows = queue.size + num_experts * (widest_gap - 1)  # no loads need more
+    num_rows = _most_rows(queue.size, num_experts, by_size.shape[1], sizes)
     row = jnp.where(queue < num_experts, first[jnp.minimum(queue, num_experts - 1)] + slot, num_rows)
     pair = jnp.full(num_rows, queue.size, jnp.int32)
     pair = pair.at[row].set(jnp.arange(queue.size, dtype=jnp.int32).reshape(queue.shape), mode="drop")
-    bound = (size[:, None] < np.arange(len(sizes) + 1)).sum(axis=0, dtype=jnp.int32)
-    by_size = jnp.argsort(size).astype(jnp.int32)
+    bound = (group_size[:, None] <= np.arange(len(sizes) + 1)).sum(axis=0, dtype=jnp.int32)
     placed = Rows(pair, row, by_size, bound, first, whole, jnp.cumsum(whole, dtype=jnp.int32))
     return lax.optimization_barrier(placed)  # or XLA computes them again for every element that they place
+
+
+def _share_sizes(rest, sizes):
+    """Return the experts in groups [groups, experts in a group] by their rows in `rest` [E], and the size [groups] of
+    each group: 0 for idle experts, n for the n-th of `sizes`.
+
+    Where the groups do not come out even, the first expert is there several times; its work is then done again.
+    """
+    together = 4 if len(rest) >= _MANY else 1
+    order = jnp.argsort(rest).astype(jnp.int32)
+    order = jnp.pad(order, (-len(rest) % together, 0), mode="edge").reshape(-1, together)
+    largest = rest[order[:, -1]]
+    return order, jnp.searchsorted(np.array((0, *sizes), np.int32), largest, method="compare_all").astype(jnp.int32)
+
+
+def _most_rows(num_assignments, num_experts, together, sizes):
+    """Return a number of rows that is enough for any loads.
+
+    A piece has fewer than `widest gap` rows above the most that an expert of its group needs. A group needs no more
+    than the smallest of the next one, so what is added within groups is less than the last group has.
+    """
+    widest_gap = int(np.diff((0, *sizes)).max())
+    within_groups = together * sizes[-1] if together > 1 else 0
+    return num_assignments + num_experts * (widest_gap - 1) + within_groups
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -187,7 +218,7 @@ def _backward(activate, saved, gradient):
         shapes = [(num_experts, slots, width) for width in widths]
     below, parts = _run_last(rows, gate.size, last, (_zeros(outputs.shape, x), tuple(_zeros(s, x) for s in shapes)))
     if few_rows:
-        parts = _of_matrices(lambda values, gradient: values.mT @ gradient, *parts)
+        parts = _of_matrices(_product_of_slots, *parts)
     below, of_matrices = _run_whole(rows, gate.size, other, (below, parts))
     below = _take(below, rows.row).sum(axis=1)
     return of_matrices[:-1], of_matrices[-1], below, lax.optimization_barrier(into_gate), None
@@ -216,6 +247,12 @@ def transposed_product(x: jax.Array, gradient: jax.Array) -> jax.Array:
     return keep(keep(gradient.mT) @ x).mT
 
 
+def _product_of_slots(values, gradient):
+    """Return valuesᵀ · gradient of all experts at once; copying a wider first factor transposed takes 3 % less time."""
+    transposed = values.mT
+    return (lax.optimization_barrier(transposed) if values.shape[-1] > gradient.shape[-1] else transposed) @ gradient
+
+
 def _run_last(rows, num_assignments, last, state):
     """Run `last` on the last piece of each expert that has one."""
     sizes = piece_sizes(num_assignments, len(rows.first))
@@ -223,8 +260,9 @@ def _run_last(rows, num_assignments, last, state):
 
         def run_last(carry, size=size):
             i, state = carry
-            e = rows.by_size[i]
-            return i + 1, last(e, rows.first[e] + rows.whole[e] * sizes[-1], size, state)
+            for e in rows.by_size[i]:
+                state = last(e, rows.first[e] + rows.whole[e] * sizes[-1], size, state)
+            return i + 1, state
 
         end = rows.bound[number + 1]
         _, state = lax.while_loop(lambda carry, end=end: carry[0] < end, run_last, (rows.bound[number], state))
@@ -241,7 +279,8 @@ def _run_whole(rows, num_assignments, other, state):
         number = i - rows.whole_end[e] + rows.whole[e]
         return i + 1, other(e, rows.first[e] + number * largest, largest, state)
 
-    return lax.while_loop(lambda carry: carry[0] < rows.whole_end[-1], run_other, (rows.bound[0], state))[1]
+    zero = rows.whole_end[0] - rows.whole[0]  # varies over devices as the state does
+    return lax.while_loop(lambda carry: carry[0] < rows.whole_end[-1], run_other, (zero, state))[1]
 
 
 def _zeros(shape, like):

@@ -2,28 +2,39 @@
 
 import math
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from routelaws.accelerated import experts, grouped
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
 
-T, E, D, F = 203, 4, 5, 7  # a mean load of 50.75: pieces of 32, 56, 64 and 72 rows
+T, D, F = 203, 5, 7  # a mean load of 50.75 with four experts: pieces of 32, 56, 64 and 72 rows
 WIDE = 256, 272  # d and f so large that an expert has larger matrices than vectors, with its 128 rows at k = 2 too
 EVEN, SKEW, ONE, FEW = (0.25,) * 4, (0.5, 0.3, 0.15, 0.05), (1, 0, 0, 0), (0, 0.75, 0.25, 0)
+# Ten experts, in groups of four, which do not come out even: four are idle, and one has whole pieces.
+MANY = (0, 0.4, 0.02, 0.1, 0, 0, 0.15, 0.13, 0.2, 0)
 
 
 def layer(loads, k=1, activation="gelu", seed=0, widths=(D, F)):
-    d, f = widths
+    (d, f), num_experts = widths, len(loads)
     random = np.random.default_rng(seed)
-    first = random.choice(E, T, p=loads) if sum(share > 0 for share in loads) > 1 else np.full(T, np.argmax(loads))
-    expert = (first[:, None] + np.arange(k)) % E
-    params = {"up": random.standard_normal((E, d, f)), "down": random.standard_normal((E, f, d))}
+    first = (
+        random.choice(num_experts, T, p=loads)
+        if sum(share > 0 for share in loads) > 1
+        else np.full(T, np.argmax(loads))
+    )
+    expert = (first[:, None] + np.arange(k)) % num_experts
+    params = {
+        "up": random.standard_normal((num_experts, d, f)),
+        "down": random.standard_normal((num_experts, f, d)),
+    }
     if activation == "swiglu":
-        params["linear"] = random.standard_normal((E, d, f))
+        params["linear"] = random.standard_normal((num_experts, d, f))
     point = {"params": params, "x": random.standard_normal((T, d)), "gate": random.uniform(0.2, 1, (T, k))}
     return jax.tree.map(jnp.asarray, point), jnp.asarray(expert, jnp.int32), random.standard_normal((T, d))
 
@@ -55,23 +66,30 @@ CASES = {
     "wide, idle experts, a capacity, two experts, padding": (FEW, 2, "relu", 1.6, 0.95),
     "wide, skewed, swiglu": (SKEW, 1, "swiglu", math.inf, None),
     "only padding": (EVEN, 1, "gelu", 2.0, 0.0),
+    "in groups": (MANY, 1, "relu", math.inf, None),
+    "in groups, wide, two experts, a capacity, padding": (MANY, 2, "swiglu", 1.6, 0.95),
 }
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name.startswith("wide, idle") else pytest.mark.slow) for name in CASES],
+    [
+        pytest.param(name, marks=() if name.startswith(("wide, idle", "in groups")) else pytest.mark.slow)
+        for name in CASES
+    ],
 )
 def test_definition(monkeypatch, name):
     loads, k, activation, factor, real = CASES[name]
     used = in_pieces(monkeypatch)
+    if name.startswith("in groups"):
+        monkeypatch.setattr(grouped, "_MANY", len(loads))
     with jax.enable_x64(True):
-        widths = WIDE if name.startswith("wide") else (D, F)
+        widths = WIDE if "wide" in name else (D, F)
         point, expert, weights = layer(loads, k, activation, widths=widths)
         mask = None if real is None else jnp.asarray(np.random.default_rng(1).random(T) < real)
         num_real = T if mask is None else int(mask.sum())
-        capacity = experts.expert_capacity(num_real, E, k, factor)
-        kept = experts.dispatch(expert, E, capacity, mask=mask).kept
+        capacity = experts.expert_capacity(num_real, len(loads), k, factor)
+        kept = experts.dispatch(expert, len(loads), capacity, mask=mask).kept
 
         def found(point):
             arrays = point["params"], point["x"], expert, point["gate"]
@@ -138,3 +156,31 @@ def test_positions(num_assignments, num_experts):
     queue = np.random.default_rng(num_assignments).integers(0, num_experts, num_assignments)
     wanted = [int((queue[:i] == e).sum()) for i, e in enumerate(queue)]
     assert grouped.position_in_queue(jnp.asarray(queue), num_experts).tolist() == wanted
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.sampled_from((8, 9)), st.lists(st.integers(0, 256), min_size=9, max_size=9), st.sampled_from((1, 1000))
+)
+@hypothesis.example(8, [1, 1, 1, 48, 48, 48, 48, 48, 0], 1)  # one expert sets the size of three small ones
+def test_every_assignment_has_a_row(num_experts, loads, many):
+    """Whatever the loads, each has a row of its own, and the pieces of its expert cover these; in groups or not."""
+    queue = [e for e, load in enumerate(loads[:num_experts]) for _ in range(load)][:256]
+    queue = np.random.default_rng(0).permutation(queue + [num_experts] * (256 - len(queue)))
+    loads = [int((queue == e).sum()) for e in range(num_experts)]
+    slot = grouped.position_in_queue(jnp.asarray(queue), len(loads))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped, "_MANY", many)
+        placed = jax.device_get(grouped.place_rows(jnp.asarray(queue)[:, None], slot[:, None], len(loads)))
+    sizes = grouped.piece_sizes(len(queue), len(loads))
+    size = np.zeros(len(loads), int)
+    for number, last_size in enumerate(sizes):
+        size[placed.by_size[placed.bound[number] : placed.bound[number + 1]]] = last_size
+    for e, load in enumerate(loads):
+        rows = placed.row[queue == e, 0]
+        run = range(placed.first[e], placed.first[e] + placed.whole[e] * sizes[-1] + size[e])
+        assert len(rows) == load <= len(run) and run.stop <= len(placed.pair)
+        assert set(rows) == set(run[:load])
+    asked = queue < len(loads)
+    assert (placed.pair[placed.row[asked, 0]] == np.flatnonzero(asked)).all()
+    assert (placed.pair < len(queue)).sum() == asked.sum(), "a row without an assignment"

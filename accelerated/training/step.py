@@ -82,12 +82,15 @@ class RunInputs(NamedTuple):
     table: jax.Array | None  # of a hash
 
 
-def optimizer(config: TrainConfig, rate: jax.Array | None = None) -> optax.GradientTransformation:
+def optimizer(
+    config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
+) -> optax.GradientTransformation:
     """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only.
 
     Args:
         config: the run.
         rate: the learning rate of this step where it is an input of a compiled program; None for the run's schedule.
+        norm: of the gradient over all leaves, where it is known; None to compute it.
 
     Routers learn at a lower rate (our choice). At the full one, and at the high rates of small models, the raw logits
     of one expert outgrow those of the others. The balanced plan hides that in training; the argmax of evaluation then
@@ -98,6 +101,12 @@ def optimizer(config: TrainConfig, rate: jax.Array | None = None) -> optax.Gradi
     def decayed(params):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
+    def clipped(gradient, _):
+        # By a factor. optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
+        length = optax.tree.norm(gradient) if norm is None else norm
+        share = jnp.where(length < config.gradient_clip, 1, config.gradient_clip / length)
+        return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient)
+
     def slowed(updates, _):
         def scale(path, leaf):
             return leaf * config.router_rate if path[-1].key == "router" else leaf
@@ -105,7 +114,7 @@ def optimizer(config: TrainConfig, rate: jax.Array | None = None) -> optax.Gradi
         return jax.tree_util.tree_map_with_path(scale, updates)
 
     return optax.chain(
-        optax.clip_by_global_norm(config.gradient_clip),
+        optax.stateless(clipped),
         optax.adamw(schedule, *BETAS, weight_decay=config.weight_decay, mask=decayed),
         optax.stateless(slowed),
     )
@@ -216,7 +225,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         state, left = carry  # of batches that may be passed over; below 0 nothing changes any more
         metrics, *found = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
-        taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]])
+        taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]], metrics.gradient_norm)
         if layout is None:  # one copy of the state less than a choice between two
             state = jax.lax.cond(taken, change, lambda state, *_: state, *found)
         else:  # no collective waits inside a condition, where devices could part
@@ -270,9 +279,10 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
     return StepMetrics(value, added, norm, dropped, bad), numbers, gradient
 
 
-def _changed(state: TrainState, numbers: BatchNumbers, gradient, rate, *, config, layout, shardings) -> TrainState:
-    """Return the state after one update at a learning rate; `shardings` are those of the state on the layout."""
-    updates, opt_state = optimizer(config, rate).update(gradient, state.optimizer, state.params)
+def _changed(state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings):
+    """Return the state after one update at a learning rate, by a gradient and its norm; `shardings` are those of the
+    state on the layout."""
+    updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
         params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
