@@ -1,11 +1,14 @@
 """Flags of a command from the parameters of a function."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
+import itertools
 import os
 import re
+import typing
 
 import tyro
 
@@ -22,13 +25,58 @@ def run(function, command: str, arguments: list[str]):
     try:
         with contextlib.redirect_stderr(said), _wide(not {"-h", "--help"} & set(arguments)):
             call = tyro.cli(
-                _deferred(function), args=arguments, prog=f"routelaws {command}", description=_summary(function)
+                _deferred(function),
+                args=_joined(arguments, function),
+                prog=f"routelaws {command}",
+                description=_summary(function),
             )
     except SystemExit as exit_:
         if not exit_.code:
             raise
         raise InputError(_one_line(said.getvalue())) from None
     return call()
+
+
+def _joined(arguments: list[str], function) -> list[str]:
+    """Return the arguments with all values of a flag that is given several times behind it, once, at the end.
+
+    That is for flags that take several values; the parser would keep those of the last time alone.
+    """
+    several, values, others, current = _with_several_values(function), {}, [], None
+    if "--" in arguments:
+        return arguments
+    for word in arguments:
+        flag, joint, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if word.startswith("-"):
+            current = flag if flag in several else None
+        if current is None:
+            others.append(word)
+        elif word.startswith("-"):
+            values.setdefault(current, []).append([value] if joint else [])
+            current = None if joint else current
+        else:
+            values[current][-1].append(word)
+    if all(len(times) == 1 for times in values.values()):
+        return arguments
+    return others + [word for flag, times in values.items() for word in (flag, *itertools.chain(*times))]
+
+
+def _with_several_values(function) -> set[str]:
+    """Return the flags of a function, or of a dataclass, that take any number of values: those of tuple[X, ...]."""
+    found = set()
+    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+        extras = getattr(hint, "__metadata__", ())
+        hint = typing.get_args(hint)[0] if extras else hint
+        if dataclasses.is_dataclass(hint):
+            found |= _with_several_values(hint)
+        elif (
+            typing.get_origin(hint) is tuple
+            and ... in typing.get_args(hint)
+            and tyro.conf.UseAppendAction not in extras
+        ):
+            found.add("--" + name.replace("_", "-"))
+    return found
 
 
 @contextlib.contextmanager

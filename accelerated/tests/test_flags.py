@@ -701,6 +701,17 @@ def test_a_flag(check, said):
     check(said)
 
 
+def test_a_flag_with_several_values_may_be_given_several_times(said):
+    """All of its values count, as behind one flag; of other flags the last time counts, as everywhere."""
+    law = ("predict", "--law", "hoffmann", "--n", "1e8", "--published", "besiroglu", "--json")
+    once = said(*law, "--n", "1e9", "--at", "tokens=2e10")
+    assert said(*law, "--n=1e9", "--at", "tokens=2e10") == once != said(*law, "--at", "tokens=2e10")
+    fit = ("accuracies.csv", "--law", "direct", "--rows", "params > 2e8")
+    wanted = said("fit", *fit, "--task", "two", "exact", "--json")
+    assert said("fit", "--task=two", *fit, "--task", "exact", "--json") == wanted
+    assert said("fit", *fit, "--task", "exact", "--json") != wanted
+
+
 def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkeypatch):
     """Their tasks' guess rates and their validation text, though that is not the first of the table."""
     save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])

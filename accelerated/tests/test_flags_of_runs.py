@@ -165,6 +165,14 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
     assert found == dataclasses.replace(wanted, seed=6)
 
 
+def test_texts_may_be_given_one_by_one(monkeypatch, tmp_path):
+    """--corpus and --eval several times, written in two ways, among other flags."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--corpus", "a.txt", "--eval=c4=c.txt", "--seed", "6", "--corpus", "b.txt", "c", "--eval", "pile=d.txt"]
+    found = asked(monkeypatch, "train", words)
+    assert (found.corpus, found.eval, found.seed) == (("a.txt", "b.txt", "c"), ("c4=c.txt", "pile=d.txt"), 6)
+
+
 # Fields are read.
 
 
