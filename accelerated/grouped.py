@@ -138,11 +138,10 @@ def _most_rows(num_assignments, num_experts, together, sizes):
     """Return a number of rows that is enough for any loads.
 
     A piece has fewer than `widest gap` rows above the most that an expert of its group needs. A group needs no more
-    than the smallest of the next one, so what is added within groups is less than the last group has.
+    than the smallest of the next one, so what is added within groups is at most all experts but one of the last group.
     """
     widest_gap = int(np.diff((0, *sizes)).max())
-    within_groups = together * sizes[-1] if together > 1 else 0
-    return num_assignments + num_experts * (widest_gap - 1) + within_groups
+    return num_assignments + num_experts * (widest_gap - 1) + (together - 1) * sizes[-1]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -279,7 +278,7 @@ def _run_whole(rows, num_assignments, other, state):
         number = i - rows.whole_end[e] + rows.whole[e]
         return i + 1, other(e, rows.first[e] + number * largest, largest, state)
 
-    zero = rows.whole_end[0] - rows.whole[0]  # varies over devices as the state does
+    zero = rows.first[0]  # always, and it varies over devices as the state does
     return lax.while_loop(lambda carry: carry[0] < rows.whole_end[-1], run_other, (zero, state))[1]
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import inspect
 import io
-import itertools
 import os
 import re
 import typing
@@ -42,24 +41,22 @@ def _joined(arguments: list[str], function) -> list[str]:
 
     That is for flags that take several values; the parser would keep those of the last time alone.
     """
-    several, values, others, current = _with_several_values(function), {}, [], None
-    if "--" in arguments:
+    flags = [word.partition("=")[0].replace("_", "-") if word.startswith("-") else None for word in arguments]
+    repeated = {flag for flag in flags if flag and flags.count(flag) > 1}
+    if not repeated or "--" in flags:
         return arguments
-    for word in arguments:
-        flag, joint, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if word.startswith("-"):
-            current = flag if flag in several else None
-        if current is None:
-            others.append(word)
-        elif word.startswith("-"):
-            values.setdefault(current, []).append([value] if joint else [])
-            current = None if joint else current
+    values = {flag: [] for flag in sorted(repeated & _with_several_values(function))}
+    into = others = []
+    for word, flag in zip(arguments, flags, strict=True):
+        if flag is not None:
+            into = others
+        if flag not in values:
+            into.append(word)
+        elif "=" in word:
+            values[flag].append(word.partition("=")[2])
         else:
-            values[current][-1].append(word)
-    if all(len(times) == 1 for times in values.values()):
-        return arguments
-    return others + [word for flag, times in values.items() for word in (flag, *itertools.chain(*times))]
+            into = values[flag]
+    return others + [word for flag, found in values.items() for word in (flag, *found)]
 
 
 def _with_several_values(function) -> set[str]:

@@ -279,9 +279,11 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
     return StepMetrics(value, added, norm, dropped, bad), numbers, gradient
 
 
-def _changed(state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings):
-    """Return the state after one update at a learning rate, by a gradient and its norm; `shardings` are those of the
-    state on the layout."""
+def _changed(
+    state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
+) -> TrainState:
+    """Return the state after one update at a learning rate; `norm` is that of the gradient, `shardings` are those of
+    the state on the layout."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # updated in parts, then made whole: the one all-gather of a step
