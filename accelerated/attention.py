@@ -66,21 +66,21 @@ def _logits(query, key, relative, mask, causal):
     logits = jnp.einsum("hbic,hbjc->hbij", query, key)
     if relative is not None:
         by_distance = jnp.einsum("htc,hmc->htm", query.reshape(heads, -1, width), relative)
-        logits = logits + _shift(by_distance.reshape(heads, b, length, -1), keys)
+        logits = logits + shift(by_distance.reshape(heads, b, length, -1), keys)
     logits = logits.astype(jnp.promote_types(query.dtype, jnp.float32)) * (1 / math.sqrt(width))
     if causal or mask is not None:
-        logits = jnp.where(_seen(length, keys, mask, causal), logits, -jnp.inf)
+        logits = jnp.where(seen_keys(length, keys, mask, causal), logits, -jnp.inf)
     return logits
 
 
-def _seen(length, keys, mask, causal):
+def seen_keys(length, keys, mask, causal):
     """Return [Q, K] or [b, Q, K] bool, what each query sees."""
     before = keys - length
     seen = np.tri(length, keys, before, dtype=bool) if causal else np.ones((length, keys), bool)
     return seen if mask is None else seen & (mask[:, None, :] | np.eye(length, keys, before, dtype=bool))
 
 
-def _shift(by_distance: jax.Array, keys: int) -> jax.Array:
+def shift(by_distance: jax.Array, keys: int) -> jax.Array:
     """Turn [..., Q, 1 + D], a column of anything and distances from K − 1 downwards, into [..., Q, K] over keys.
 
     Query i stands at K − Q + i. What (i, j) wants, distance K − Q + i − j, is entry (i, Q − i + j), which is number
@@ -92,7 +92,7 @@ def _shift(by_distance: jax.Array, keys: int) -> jax.Array:
 
 
 def _shift_back(by_key: jax.Array, columns: int) -> jax.Array:
-    """Return the gradient of `_shift` for 1 + D columns: what is at (i, j) goes back to its distance."""
+    """Return the gradient of `shift` for 1 + D columns: what is at (i, j) goes back to its distance."""
     *head, length, keys = by_key.shape
     if columns - 1 > keys:
         by_key = jnp.concatenate([by_key, jnp.zeros((*head, length, columns - 1 - keys), by_key.dtype)], axis=-1)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .attention import attend
+from .attention_kernels import attend_by
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
@@ -302,8 +303,9 @@ def attention(
     return _attention(params, x.reshape(-1, x.shape[-1]), x.shape, **seen)
 
 
-def _attention(params, x, shape, *, causal, mask, positions, axis_name):
-    """Return `attention` of vectors [b, S, d] whose shape is given, and of which x are the rows, or `Again`."""
+def _attention(params, x, shape, *, causal, mask, positions, axis_name, kernel="own"):
+    """Return `attention` of vectors [b, S, d] whose shape is given, and of which x are the rows, or `Again`; `kernel`
+    is `attention` of `apply`."""
     b, length, d_model = shape
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
@@ -316,7 +318,8 @@ def _attention(params, x, shape, *, causal, mask, positions, axis_name):
         distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
         distances = jnp.asarray(np.append(np.zeros((1, d_model)), distances, axis=0), projected.dtype)
         relative = jnp.einsum("md,dhc->hmc", distances, params["relative_key"])
-    mixed = attend(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
+    by = attend if kernel == "own" else functools.partial(attend_by, kernel)
+    mixed = by(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
     joined = product(Again(_rows_of_parts, tuple(mixed)), params["output"].reshape(-1, d_model))
     return _total(joined.reshape(shape), axis_name)
 
@@ -356,6 +359,7 @@ def apply(
     base_method: str = "host",
     spread: Spread | None = None,
     rematerialise: bool = False,
+    attention: str = "own",
 ) -> Output:
     """Run the model.
 
@@ -376,6 +380,7 @@ def apply(
         spread: how tokens, experts, heads and hidden units are spread over devices, inside `jax.shard_map`; parameters
             and tokens are then those of one device. None if all are here.
         rematerialise: a backward pass has the input of each block alone, and computes the rest of the block again.
+        attention: by what attention is computed: "own", or a key of `attention_kernels.KERNELS`.
 
     Returns:
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
@@ -388,6 +393,7 @@ def apply(
     """
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
+    options["attention"] = attention
     return _run(params, tokens, config, compute_dtype, options)[0]
 
 
@@ -411,7 +417,7 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
     if spread is not None and mask is not None:
         raise InputError("a mask is given and the model is spread over devices: means would be those of each device")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
-    seen["axis_name"] = None if spread is None else spread.model
+    seen |= {"axis_name": None if spread is None else spread.model, "kernel": options["attention"]}
     if config.num_routed:
         shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
 
@@ -557,6 +563,7 @@ def loss(
     base_method: str = "host",
     spread: Spread | None = None,
     rematerialise: bool = False,
+    attention: str = "own",
 ) -> Loss:
     """Return the mean cross-entropy and, in training, whatever the router adds to it.
 
@@ -580,6 +587,7 @@ def loss(
         spread: see `apply`. The loss is then that of the tokens of one device; that of the batch is the mean over the
             devices.
         rematerialise: see `apply`.
+        attention: see `apply`.
 
     Returns:
         `Loss`, in nats per token.
@@ -592,6 +600,7 @@ def loss(
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
     options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
+    options["attention"] = attention
     output, x, embedding = _run(params, inputs, config, compute_dtype, options)
     counts = jnp.ones(targets.shape, bool) if counted is None else counted
     total, log_probability = summed_log_probability(x, embedding, targets, counts)

@@ -115,8 +115,9 @@ def of(command: str, *names: str):
 RUN_VALUES = {
     "hash_embeddings": "embeddings.npy", "sequence_length": 16, "batch_size": 4, "steps": 12, "learning_rate": 0.015625,
     "router_rate": 0.5, "warmup": 0.25, "weight_decay": 0.3125, "gradient_clip": 0.75, "seed": 5, "dtype": "bfloat16",
-    "rematerialise": True, "evaluations": 3, "evaluation_tokens": 128, "steps_per_call": 2, "checkpoint_every": 3,
-    "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0, "corpus": ["a.txt", "b.txt"],
+    "rematerialise": True, "attention": "own", "evaluations": 3, "evaluation_tokens": 128, "steps_per_call": 2,
+    "checkpoint_every": 3, "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0,
+    "corpus": ["a.txt", "b.txt"],
     "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "mesh": "data=2", "balancing_group": "global",
 }  # fmt: skip
 """A value for each field of a run, not its default."""

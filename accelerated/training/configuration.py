@@ -15,7 +15,7 @@ from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
 from .mesh import check_mesh
 
-CHANGEABLE = ("mesh", "rematerialise", "keep_last", "keep_every", "skip_bad_batches")
+CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
 """Fields with another value of which a run may go on: no row that is there would be another."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
@@ -23,6 +23,9 @@ EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 
 DTYPES = ("float32", "bfloat16")
 """What matrix products may be computed in; parameters, norms, routing and the loss are float32 always."""
+
+ATTENTION = ("auto", "own", "tokamax")
+"""By what attention may be computed, see `attention_kernels`."""
 
 
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
@@ -68,6 +71,8 @@ class TrainConfig:
     """Of the matrix products: float32 or bfloat16."""
     rematerialise: bool = False
     """Keep the input of each block alone and compute the block again in the backward pass: less memory, more time."""
+    attention: str = "auto"
+    """Attention by cuDNN on an NVIDIA GPU in bfloat16 and by our own form elsewhere (auto), always by ours (own), or by Tokamax (tokamax)."""  # noqa: E501
     evaluations: int = 5
     """How often to evaluate, evenly spaced; the last time is at the end."""
     evaluation_tokens: int = 131_072
@@ -154,6 +159,10 @@ class TrainConfig:
         self._check_rates()
         if self.dtype not in DTYPES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        if self.attention not in ATTENTION:
+            raise InputError(f"attention is {self.attention!r}; allowed: {', '.join(ATTENTION)}")
+        if self.attention == "tokamax" and self.mesh is not None:
+            raise InputError(f"attention is 'tokamax', which runs on one device; mesh {self.mesh} is given")
         check_mesh(model, self.mesh, self.balancing_group, self.batch_size)
         self.evaluation_sets()
 

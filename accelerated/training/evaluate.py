@@ -53,7 +53,7 @@ def evaluate_run(
             an option does not fit its router.
     """
     folder = Path(folder)
-    config = read_config(folder)
+    config = dataclasses.replace(read_config(folder), attention="auto")  # of this machine, not that of the training
     model = changed_model(config, group_size, one_hot)
     config = config if tokens is None else dataclasses.replace(config, evaluation_tokens=tokens)
     config.check()

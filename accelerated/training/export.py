@@ -12,6 +12,7 @@ a hash are inputs (`step.run_inputs`), so one file serves all runs of the same s
 still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,6 +60,9 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     config.check()
     if config.mesh is not None:
         raise InputError(f"mesh is {config.mesh!r}; an exported step is of one device, so none can be given")
+    if config.attention == "tokamax":
+        raise InputError("attention is 'tokamax'; an exported step has our own form, for every platform: auto or own")
+    config = dataclasses.replace(config, attention="own")
     state = jax.eval_shape(lambda: initial_state(config))
     structure = jax.tree.structure(state)
     steps = compiled_steps(config, base_method="auction")

@@ -38,6 +38,7 @@ from .run_folder import claim_folder, keep_hash_table, read_hash_table, read_log
 from .step import (
     StepMetrics,
     TrainState,
+    attention_of,
     highest_loss,
     initial_state,
     make_evaluate,
@@ -86,6 +87,9 @@ class Run:
         config.check()
         self.layout = open_layout(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
+        note = attention_of(config).note
+        if note:
+            self._tell(f"{folder}: {note}")
         self.own_rows = self._own_rows()
         self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
         # A table that was built once stays: the experts were trained by it.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ..attention_kernels import AttentionShape, Choice, choose
 from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
@@ -198,7 +199,8 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
         result = lambda state, *_: (state, StepMetrics(*StepMetrics._fields))  # noqa: E731
-        program = kept(train_steps, "train_steps", result, [fields_of_programs(config)], donates=True)
+        what = [fields_of_programs(config), attention_of(config).kernel]
+        program = kept(train_steps, "train_steps", result, what, donates=True)
         return lambda state, batches, first_step, left=0: program(state, batches, first_step, np.int32(left), inputs)
     shardings = state_shardings(config, layout)
 
@@ -243,11 +245,12 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
 def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None) -> Callable:
     """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient), see `compiled_steps`."""
-    model, dtype = config.model, compute_dtype(config)
+    model, dtype, attention = config.model, compute_dtype(config), attention_of(config).kernel
 
     def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {"rematerialise": config.rematerialise} | ({} if spread is None else {"spread": spread})
+        options |= {"rematerialise": config.rematerialise, "attention": attention}
+        options |= {} if spread is None else {"spread": spread}
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
@@ -338,10 +341,11 @@ def make_evaluate(
         layout: on which devices the weights are; None for one.
     """
     model = model or config.model
-    evaluate = _compiled_evaluate(model, compute_dtype(config), layout)
+    attention = attention_of(config).kernel
+    evaluate = _compiled_evaluate(model, compute_dtype(config), attention, layout)
     if layout is None:
         result = lambda *_: Evaluation(*Evaluation._fields)  # noqa: E731
-        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model])
+        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model, attention])
 
     def run(params, batches):
         if layout is not None:
@@ -351,10 +355,10 @@ def make_evaluate(
     return run
 
 
-def _compiled_evaluate(model: ModelConfig, dtype, layout: Layout | None):
+def _compiled_evaluate(model: ModelConfig, dtype, attention: str, layout: Layout | None):
     """Return a jitted function (params, batches, table) -> `Evaluation`."""
     hidden_key = jax.random.key(EVALUATION_SEED)
-    of_batch = functools.partial(_of_batch, model=model, dtype=dtype)
+    of_batch = functools.partial(_of_batch, model=model, dtype=dtype, attention=attention)
     of_batch = of_batch if layout is None else layout.evaluate(of_batch)
 
     @jax.jit
@@ -372,9 +376,11 @@ def _compiled_evaluate(model: ModelConfig, dtype, layout: Layout | None):
     return evaluate
 
 
-def _of_batch(params, tokens, hidden, table, spread=None, *, model: ModelConfig, dtype) -> tuple[jax.Array, jax.Array]:
+def _of_batch(
+    params, tokens, hidden, table, spread=None, *, model: ModelConfig, dtype, attention: str
+) -> tuple[jax.Array, jax.Array]:
     """Return the loss of each token [b, S] and the load of each expert, with routing as in evaluation."""
-    options = {"table": table, "hidden": hidden, "compute_dtype": dtype}
+    options = {"table": table, "hidden": hidden, "compute_dtype": dtype, "attention": attention}
     options |= {} if spread is None else {"spread": spread}
     output = loss(params, tokens, model, training=False, **options).output
     targets = tokens[:, 1:] if hidden is None else tokens
@@ -387,6 +393,18 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
     tokens, hidden = task_of(windows, config.model, jax.random.fold_in(given.hidden_key, number))
     key = jax.random.fold_in(given.noise_key, number)
     return tokens, draw_noise(key, config.model, config.batch_size, config.sequence_length), hidden
+
+
+def attention_of(config: TrainConfig) -> Choice:
+    """Return by what this process computes the attention of a run: on a mesh by our own form.
+
+    Raises:
+        InputError: see `attention_kernels.choose`.
+    """
+    model = config.model
+    shape = (model.heads, model.kqv_size, config.sequence_length, model.objective == "causal")
+    asked = config.attention if config.mesh is None else "own"
+    return choose(asked, AttentionShape(*shape, model.positions == "relative", config.dtype))
 
 
 def compute_dtype(config: TrainConfig) -> jnp.dtype | None:

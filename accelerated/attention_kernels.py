@@ -1,0 +1,201 @@
+"""Attention by kernels of other libraries, on GPU and TPU.
+
+Such a kernel computes softmax(q · kᵀ / √c + B) · v tile by tile and never stores the weights. Relative positions are
+its bias B, an array [b, H, S, S]; with rotary positions there is none.
+
+    auto      on an NVIDIA GPU, in bfloat16, cuDNN's kernel by `jax.nn.dot_product_attention`; elsewhere our own form
+    own       our own form, `attention.attend`, everywhere
+    tokamax   the kernel that Tokamax takes for the GPU or the TPU
+
+Kernels differ between versions and devices in what they take, and some have left out the gradient of a bias. So a
+process tries a kernel before it trains with it: result and gradients, at the widths of the model, have to be about as
+close to float32 as those of our own form. On a CPU our own form is the fastest, and always taken.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .attention import attend, seen_keys, shift
+from .errors import InputError
+
+LONGEST_TRIAL = 512
+"""Positions in a trial. Longer sequences are tried at a length up to 63 above it, with their remainder by 64."""
+
+FURTHER = 4.0
+"""How many times as far from float32 as our own form a kernel may be, in the Frobenius norm."""
+
+ROUNDINGS = 8.0
+"""Units of the dtype's rounding, relative to the norm, that a kernel may be off in any case."""
+
+
+class AttentionShape(NamedTuple):
+    """What a kernel takes or does not take.
+
+    Attributes:
+        heads: H
+        width: c
+        length: S
+        causal: position i sees positions up to i only
+        relative: whether there is a bias
+        dtype: of the products, by name
+    """
+
+    heads: int
+    width: int
+    length: int
+    causal: bool
+    relative: bool
+    dtype: str
+
+
+class Choice(NamedTuple):
+    """By what attention is computed.
+
+    Attributes:
+        kernel: "own" or a key of `KERNELS`
+        note: why that is not the kernel that there is for this device; "" if it is, or if there is none
+    """
+
+    kernel: str
+    note: str
+
+
+def _cudnn(query, key, value, **options):
+    return jax.nn.dot_product_attention(query, key, value, implementation="cudnn", **options)
+
+
+def _tokamax(query, key, value, **options):
+    try:
+        import tokamax
+    except ImportError as error:
+        raise InputError("it is not installed: pip install 'routelaws[tokamax]', from Python 3.12 on") from error
+    return tokamax.dot_product_attention(query, key, value, **options)
+
+
+KERNELS: dict[str, Callable] = {"cudnn": _cudnn, "tokamax": _tokamax}
+"""(query, key, value [b, S, H, c], bias, mask, is_causal) -> [b, S, H, c]."""
+
+NAMES = {"cudnn": "cuDNN", "tokamax": "Tokamax"}
+
+
+def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
+    """Return what `attention.attend` returns for the same arguments, computed by a kernel.
+
+    Args:
+        kernel: a key of `KERNELS`; for the others see `attend`.
+    """
+    bias = None if relative is None else relative_bias(query, relative, causal)
+    length = query.shape[2]
+    seen = None if mask is None else seen_keys(length, length, mask, causal)[:, None]  # [b, 1, S, S]
+    rows = (array.transpose(1, 2, 0, 3) for array in (query, key, value))
+    return [KERNELS[kernel](*rows, bias=bias, mask=seen, is_causal=causal).transpose(2, 0, 1, 3)]
+
+
+def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Array:
+    """Return [b, H, S, S], what relative positions add to the logits that a kernel has divided by √c.
+
+    Args:
+        query: [H, b, S, c].
+        relative: [H, 1 + D, c], see `attend`.
+        causal: entries above the diagonal are then 0, and so is whatever a kernel says their gradient is.
+    """
+    heads, b, length, width = query.shape
+    by_distance = jnp.einsum("htc,hmc->htm", query.reshape(heads, -1, width), relative)
+    bias = shift(by_distance.reshape(heads, b, length, -1), length) * (1 / math.sqrt(width))
+    if causal:
+        bias = jnp.where(np.tri(length, dtype=bool), bias, 0)
+    return bias.transpose(1, 0, 2, 3)
+
+
+@functools.cache
+def choose(asked: str, shape: AttentionShape) -> Choice:
+    """Return by what this process computes attention on one device.
+
+    Args:
+        asked: auto, own or tokamax.
+        shape: what the model needs.
+
+    Raises:
+        InputError: Tokamax is asked for and has no kernel here, or one that fails its trial.
+    """
+    platform = _platform()
+    if asked == "tokamax" and platform == "cpu":
+        raise InputError("attention is 'tokamax', whose kernels are for GPU and TPU; this process computes on a CPU")
+    wanted = "cudnn" if asked == "auto" else asked
+    if wanted == "own" or wanted == "cudnn" and (platform != "cuda" or shape.dtype != "bfloat16"):
+        return Choice("own", "")
+    wrong = what_is_wrong(wanted, shape)
+    if wrong and asked != "auto":
+        raise InputError(f"attention is {asked!r}: {wrong}; auto and own do without it")
+    if wrong:
+        return Choice("own", f"attention is our own, {NAMES[wanted]}'s kernel failed its trial: {wrong}")
+    return Choice(wanted, "")
+
+
+def _platform() -> str:
+    """Return cpu, tpu, cuda, or gpu for one of another maker."""
+    backend = jax.default_backend()
+    return "cuda" if backend == "gpu" and "cuda" in jax.devices()[0].client.platform_version.lower() else backend
+
+
+def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
+    """Return what is wrong with a kernel here, in words; "" if nothing is.
+
+    Args:
+        kernel: a key of `KERNELS`.
+        shape: what the model needs.
+    """
+    given = _trial(shape)
+    wide = [array.astype(jnp.float32) for array in given]
+    try:
+        found = _with_gradients(functools.partial(attend_by, kernel), given, shape.causal)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # whatever a library makes of a shape or a device that it does not take
+        return f"it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    own = _with_gradients(attend, given, shape.causal)
+    with jax.default_matmul_precision("highest"):
+        right = _with_gradients(attend, wide, shape.causal)
+    least = ROUNDINGS * float(jnp.finfo(shape.dtype).eps)
+    names = ("the result", *(f"the gradient of the {of}" for of in ("queries", "keys", "values", "relative keys")))
+    for name, *three in zip(names, found, own, right, strict=False):
+        off, usual = (_distance(one, three[2]) for one in three[:2])
+        if not off <= max(FURTHER * usual, least):
+            return f"{name} is off by {off:.2g} of its norm, that of our own form by {usual:.2g}"
+    return ""
+
+
+def _trial(shape: AttentionShape) -> list[jax.Array]:
+    """Return queries, keys, values [H, 2, S, c] and relative keys, if there are any, drawn at random."""
+    length = shape.length if shape.length <= LONGEST_TRIAL else LONGEST_TRIAL + shape.length % 64
+    random = np.random.default_rng(0)
+    arrays = [*random.standard_normal((3, shape.heads, 2, length, shape.width))]
+    if shape.relative:
+        distances = length if shape.causal else 2 * length - 1
+        arrays.append(random.standard_normal((shape.heads, 1 + distances, shape.width)))
+        arrays[3][:, 0] = 0
+    return [jnp.asarray(array, shape.dtype) for array in arrays]
+
+
+def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -> list[np.ndarray]:
+    """Return the result of attention, and the gradients of its product with numbers drawn at random."""
+    weights = jnp.asarray(np.random.default_rng(1).standard_normal(given[0].shape), jnp.float32)
+
+    def total(*arrays):
+        parts = attention(*arrays, *[None] * (4 - len(arrays)), None, causal)
+        result = jnp.concatenate(parts, axis=2)
+        return (result.astype(jnp.float32) * weights).sum(), result
+
+    gradients, result = jax.jit(jax.grad(total, range(len(given)), has_aux=True))(*given)
+    return [np.asarray(array, np.float64) for array in (result, *gradients)]
+
+
+def _distance(one: np.ndarray, right: np.ndarray) -> float:
+    """Return the norm of the difference over that of the right result."""
+    return float(np.linalg.norm(one - right) / np.linalg.norm(right))

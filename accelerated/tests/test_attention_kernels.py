@@ -1,0 +1,280 @@
+"""Attention by kernels of other libraries: the numbers, which one a process takes, and that it tries it first.
+
+No test here has a GPU. In the place of cuDNN's kernel stands the other implementation of the same function of JAX, with
+the same arguments; what JAX makes of these for cuDNN is looked at in the program that it lowers for a GPU.
+"""
+
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws.accelerated import attention_kernels as kernels
+from routelaws.accelerated import cli
+from routelaws.accelerated.attention_kernels import AttentionShape, Choice
+from routelaws.accelerated.configuration import ModelConfig
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import loop, run_folder
+from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.corpus import read_corpus
+from routelaws.accelerated.training.evaluate import evaluate_run
+from routelaws.accelerated.training.export import export_train_step
+from routelaws.accelerated.training.tokens import prepare_tokens
+from routelaws.accelerated.transformer import apply, init, loss
+from routelaws.reference import transformer as reference
+
+LIMIT = 1e-6
+"""Of the largest entry, in float64 but for JAX's softmax, which is float32; measured 7e-8."""
+
+SHAPE = AttentionShape(heads=2, width=8, length=18, causal=True, relative=True, dtype="bfloat16")
+
+
+def by_xla(query, key, value, **options):
+    """Stands for cuDNN's kernel."""
+    return jax.nn.dot_product_attention(query, key, value, implementation="xla", **options)
+
+
+def without_gradient_of_bias(*arrays, bias=None, **options):
+    """As the kernel of some versions of JAX."""
+    return by_xla(*arrays, bias=None if bias is None else jax.lax.stop_gradient(bias), **options)
+
+
+def seeing_all(*arrays, is_causal, **options):
+    return by_xla(*arrays, is_causal=False, **options)
+
+
+def not_finite(*arrays, **options):
+    return by_xla(*arrays, **options) * jnp.nan
+
+
+def refusing(*arrays, **options):
+    raise NotImplementedError("Unsupported sequence length Q 17, KV 17.\nmore")
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """Return a function that puts a kernel in the place of cuDNN's, on a machine that is taken for one with a GPU."""
+
+    def put(kernel):
+        monkeypatch.setattr(kernels, "_platform", lambda: "cuda")
+        monkeypatch.setitem(kernels.KERNELS, "cudnn", kernel)
+        kernels.choose.cache_clear()
+
+    yield put
+    kernels.choose.cache_clear()
+
+
+# The numbers.
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_form(
+    objective, positions, with_mask, monkeypatch
+):
+    monkeypatch.setitem(kernels.KERNELS, "cudnn", by_xla)
+    more = {"mask_token": 3} if objective == "masked" else {}
+    config = ModelConfig(vocab_size=20, d_model=12, blocks=2, heads=3, positions=positions, objective=objective, **more)
+    random = np.random.default_rng(0)
+    tokens, hidden = random.integers(0, 20, (3, 10)), random.random((3, 10)) < 0.4
+    mask = np.arange(10) < np.array([10, 7, 1])[:, None] if with_mask else None
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), init(jax.random.key(0), config))
+        found = apply(params, tokens, config, mask=mask, attention="cudnn").logits
+        wanted = reference.apply(jax.tree.map(np.asarray, params), tokens, config, mask=mask).logits
+        counted = np.ones((3, 10), bool) if mask is None else mask
+        assert np.abs(np.asarray(found) - wanted)[counted].max() < LIMIT * np.abs(wanted).max()
+
+        def gradient(attention):
+            given = {"hidden": hidden} if objective == "masked" else {}
+            seen = mask if mask is None or objective == "masked" else mask[:, :-1]
+            of = jax.grad(lambda params: loss(params, tokens, config, mask=seen, attention=attention, **given).total)
+            return jax.tree.leaves(of(params))
+
+        for one, other in zip(gradient("cudnn"), gradient("own"), strict=True):
+            assert np.abs(one - other).max() < LIMIT * np.abs(other).max()
+
+
+def lowered_for_cuda(shape: AttentionShape) -> str:
+    """Return the program of the gradients of attention by cuDNN's kernel, for a GPU, as a text."""
+    given = kernels._trial(shape)
+
+    def total(*arrays):
+        parts = kernels.attend_by("cudnn", *arrays, *[None] * (4 - len(arrays)), None, shape.causal)
+        return (jnp.concatenate(parts, axis=2).astype(jnp.float32) ** 2).sum()
+
+    return jax.jit(jax.grad(total, range(len(given)))).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_jax_lowers_for_a_gpu_is_the_kernel_with_a_gradient_of_the_bias(causal, relative, monkeypatch):
+    inside = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(inside, "check_cudnn_version", lambda: 91300, raising=False)  # there is none here
+    text = lowered_for_cuda(SHAPE._replace(causal=causal, relative=relative))
+    forward, backward = (line for line in text.splitlines() if "custom_call @__cudnn$fmha" in line)
+    bias = f"tensor<2x{SHAPE.heads}x{SHAPE.length}x{SHAPE.length}xbf16>"
+    taken, given = backward.rsplit(" : ", 1)[1].split(" -> ")
+    assert ("ScaleBiasSoftmax" in forward) == (bias in taken) == (bias in given) == relative
+    assert ("CAUSAL" in forward) == ("CAUSAL" in backward) == causal
+    assert forward.count(f"fmha_scale\\22: {SHAPE.width**-0.5:.6}") == 1
+
+
+@pytest.mark.library("tokamax")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tokamax_passes_the_trial(dtype):
+    pytest.importorskip("tokamax")
+    for causal in (True, False):
+        for relative in (True, False):
+            shape = SHAPE._replace(causal=causal, relative=relative, dtype=dtype)
+            assert kernels.what_is_wrong("tokamax", shape) == ""
+
+
+# The trial, and the choice.
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (by_xla, ""),
+        (
+            without_gradient_of_bias,
+            r"the gradient of the queries is off by 0\.\d+ of its norm, .* own form by 0\.0\d+",
+        ),
+        (seeing_all, r"the result is off by"),
+        (not_finite, r"the result is off by nan"),
+        (refusing, r"it fails: NotImplementedError: Unsupported sequence length Q 17, KV 17\.$"),
+    ],
+)
+@pytest.mark.parametrize("length", [18, 530])
+def test_a_trial_says_what_is_wrong(kernel, said, length, monkeypatch):
+    monkeypatch.setitem(kernels.KERNELS, "cudnn", kernel)
+    assert re.match(said or "$", kernels.what_is_wrong("cudnn", SHAPE._replace(length=length)))
+
+
+def test_a_trial_is_of_the_widths_of_the_model_and_no_longer_than_it_has_to_be():
+    arrays = kernels._trial(SHAPE._replace(length=4099, causal=False))
+    assert [array.shape for array in arrays] == [(2, 2, 515, 8)] * 3 + [(2, 1 + 2 * 515 - 1, 8)]
+    assert {array.dtype for array in arrays} == {jnp.dtype("bfloat16")}
+
+
+def test_who_computes_attention(on_cuda, monkeypatch):
+    on_cuda(by_xla)
+    assert kernels.choose("auto", SHAPE) == Choice("cudnn", "")
+    assert kernels.choose("own", SHAPE) == kernels.choose("auto", SHAPE._replace(dtype="float32")) == Choice("own", "")
+    on_cuda(refusing)
+    assert kernels.choose("auto", SHAPE) == Choice(
+        "own",
+        "attention is our own, cuDNN's kernel failed its trial: it fails: NotImplementedError: Unsupported sequence "
+        "length Q 17, KV 17.",
+    )
+    monkeypatch.setitem(kernels.KERNELS, "tokamax", by_xla)
+    assert kernels.choose("tokamax", SHAPE) == Choice("tokamax", "")
+    kernels.choose.cache_clear()
+    monkeypatch.setitem(kernels.KERNELS, "tokamax", refusing)
+    with pytest.raises(InputError, match="^attention is 'tokamax': it fails: .*; auto and own do without it$"):
+        kernels.choose("tokamax", SHAPE)
+    for platform in ("cpu", "gpu", "tpu"):
+        monkeypatch.setattr(kernels, "_platform", lambda platform=platform: platform)
+        kernels.choose.cache_clear()
+        assert kernels.choose("auto", SHAPE) == Choice("own", "")
+
+
+def test_where_tokamax_is_not_installed_that_is_said(on_cuda, monkeypatch):
+    on_cuda(by_xla)
+    monkeypatch.setitem(sys.modules, "tokamax", None)
+    with pytest.raises(InputError, match=r"^attention is 'tokamax': it is not installed: pip install 'routelaws\[tok"):
+        kernels.choose("tokamax", SHAPE)
+
+
+# Runs.
+
+
+def trained(fields, folder, **changes):
+    """Return the rows of a run and what it said."""
+    config = from_mapping({**fields, "dtype": "bfloat16", "heads": 2, **changes})
+    tokens, said = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None), []
+    watch = lambda kind, **known: said.append(known["line"]) if kind == "say" else None  # noqa: E731
+    return loop.Run(config, folder, tokens, watch=watch).train(), said
+
+
+def numbers(rows):
+    return [float(row["loss_validation"]) for row in rows]
+
+
+def test_a_run_trains_and_evaluates_with_a_kernel_that_passes_its_trial(small_fields, on_cuda, tmp_path):
+    calls = []
+
+    def counted(query, *others, **options):
+        calls.append((query.shape, options["bias"].shape, options["is_causal"]))
+        return by_xla(query, *others, **options)
+
+    own, _ = trained(small_fields, tmp_path / "own")
+    on_cuda(counted)
+    kernels.choose("auto", AttentionShape(2, 4, 16, True, True, "bfloat16"))  # its trial is not counted
+    calls.clear()
+    rows, said = trained(small_fields, tmp_path / "kernel")
+    assert {*calls} == {((4, 16, 2, 4), (4, 2, 16, 16), True)} and len(calls) >= 2  # steps, evaluation
+    assert not said and numbers(rows) != numbers(own)
+    assert np.allclose(numbers(rows), numbers(own), atol=0.02)
+    calls.clear()
+    again = evaluate_run(tmp_path / "kernel", tell=lambda line: None)["loss_validation"]
+    assert calls and np.isclose(again, numbers(rows)[-1], rtol=1e-6)
+
+
+def test_a_run_does_without_a_kernel_that_fails_its_trial_and_says_so(small_fields, on_cuda, tmp_path):
+    own, _ = trained(small_fields, tmp_path / "own", attention="own")
+    on_cuda(without_gradient_of_bias)
+    rows, said = trained(small_fields, tmp_path / "auto")
+    assert numbers(rows) == numbers(own)
+    assert len(said) == 1 and re.match(
+        rf"{re.escape(str(tmp_path / 'auto'))}: attention is our own, cuDNN's kernel failed its trial: the gradient of",
+        said[0],
+    )
+
+
+def test_a_run_by_tokamax_goes_on_and_is_evaluated_without_it(small_fields, on_cuda, monkeypatch, tmp_path):
+    on_cuda(by_xla)
+    monkeypatch.setitem(kernels.KERNELS, "tokamax", by_xla)
+    rows, _ = trained(small_fields, tmp_path / "run", attention="tokamax")
+    monkeypatch.setattr(kernels, "_platform", lambda: "cpu")
+    kernels.choose.cache_clear()
+    again = evaluate_run(tmp_path / "run", tell=lambda line: None)["loss_validation"]
+    assert np.isclose(again, numbers(rows)[-1], atol=0.01)
+    assert numbers(trained(small_fields, tmp_path / "run", attention="own")[0]) == numbers(rows)
+    assert run_folder.read_config(tmp_path / "run").attention == "own"
+
+
+def test_where_tokamax_cannot_be_had_a_command_ends_with_one_line(small_fields, tmp_path, capsys):
+    words = ["--corpus", *small_fields["corpus"], "--vocab-size", "300", "--d-model", "8", "--heads", "1"]
+    assert cli.main(["train", *words, "--attention", "tokamax", "--out", str(tmp_path / "run")]) == 2
+    line = "attention is 'tokamax', whose kernels are for GPU and TPU; this process computes on a CPU"
+    assert capsys.readouterr().err.strip().splitlines()[-1] == f"routelaws: {line}"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"attention": "flash"}, "^attention is 'flash'; allowed: auto, own, tokamax$"),
+        ({"attention": "tokamax", "mesh": "data=1"}, "which runs on one device; mesh data=1 is given"),
+    ],
+)
+def test_what_a_run_cannot_ask_for(fields, said):
+    with pytest.raises(InputError, match=said):
+        from_mapping(fields).check()
+
+
+def test_an_exported_step_has_our_own_form(small_fields, on_cuda):
+    on_cuda(by_xla)
+    fields = small_fields | {"dtype": "bfloat16", "steps_per_call": 1}
+    usual, own = (
+        export_train_step(from_mapping(fields | more), platforms=("cpu",)) for more in ({}, {"attention": "own"})
+    )
+    assert usual == own
+    with pytest.raises(InputError, match="an exported step has our own form, for every platform: auto or own"):
+        export_train_step(from_mapping(fields | {"attention": "tokamax"}))
