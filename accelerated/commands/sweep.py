@@ -12,6 +12,7 @@ import tyro
 
 from ..errors import InputError
 from ..findings.registered import check_untouched, held_out, register
+from ..report.ahead import compiled_ahead
 from ..report.engine import write_report
 from ..training.board import Board
 from ..training.grid import Grid, read_grid
@@ -56,15 +57,16 @@ def sweep(
     if index is not None or of is not None:
         _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, told)
         return
-    if hold_out is not None:
-        later = held_out(chosen.runs)
-        check_untouched(out)
+    with compiled_ahead():
+        if hold_out is not None:
+            later = held_out(chosen.runs)
+            check_untouched(out)
+            with Progress(chosen.runs) as watch:
+                run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
+            print(register(out))
         with Progress(chosen.runs) as watch:
-            run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
-        print(register(out))
-    with Progress(chosen.runs) as watch:
-        run_sweep(chosen, out, jobs=jobs, watch=told(watch))
-    print(write_report(out))
+            run_sweep(chosen, out, jobs=jobs, watch=told(watch))
+        print(write_report(out))
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:

@@ -77,15 +77,15 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
         problem[ONE, 2 * j] = root
         problem[SIZE, 2 * j], problem[SIZE, 2 * j + 1] = root * mean_size[j], lean
         problem[TARGET, 2 * j], problem[TARGET, 2 * j + 1] = root * mean_loss[j], lean * slope[j]
-    problem[LOSS] = problem[TARGET]
     constant = 0.0
     for i in range(log_size.size):
         j = level[i]
         miss = log_loss[i] - mean_loss[j] - slope[j] * (log_size[i] - mean_size[j])
         constant += weights[i] * miss * miss
-    problem[FIXED_0] = problem[ONE]
+    for line, copy in ((TARGET, LOSS), (ONE, FIXED_0), (SIZE, FIXED_1)):
+        for i in range(2 * levels):
+            problem[copy, i] = problem[line, i]
     _normalise(problem[FIXED_0])
-    problem[FIXED_1] = problem[SIZE]
     _remove(problem[FIXED_1], problem[FIXED_0])
     _normalise(problem[FIXED_1])
     _remove(problem[TARGET], problem[FIXED_0])
@@ -172,7 +172,8 @@ def scan_table(extra, scan):
         for j in range(scan):
             alpha, ratio, rest = _shape((i + 1) / scan, j / scan, math.log1p(extra[-1]))
             fill_psi(psi, extra, alpha, ratio, rest)
-            table[i * scan + j] = psi[::2]
+            for k in range(extra.size):
+                table[i * scan + j, k] = psi[2 * k]
     return table
 
 
@@ -380,9 +381,9 @@ def _best_starts(values, starts):
                 if found[s] < 0:
                     found[s] = place
                     break
-                if here < values.flat[found[s]]:
+                if here < values[found[s] // columns, found[s] % columns]:
                     place, found[s] = found[s], place
-                    here = values.flat[place]
+                    here = values[place // columns, place % columns]
     return found
 
 
@@ -469,6 +470,22 @@ def _independent(problem, psi, work):
 
 
 @jit
+def _smallest_piece(found, weights, constant):
+    """Return the smallest piece of the domain among those with the lowest residual sum."""
+    lowest, total = np.inf, 0.0
+    for piece in range(len(found)):
+        lowest = min(lowest, found[piece, 3] + constant)
+    for i in range(weights.size):
+        total += weights[i]
+    # Differences of predictions below RESOLUTION do not decide between pieces: noise-free tables only.
+    limit = lowest * (1.0 + TIE) + total * RESOLUTION * RESOLUTION
+    piece = 0
+    while piece < INTERIOR and not found[piece, 3] + constant <= limit:
+        piece += 1
+    return piece
+
+
+@jit
 def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, careful):
     """Fit one weighting of the table over the whole domain.
 
@@ -493,25 +510,22 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     flat = np.empty(table.shape[0])
     scan_values(problem, table, flat)
     values = flat.reshape((scan, scan))
-    found = np.empty((5, 4))
-    found[:] = np.inf
-    fill_psi(work[PSI], extra, 0.0, 0.0, 1.0)
-    found[LINEAR] = 0.0, 0.0, 1.0, evaluate(problem, work)
-    fill_psi(work[PSI], extra, 1.0, 0.0, 1.0)
-    found[CORNER] = 1.0, 0.0, 1.0, evaluate(problem, work)
+    found = np.full((5, 4), np.inf)
+    for piece in (LINEAR, CORNER):
+        found[piece, 0], found[piece, 1], found[piece, 2] = piece, 0.0, 1.0  # alpha = 0, and alpha = 1
+        fill_psi(work[PSI], extra, found[piece, 0], 0.0, 1.0)
+        found[piece, 3] = evaluate(problem, work)
     for piece in (INTERIOR, UNBOUNDED, START_AT_1):
         line = values[:, 0] if piece == UNBOUNDED else values[scan - 1]
         if piece == INTERIOR or careful or _may_win(line, found[INTERIOR, 3], constant):
-            found[piece] = _search_piece(
+            alpha, ratio, rest, value = _search_piece(
                 problem, extra, constant, values, piece != START_AT_1, piece != UNBOUNDED, starts, careful, work
             )
-    lowest = found[:, 3].min() + constant
-    # Differences of predictions below RESOLUTION do not decide between pieces: noise-free tables only.
-    limit = lowest * (1.0 + TIE) + weights.sum() * RESOLUTION * RESOLUTION
-    piece = 0
-    while piece < INTERIOR and not found[piece, 3] + constant <= limit:
-        piece += 1
-    result[0], result[1:5] = piece, found[piece]
+            found[piece, 0], found[piece, 1], found[piece, 2], found[piece, 3] = alpha, ratio, rest, value
+    piece = _smallest_piece(found, weights, constant)
+    result[0] = piece
+    for i in range(4):
+        result[1 + i] = found[piece, i]
     result[4] += constant
     fill_psi(work[PSI], extra, result[1], result[2], result[3])
     evaluate(problem, work)

@@ -35,8 +35,10 @@ from .law_fit import (
 """What an interval is asked for: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
 
 FIRST = 33  # points of a scan
-TIMES = 37  # steps of the golden section: 2/32 · 0.618³⁷ = 1e-9
-CANDIDATES, CHOOSE = 3, 5  # low points of a scan that are narrowed down, and steps until one of them is chosen
+# Arrays where a loop takes either of two values: a value that stands in a call is compiled for by itself.
+CANDIDATES = 3  # low points of a scan that are narrowed down
+TIMES = np.array([5, 32])  # steps of the golden section until one of them is chosen, and after: 2/32 · 0.618³⁷ = 1e-9
+UNBOUNDED = np.array([False, True])
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 OUTSIDE = 1e200  # above every end: ranks the shapes that the data reject behind all others
 TINY = np.finfo(np.float64).tiny
@@ -289,11 +291,11 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
             first, last, value = _golden_w(
-                problem, extra, constant, kind, at, beyond, t, limit, sign, work, first, last, CHOOSE
+                problem, extra, constant, kind, at, beyond, t, limit, sign, work, first, last, TIMES[0]
             )
             if k == 0 or value < chosen:
                 low, high, chosen = first, last, value
-    value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, TIMES - CHOOSE)[2]
+    value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, TIMES[1])[2]
     return min(best, chosen, value)
 
 
@@ -330,13 +332,11 @@ def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, 
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
             first, last, value = _golden_t(
-                problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, first, last, CHOOSE
+                problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, first, last, TIMES[0]
             )
             if k == 0 or value < chosen:
                 low, high, chosen = first, last, value
-    value = _golden_t(
-        problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, TIMES - CHOOSE
-    )[2]
+    value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, TIMES[1])[2]
     return min(best, chosen, value)
 
 
@@ -349,7 +349,7 @@ def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
         sign: 1.0 or -1.0.
     """
     work = np.empty((6, 2 * extra.size))
-    inside = _least_over_t(problem, extra, constant, kind, at, beyond, False, limit, sign, work)
-    unbounded = _least_over_t(problem, extra, constant, kind, at, beyond, True, limit, sign, work)
-    start_at_1 = _least_over_w(problem, extra, constant, kind, at, beyond, 1.0, limit, sign, work)
-    return min(inside, unbounded, start_at_1)
+    end = _least_over_w(problem, extra, constant, kind, at, beyond, 1.0, limit, sign, work)  # E_start = 1
+    for unbounded in UNBOUNDED:
+        end = min(end, _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work))
+    return end

@@ -1,0 +1,47 @@
+"""The loops that fit the law, compiled while a sweep trains, so that its report need not wait for them.
+
+numba compiles them once on a machine, in some 14 seconds of one core. A process of the lowest priority does that in
+time that nobody else asks for: one core is idle while the text becomes tokens, and now and then between two runs.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..laws.fitting import fit_routed
+from ..laws.uncertainty import Quantity, profile_intervals
+
+
+@contextmanager
+def compiled_ahead() -> Iterator[subprocess.Popen]:
+    """Compile the loops of the law in a process beside what is done inside, which ends with it at the latest.
+
+    Whoever needs a loop that this process is at work on waits for it, as among any processes (`kernels/compile.py`).
+    """
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    # No accelerator: a process that only imports JAX must not take memory of one.
+    alone = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen([sys.executable, "-P", "-m", __name__], env=alone, **quiet)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compile_loops() -> None:
+    """Fit the law to a small table and take an interval of it, which compiles all that a report of a sweep compiles."""
+    size, experts = (values.ravel() for values in np.meshgrid([1e4, 1e5, 1e6], [1.0, 2.0, 4.0, 8.0]))
+    loss = (size / 1e3) ** -0.1 * experts**-0.03 * (1.0 + 1e-3 * np.cos(np.arange(size.size)))
+    fit_routed(size, experts, loss)
+    profile_intervals(size, experts, loss, [Quantity("slope", N=1e5)])
+
+
+if __name__ == "__main__":
+    if hasattr(os, "nice"):  # Windows has none
+        os.nice(19)
+    compile_loops()
