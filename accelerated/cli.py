@@ -11,6 +11,7 @@ import sys
 
 from .commands.programs import keep_programs
 from .errors import InputError, WorkerDiedError
+from .training.allocator import start_again_with_huge_pages
 from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
@@ -60,7 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: the command and its flags; those of the process if None.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if arguments[:1] == ["train"]:
+            start_again_with_huge_pages()
     if hasattr(sys.stdout, "reconfigure"):  # an output without Greek letters, as Windows has them, gets their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
     if not arguments or arguments[0] in ("-h", "--help"):

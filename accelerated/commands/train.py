@@ -9,6 +9,7 @@ import tyro
 from ..configuration import ModelConfig
 from ..errors import InputError
 from ..training import hosts
+from ..training.allocator import keep_freed_memory
 from ..training.board import Board
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
@@ -16,7 +17,6 @@ from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
 from ..training.tokens import prepare_tokens
 from ..training.watch import silent
-from ..training.workers import keep_freed_memory
 from . import flags
 from .progress import Progress
 

@@ -5,15 +5,13 @@ the other on two. The thread count of a run is fixed for another reason too: it 
 same, bit for bit, whenever and beside whatever it is run.
 """
 
-import ctypes
 import gc
 import multiprocessing
 import os
-import platform
-import sys
 import threading
 from multiprocessing import connection
 
+from .allocator import huge_pages, keep_freed_memory
 from .stopping import obey
 
 _THREAD_SETTINGS = {"NPROC": "{threads}", "OMP_NUM_THREADS": "{threads}", "OPENBLAS_NUM_THREADS": "{threads}"}
@@ -23,25 +21,10 @@ _QUICK_COMPILE_XLA = "--xla_backend_optimization_level=1"  # a quarter less time
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Of Python's garbage collector, in a worker; its own choice is 700."""
 
-_MALLOPT = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
-"""glibc's M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD: keep freed memory instead of returning it.
-
-XLA on CPU frees its buffers after every call. Returned to the system, they are faulted in again page by page at the
-next one, which can take as long as the computation.
-"""
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory; does nothing on other C libraries. Call before JAX starts its threads."""
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        for parameter, value in _MALLOPT.items():
-            libc.mallopt(parameter, value)
-
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables that give a process this many compute threads."""
-    settings = {name: value.format(threads=threads) for name, value in _THREAD_SETTINGS.items()}
+    """Return the environment variables that give a process this many compute threads, and huge pages."""
+    settings = {name: value.format(threads=threads) for name, value in _THREAD_SETTINGS.items()} | huge_pages()
     flags = [os.environ.get("XLA_FLAGS", ""), _QUICK_COMPILE_XLA, *([_SINGLE_THREAD_XLA] if threads == 1 else [])]
     return {**settings, "XLA_FLAGS": " ".join(filter(None, flags))}
 
