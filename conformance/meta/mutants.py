@@ -43,7 +43,7 @@ SPEED = {
     ("kernels/law_huber.py", "ROUNDS"): "the same",
     ("kernels/law_intervals.py", "FIRST"): "points of a scan; a search between them follows",
     ("kernels/law_intervals.py", "TIMES"): "steps of that search",
-    ("kernels/law_intervals.py", "CANDIDATES, CHOOSE"): "how many of them begin",
+    ("kernels/law_intervals.py", "CANDIDATES"): "how many of those searches begin",
 }
 """What alters speed alone (or, by one more or less, hardly that), by file and name, with what it is; not mutated."""
 
