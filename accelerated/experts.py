@@ -2,19 +2,20 @@
 
 Step by step, with sources and examples: `routelaws.reference.experts`.
 
-What differs is how the work is laid out. On CPU, where the products of one expert are large enough, the experts run
-one after the other on as many rows as each really has (`grouped`), and a capacity costs nothing that is not used.
+What differs is how the work is laid out. On CPU, in float32 and bfloat16, each expert runs on as many rows as it really
+has, by compiled loops that the cores share out (`grouped`), and a capacity costs nothing that is not used.
 
-Otherwise, as on GPU and TPU, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same number
-of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be needed; instead
-the sorted assignments are cut into blocks of equal length, each with tokens of one expert only, and the batch axis of
-the product runs over the blocks: at most twice the rows that a dense layer has, whatever the loads.
+Otherwise, as on GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with
+the same number of slots for each. When nothing may be dropped, one expert can hold all tokens, and E·T slots would be
+needed; instead the sorted assignments are cut into blocks of equal length, each with tokens of one expert only, and the
+batch axis of the product runs over the blocks: at most twice the rows that a dense layer has, whatever the loads.
 
 With a mask shapes stay as they are: buffers are large enough for all tokens, and the slots past the capacity of the
 real ones stay empty. Where nothing asks for a slot at all the dropped fraction is NaN. A gate that is NaN makes the
 output of its token NaN, with or without a slot; a priority that is NaN goes last.
 """
 
+import functools
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -25,16 +26,11 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
-from .grouped import grouped_ffn, place_rows, position_in_queue
+from .grouped import grouped_ffn, loops_run, position_in_queue
 from .notation import _as_bool, canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
-
-_LEAST_PRODUCT = 1 << 20
-"""Multiplications in the product of an expert of mean load and one of its matrices from which the experts run in pieces
-on CPU; below it the steps of the loops cost more than empty slots. Measured on two cores with AVX-512, d = 64: with 64
-rows for each of 32 experts the pieces take 0.7 of the time of the slots, with 32 rows for each of 64 they take 1.15."""
 
 
 class Placement(NamedTuple):
@@ -357,19 +353,19 @@ def routed_ffn(
     if asked is not None:
         gate = jnp.where(asked, gate, 0)
     slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
-    in_pieces = num_experts > 1 and _pieces_pay(params, x, k)
+    in_loops = num_experts > 1 and _loops_run(params, x)
     if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
-        if in_pieces:
-            return RoutedOutput(_run_in_pieces(params, x, expert, gate, None, asked, activation), none)
+        if in_loops:
+            return RoutedOutput(_run_in_loops(params, x, expert, gate, asked, activation), none)
         return RoutedOutput(_dropless(params, x, expert, gate, asked, activation), none)
     capacity = slots
     if asked is not None:
         num_real = asked.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
-    if in_pieces:
-        slot, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
-        output = _run_in_pieces(params, x, expert, gate, slot, kept, activation)
+    if in_loops:
+        _, kept = _slots(_queue(expert, num_experts, asked), num_experts, slots, capacity, order, priority)
+        output = _run_in_loops(params, x, expert, gate, kept, activation)
     else:
         placement = _place(expert, num_experts, slots, capacity, order, priority, asked)
         kept = placement.kept
@@ -392,34 +388,30 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
     return combine(outputs, expert, placement, gate.astype(outputs.dtype))
 
 
-def _pieces_pay(params: dict, x: jax.Array, k: int) -> bool:
-    """Return whether the experts run in pieces (`grouped`): on CPU, where the products of one expert are large enough.
-
-    What the process computes on by default decides, when the function is traced. The result is the same either way.
-    """
-    matrices = _matrices(params).values()
-    if jax.default_backend() != "cpu" or any(matrix.dtype != x.dtype for matrix in matrices):
-        return False
-    num_experts, width, hidden = params["up"].shape
-    return len(x) * k * width * hidden >= _LEAST_PRODUCT * num_experts
+def _loops_run(params: dict, x: jax.Array) -> bool:
+    """Return whether the experts run by compiled loops (`grouped`), which the result does not depend on."""
+    return all(matrix.dtype == x.dtype for matrix in _matrices(params).values()) and loops_run(x.dtype)
 
 
-def _run_in_pieces(params, x, expert, gate, slot, kept, activation) -> jax.Array:
-    """Run every assignment that is kept (None: all), as a loop over the experts with as many rows as each has."""
-    num_experts = len(params["up"])
-    queue = _queue(expert, num_experts, kept)
-    if slot is None:
-        slot = _queue_position(queue, num_experts)
+def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
+    """Run every assignment that is kept (None: all), each expert on as many rows as it has."""
+    queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
-    rows = place_rows(queue, slot, num_experts)
-    matrices["x"], matrices["gate"] = x, gate.astype(x.dtype)
-    # Inside `shard_map` the loops want arrays that vary over the same axes, and so do their gradients. This condition
+    matrices["x"], matrices["gate"] = x, gate
+    # Inside `shard_map` a call wants arrays that vary over the same axes, and so do their gradients. This condition
     # never holds and is gone after compiling.
-    each = sum(jax.lax.stop_gradient(values.reshape(-1)[0]) for values in matrices.values())
-    alike = {name: jnp.where(False, each, values) for name, values in matrices.items()}
-    down, x, gate = (alike.pop(name) for name in ("down", "x", "gate"))
-    return grouped_ffn(_PHI[activation], tuple(alike.values()), down, x, gate, rows)
+    each = sum(jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in matrices.values())
+    alike = {name: jnp.where(False, each, values.astype(jnp.float32)) for name, values in matrices.items()}
+    down, wide, gate = (alike.pop(name) for name in ("down", "x", "gate"))
+    elsewhere = functools.partial(_run_elsewhere, activation)
+    return grouped_ffn(activation, elsewhere, tuple(alike.values()), down, wide, gate, queue).astype(x.dtype)
+
+
+def _run_elsewhere(activation, into, down, x, gate, queue) -> jax.Array:
+    """Run what `grouped_ffn` runs, in blocks."""
+    params = dict(zip(("up", "linear"), into, strict=False)) | {"down": down}
+    return _dropless(params, x, queue, gate, None, activation)
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:

@@ -14,7 +14,21 @@ import jax
 import jax.numpy as jnp
 
 from .experts import _activated
-from .grouped import transposed_product
+
+
+def transposed_product(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Return xᵀ · gradient over the last two axes, for CPU: the narrower factor is copied transposed.
+
+    The barriers keep XLA from folding the copies into the product again.
+
+    Args:
+        x: [..., T, m].
+        gradient: [..., T, n].
+    """
+    keep = jax.lax.optimization_barrier
+    if x.shape[-1] <= gradient.shape[-1]:
+        return keep(x.mT) @ gradient
+    return keep(keep(gradient.mT) @ x).mT
 
 
 def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:

@@ -1,9 +1,12 @@
 """How loops are compiled: once on a machine, by the process that needs them first."""
 
+import functools
+import time
 from pathlib import Path
 
 import filelock
-from numba import config, njit
+import llvmlite.binding
+from numba import cfunc, config, njit
 from numba.core.compiler_lock import global_compiler_lock
 
 
@@ -27,18 +30,62 @@ def _by_one_process(dispatcher):
     """
     if config.DISABLE_JIT:  # a function as it was written, for a debugger
         return dispatcher
-    module = dispatcher.py_func.__module__.rpartition(".")[-1]
-    path = Path(dispatcher.stats.cache_path) / f"{module}.lock"
-    lock = filelock.FileLock(path, thread_local=False, is_singleton=True)
+    lock = _lock(dispatcher)
     compile_ = dispatcher.compile
 
     def compile_alone(signature):
-        path.parent.mkdir(parents=True, exist_ok=True)
         with global_compiler_lock, lock:
             return compile_(signature)
 
     dispatcher.compile = compile_alone
     return dispatcher
+
+
+def _lock(dispatcher) -> filelock.BaseFileLock:
+    """Return the lock of the file of loops that a function is in."""
+    module = dispatcher.py_func.__module__.rpartition(".")[-1]
+    folder = Path(dispatcher.stats.cache_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    _forget_stale(folder, Path(dispatcher.py_func.__code__.co_filename).parent)
+    return filelock.FileLock(folder / f"{module}.lock", thread_local=False, is_singleton=True)
+
+
+@functools.cache
+def _forget_stale(folder: Path, sources: Path) -> None:
+    """Delete machine code that is older than any file of loops.
+
+    numba sees that the file of a loop has changed, and not that a file has whose loops it calls and has compiled in.
+    """
+    changed = (source.stat().st_mtime for source in sources.glob("*.py"))
+    newest = max((moment for moment in changed if moment < time.time()), default=0.0)
+    for kept in folder.glob("*.nb[ci]"):
+        try:
+            if kept.stat().st_mtime < newest:
+                kept.unlink()
+        except OSError:  # another process was faster, or it is not ours to delete
+            pass
+
+
+@functools.cache  # machine code lives as long as the function that it is of
+def c_function(function, signature, name: str | None = None):
+    """Return a function compiled as one of C, which others can call by a name: their compiler does not see into it.
+
+    Args:
+        function: not compiled yet, of a module.
+        signature: numba's, of numbers.
+        name: under which compiled loops call it from then on, see `numba.types.ExternalFunction`; None for none.
+    """
+    options = {"error_model": "numpy"}
+    try:
+        lock = _lock(njit(cache=True)(function))
+    except RuntimeError:  # as above
+        compiled = cfunc(signature, **options)(function)
+    else:
+        with global_compiler_lock, lock:
+            compiled = cfunc(signature, cache=True, **options)(function)
+    if name is not None:
+        llvmlite.binding.add_symbol(name, compiled.address)
+    return compiled
 
 
 jit = compiler()

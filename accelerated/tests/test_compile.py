@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import time
 
 FIRST_CALL = """
 import sys
+import time
 import numpy as np
 from routelaws.accelerated.kernels import vector
 print("ready", flush=True)
@@ -27,3 +29,38 @@ def test_of_processes_that_start_together_one_compiles_and_the_others_read(tmp_p
     said = sorted(process.stdout.read().split() for process in processes)
     assert all(process.wait() == 0 for process in processes)
     assert said == [["0", "1"], ["0", "1"], ["1", "0"]]  # compiled, read
+
+
+CALLER = """
+from routelaws.accelerated.kernels.compile import jit
+from callee import once
+
+@jit
+def twice(x):
+    return 2 * once(x)
+"""
+
+
+def test_a_loop_whose_callee_has_changed_is_compiled_again(tmp_path):
+    """numba itself looks at the file of the loop alone."""
+    (tmp_path / "caller.py").write_text(CALLER)
+    callee = tmp_path / "callee.py"
+    environment = dict(os.environ, PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+
+    def said(adds: int, moment: int) -> list[str]:
+        source = f"from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef once(x):\n    return x + {adds}\n"
+        if not callee.exists() or callee.read_text() != source:
+            callee.write_text(source)
+            os.utime(callee, (moment, moment))
+        program = "from caller import twice; print(twice(1), len(twice.stats.cache_hits))"
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    now = int(time.time())
+    os.utime(tmp_path / "caller.py", (now - 50, now - 50))
+    assert said(1, now - 50) == ["4", "0"]
+    assert said(1, now - 50) == ["4", "1"]  # kept
+    for kept in (tmp_path / "cache").rglob("*.nb*"):
+        os.utime(kept, (now - 40, now - 40))
+    assert said(5, now - 30) == ["12", "0"]
+    assert said(5, now - 30) == ["12", "1"]

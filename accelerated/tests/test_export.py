@@ -7,6 +7,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.grouped import portable
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.export import (
@@ -75,7 +76,9 @@ def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, nam
     table = None if shape is None else np.random.default_rng(0).integers(0, 4, shape).astype(np.int32)
     batches = np.random.default_rng(1).integers(0, 300, (2, 4, 17)).astype(np.int32)
     inputs, before = run_inputs(config, table), jax.tree.map(np.asarray, initial_state(config))
-    live, wanted = compiled_steps(config, base_method="auction")(initial_state(config), batches, 3, np.int32(0), inputs)
+    with portable():
+        steps = compiled_steps(config, base_method="auction")
+        live, wanted = steps(initial_state(config), batches, 3, np.int32(0), inputs)
     for platforms in (("cpu",), ("tpu", "cpu")):
         loaded = load_train_step(export_train_step(config, platforms))
         after, metrics = loaded(initial_state(config), batches, 3, inputs)

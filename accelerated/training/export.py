@@ -5,11 +5,12 @@
     state, metrics = steps(state, batches, first_step, inputs, left=1)
 
 The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
-run compiles, weights, optimizer, router and all, with one exception: in training BASE shares the tokens out by the
-auction, which stays on the device, and not by loops on the host, which no file can hold. Shapes are fixed: those of
-the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the table of
-a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many bad batches may
-still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
+run compiles, weights, optimizer, router and all, with two exceptions. In training BASE shares the tokens out by the
+auction, which stays on the device, and not by loops on the host, which no file can hold. On CPU experts run as batched
+products, and not by the loops of this package (`grouped`), which would tie the file to its version. Shapes are fixed:
+those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the
+table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many bad
+batches may still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from jax import export
 
 from ..configuration import ModelConfig
 from ..errors import InputError
+from ..grouped import portable
 from .configuration import TrainConfig
 from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 
@@ -77,9 +79,10 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     batches = jax.ShapeDtypeStruct((config.steps_per_call, config.batch_size, config.sequence_length + 1), np.int32)
     number = jax.ShapeDtypeStruct((), np.int32)
     jitted = jax.jit(program, donate_argnames="leaves")
-    return export.export(jitted, platforms=tuple(dict.fromkeys(platforms)))(
-        tuple(jax.tree.leaves(state)), batches, number, number, tuple(inputs)
-    )
+    with portable():
+        return export.export(jitted, platforms=tuple(dict.fromkeys(platforms)))(
+            tuple(jax.tree.leaves(state)), batches, number, number, tuple(inputs)
+        )
 
 
 class LoadedTrainStep(NamedTuple):

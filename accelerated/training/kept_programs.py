@@ -28,9 +28,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 from jax import export
 
 from ..files import PROGRAMS, write_atomically
+from ..grouped import EXPERTS_CALL, loops_run
 from .configuration import TrainConfig
 
 ROOM = 1 << 27
@@ -96,8 +98,11 @@ def _program(path: Path, function, tree, leaves: list, given_up: tuple[int, ...]
     exported = _read(path)
     try:
         if exported is None:
-            exported = export.export(jax.jit(over_leaves))(*leaves)
+            checked = [export.DisabledSafetyCheck.custom_call(EXPERTS_CALL)]  # a program is for this version alone
+            exported = export.export(jax.jit(over_leaves), disabled_checks=checked)(*leaves)
             _write(path, bytes(exported.serialize()))
+        elif EXPERTS_CALL in exported.mlir_module():
+            loops_run(jnp.float32)  # tracing, which is left out, makes the function known to XLA
     except (NotImplementedError, ValueError):  # it calls back into Python, or what no format promises to keep
         return None
     except OSError:  # no room, no right to write: this process has its program all the same

@@ -1,0 +1,337 @@
+"""The work of one expert, forward and backward, on the rows of its own tokens: gather, products, nonlinearity, scatter.
+
+All of a piece of work runs on one core, where what one product writes is still in the cache when the next one reads it.
+Rows are sorted by expert: `order` [n] has the assignments t k + j of expert 0, then those of expert 1, and at the end
+those that were dropped; those of expert e are from start[e] up to start[e + 1].
+
+Everything here is float32 at an address (`memory`), rows one after the other. An address is in bytes, a size in
+numbers.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .compile import jit, jit_sum, jit_within
+from .memory import float_of_bits, floats, ints
+from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, WRITE, product
+
+MOST_TOKENS = 256
+"""Rows of an expert that are worked on at once. Gradients of a matrix are added up in steps of so many rows, whoever
+does it, so they do not depend on the number of threads."""
+
+FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
+"""Kinds of work: outputs of rows; gradients of rows; gradients of all rows of an expert, and of its matrices; gradients
+of some hidden columns of the matrices of an expert."""
+
+GELU, RELU, SWIGLU = range(3)
+
+BYTES = 4
+"""Of a number."""
+
+
+class Job(NamedTuple):
+    """A layer: addresses of its arrays, and sizes. An array that is not there has the address 0."""
+
+    x: int  # [T, d]
+    gate: int  # [T k]
+    gradient: int  # [T, d] of the output; backward
+    up: int  # [E, d, f]
+    linear: int  # [E, d, f]; SwiGLU
+    down: int  # [E, f, d]
+    up_before: int  # [n, f_row], x · up of each row; written forward if there, read backward
+    linear_before: int  # [n, f_row], x · linear
+    order: int  # [n] int32
+    start: int  # [E + 1] int32
+    output: int  # [T k, d], forward the gated outputs, backward the gradients of x
+    of_gate: int  # [T k]; backward, as all that follow
+    of_up: int  # [E, d, f]
+    of_linear: int  # [E, d, f]
+    of_down: int  # [E, f, d]
+    kept_hidden: int  # [n, f_row], the gated hidden vectors, from BACKWARD to GRADIENT
+    kept_up: int  # [n, f_row], the gradients of x · up
+    kept_linear: int  # [n, f_row]
+    choices: int  # k
+    width: int  # d
+    hidden: int  # f
+    hidden_row: int  # f_row >= f
+    activation: int
+    past_cache: int  # 1 to write gradients of matrices past the cache
+
+
+class Scratch(NamedTuple):
+    """Addresses of the memory of one thread; d_row = d + LANES."""
+
+    here: int  # [MOST_TOKENS, d_row], rows of x
+    behind: int  # the same, rows of the gradient of the output
+    out: int  # the same, rows that are to be scattered
+    up: int  # [MOST_TOKENS, f_row]
+    linear: int  # the same
+    hidden: int  # the same
+    share: int  # [f_row]
+    rest: int  # [f_row]
+    slope: int  # [f_row]
+    panel: int  # of `product`
+    d_row: int
+
+
+@jit_within
+def scratch_size(job):
+    """Return how many numbers `scratch_at` needs."""
+    return MOST_TOKENS * (3 * (job.width + LANES) + 3 * job.hidden_row) + 3 * job.hidden_row + SCRATCH
+
+
+@jit_within
+def scratch_at(job, at):
+    """Return the parts of a thread's memory, which begins at an address."""
+    d_row = job.width + LANES
+    wide, deep, row = BYTES * MOST_TOKENS * d_row, BYTES * MOST_TOKENS * job.hidden_row, BYTES * job.hidden_row
+    more = at + 3 * wide
+    rest = more + 3 * deep
+    wider = at, at + wide, at + 2 * wide, more, more + deep, more + 2 * deep
+    return Scratch(*wider, rest, rest + row, rest + 2 * row, rest + 3 * row, d_row)
+
+
+@jit
+def _shares(x, share, rest, swiglu):
+    """Write the share σ of x that passes, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
+
+    σ(z) = 1 / (1 + e^-z), and e^v = 2^k e^r with |r| <= ln 2 / 2. NaN stays.
+    """
+    one = np.float32(1.0)
+    for j in range(x.size):
+        v = -x[j] if swiglu else -ROOT * (x[j] + CUBE * x[j] * x[j] * x[j])
+        v = MOST if v > MOST else v
+        v = -MOST if v < -MOST else v
+        k = np.floor(v * PER_LN_2 + np.float32(0.5))
+        r = (v - k * LN_2_HIGH) - k * LN_2_LOW
+        e = one + r * (one + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))))
+        e = e * float_of_bits((np.int32(k) + np.int32(127)) << np.int32(23))
+        share[j] = one / (one + e)
+        rest[j] = e * share[j]
+
+
+ROOT, CUBE = np.float32(2.0 * np.sqrt(2.0 / np.pi)), np.float32(0.044715)  # of 2 u
+MOST, PER_LN_2 = np.float32(87.0), np.float32(1.0 / np.log(2.0))
+LN_2_HIGH, LN_2_LOW = np.float32(0.693359375), np.float32(np.log(2.0) - 0.693359375)  # the first has zeros at its end
+C2, C3, C4, C5, C6, C7 = (np.float32(c) for c in (1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040))
+
+
+@jit
+def _activate(x, other, h, share, rest, activation):
+    """Write the hidden vector h [f] that follows from x · up and x · linear."""
+    if activation == RELU:
+        for j in range(x.size):
+            h[j] = np.float32(0.0) if x[j] < np.float32(0.0) else x[j]
+        return
+    _shares(x, share, rest, activation == SWIGLU)
+    for j in range(x.size):
+        h[j] = x[j] * share[j]
+    if activation == SWIGLU:
+        for j in range(x.size):
+            h[j] *= other[j]
+
+
+@jit
+def _slopes(x, other, share, rest, slope, activation):
+    """Write by how much the hidden vector grows with x · up. For SwiGLU `share` becomes that for x · linear."""
+    one = np.float32(1.0)
+    if activation == RELU:
+        for j in range(x.size):
+            slope[j] = one if x[j] > np.float32(0.0) else np.float32(0.0)
+    elif activation == GELU:
+        for j in range(x.size):
+            inner = ROOT * (one + np.float32(3.0) * CUBE * x[j] * x[j])
+            slope[j] = share[j] * (one + x[j] * rest[j] * inner)
+    else:
+        for j in range(x.size):
+            slope[j] = other[j] * share[j] * (one + x[j] * rest[j])
+            share[j] *= x[j]
+
+
+@jit_sum
+def _dot(a, b):
+    total = np.float32(0.0)
+    for j in range(a.size):
+        total += a[j] * b[j]
+    return total
+
+
+@jit
+def _scaled_product(to, gate, a, b):
+    for j in range(to.size):
+        to[j] = gate * a[j] * b[j]
+
+
+@jit
+def _scaled(to, gate, a):
+    for j in range(to.size):
+        to[j] = gate * a[j]
+
+
+@jit
+def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
+    """Go back through the gate and the nonlinearity of one row.
+
+    Args:
+        job: the layer.
+        scratch: of this thread.
+        i: the row of what follows, addresses of [rows, f_row].
+        up, linear: what the hidden vectors follow from.
+        hidden: becomes the hidden vectors times their gates.
+        pulled: the gradient of the hidden vectors if gates were 1; becomes that of x · up.
+        of_linear: becomes that of x · linear.
+        assignment: of the row. The gradient of its gate is the product of the output's gradient and ungated output.
+    """
+    f, row = job.hidden, BYTES * i * job.hidden_row
+    x, other, h, p = floats(up + row, f), floats(linear + row, f), floats(hidden + row, f), floats(pulled + row, f)
+    share, rest, slope = floats(scratch.share, f), floats(scratch.rest, f), floats(scratch.slope, f)
+    gate = floats(job.gate + BYTES * assignment, 1)[0]
+    _activate(x, other, h, share, rest, job.activation)
+    _slopes(x, other, share, rest, slope, job.activation)
+    floats(job.of_gate + BYTES * assignment, 1)[0] = _dot(h, p)
+    if job.activation == SWIGLU:
+        _scaled_product(floats(of_linear + row, f), gate, p, share)
+    _scaled_product(p, gate, p, slope)
+    _scaled(h, gate, h)
+
+
+@jit
+def _gather(source, job, order, target, target_row):
+    """Copy the rows of the tokens of assignments [rows] from the address of [T, d]."""
+    d = job.width
+    for i in range(order.size):
+        token = np.int64(order[i]) // job.choices
+        _scaled(floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d))
+
+
+@jit
+def _forward(job, expert, begin, rows, scratch):
+    """Write the gated outputs of some rows of an expert, and, where it is wanted, what its nonlinearity was given."""
+    d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
+    at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
+    here, hidden, out, down = scratch.here, scratch.hidden, scratch.out, job.down + at
+    up = job.up_before + row if job.up_before else scratch.up
+    linear = job.linear_before + row if job.linear_before else scratch.linear
+    _gather(job.x, job, order, here, d_row)
+    for into, before in ((job.up, up), (job.linear, linear)):
+        if into:
+            product(here, d_row, 1, into + at, f, 0, before, f_row, rows, f, d, WRITE, down, panel)
+    share, rest = floats(scratch.share, f), floats(scratch.rest, f)
+    for i in range(rows):
+        to = BYTES * i * f_row
+        _activate(floats(up + to, f), floats(linear + to, f), floats(hidden + to, f), share, rest, job.activation)
+    product(hidden, f_row, 1, down, d, 0, out, d_row, rows, d, f, WRITE, down, panel)
+    for i in range(rows):
+        assignment = np.int64(order[i])
+        gate, from_ = floats(job.gate + BYTES * assignment, 1)[0], floats(out + BYTES * i * d_row, d)
+        _scaled(floats(job.output + BYTES * assignment * d, d), gate, from_)
+
+
+@jit
+def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
+    """Write the gradients of some rows of an expert: of x and of gates.
+
+    To the addresses of three arrays [rows, f_row] it writes the gated hidden vectors, and the gradients of x · up and
+    x · linear. It leaves the rows of x and of the output's gradient in scratch.
+    """
+    d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
+    at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
+    here, behind, out, up = scratch.here, scratch.behind, scratch.out, job.up + at
+    _gather(job.x, job, order, here, d_row)
+    _gather(job.gradient, job, order, behind, d_row)
+    product(behind, d_row, 1, job.down + at, d, 1, pulled, f_row, rows, f, d, WRITE, up, panel)
+    for i in range(rows):
+        before = job.up_before + row, job.linear_before + row
+        _pull(job, scratch, i, before[0], before[1], hidden, pulled, of_linear, np.int64(order[i]))
+    product(pulled, f_row, 1, up, f, 1, out, d_row, rows, d, f, WRITE, up, panel)
+    if job.linear:
+        product(of_linear, f_row, 1, job.linear + at, f, 1, out, d_row, rows, d, f, ADD, up, panel)
+    for i in range(rows):
+        to = floats(job.output + BYTES * np.int64(order[i]) * d, d)
+        _scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
+
+
+@jit
+def _gradients(job, expert, rows, scratch, hidden, pulled, of_linear, first, columns, add):
+    """Write, or add to, the gradients of some hidden columns of an expert's matrices, from what `_backward` left."""
+    d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
+    here, behind, at = scratch.here, scratch.behind, BYTES * first
+    aligned = (job.of_up | job.of_linear | job.of_down) % (BYTES * LANES) == 0 and d % PANEL == 0 and f % PANEL == 0
+    how = ADD if add else PAST_CACHE if aligned and job.past_cache else WRITE
+    into = BYTES * (expert * d * f + first)
+    for of, values in ((job.of_up, pulled), (job.of_linear, of_linear)):
+        if of:
+            product(here, 1, d_row, values + at, f_row, 0, of + into, f, d, columns, rows, how, here, panel)
+    into = BYTES * (expert * d * f + first * d)
+    product(hidden + at, 1, f_row, behind, d_row, 0, job.of_down + into, d, columns, d, rows, how, here, panel)
+
+
+@jit
+def _no_gradients(job, expert, first, columns):
+    """Write zeros, the gradients of some hidden columns of an idle expert's matrices."""
+    d, f = job.width, job.hidden
+    floats(job.of_down + BYTES * (expert * d * f + first * d), columns * d)[:] = 0
+    for of in (job.of_up, job.of_linear):
+        if of:
+            for i in range(d):
+                floats(of + BYTES * (expert * d * f + i * f + first), columns)[:] = 0
+
+
+@jit_within
+def _whole_backward(job, expert, begin, rows, scratch):
+    """Write all gradients that the rows of an expert give, in pieces of up to MOST_TOKENS."""
+    pieces, none = num_pieces(rows), np.int64(0)
+    three = scratch.hidden, scratch.up, scratch.linear
+    for i in range(pieces):
+        first, end = rows * i // pieces, rows * (i + 1) // pieces
+        _backward(job, expert, begin + first, end - first, scratch, *three)
+        _gradients(job, expert, end - first, scratch, *three, none, job.hidden, i > 0)
+    if rows == 0:
+        _no_gradients(job, expert, none, job.hidden)
+
+
+@jit_within
+def _some_gradients(job, expert, first, columns, scratch):
+    """Write the gradients of some hidden columns of an expert's matrices, from what all its rows have kept."""
+    start = ints(job.start + BYTES * expert, 2)
+    begin, rows = np.int64(start[0]), np.int64(start[1] - start[0])
+    pieces = num_pieces(rows)
+    for i in range(pieces):
+        row, end = begin + rows * i // pieces, begin + rows * (i + 1) // pieces
+        order, at = ints(job.order + BYTES * row, end - row), BYTES * row * job.hidden_row
+        _gather(job.x, job, order, scratch.here, scratch.d_row)
+        _gather(job.gradient, job, order, scratch.behind, scratch.d_row)
+        three = job.kept_hidden + at, job.kept_up + at, job.kept_linear + at
+        _gradients(job, expert, end - row, scratch, *three, first, columns, i > 0)
+    if rows == 0:
+        _no_gradients(job, expert, first, columns)
+
+
+@jit_within
+def num_pieces(rows):
+    """Return in how many pieces the rows of an expert are worked on."""
+    return (rows + MOST_TOKENS - 1) // MOST_TOKENS
+
+
+@jit_within
+def run_piece(job, kind, expert, first, size, scratch):
+    """Do one piece of work.
+
+    Args:
+        job: the layer.
+        kind: one of the above.
+        expert: whose.
+        first: the first of the rows in `order`, or of the hidden columns.
+        size: how many.
+        scratch: of this thread.
+    """
+    if kind == FORWARD:
+        _forward(job, expert, first, size, scratch)
+    elif kind == WHOLE_BACKWARD:
+        _whole_backward(job, expert, first, size, scratch)
+    elif kind == BACKWARD:
+        at = BYTES * first * job.hidden_row
+        _backward(job, expert, first, size, scratch, job.kept_hidden + at, job.kept_up + at, job.kept_linear + at)
+    else:
+        _some_gradients(job, expert, first, size, scratch)

@@ -1,0 +1,96 @@
+"""What compiled loops need of memory that a compiled program gives them: arrays at addresses, and counters of threads.
+
+An address is an integer, as XLA hands out its buffers (`foreign`).
+"""
+
+import os
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from .compile import jit, jit_within
+
+_LONG = ir.IntType(64)
+
+
+def _pointer_to(number):
+    """Return a function from an address to a pointer to numbers of a type."""
+
+    @intrinsic
+    def pointer(typing, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(number).as_pointer())
+
+        return types.CPointer(number)(types.int64), generate
+
+    return pointer
+
+
+_float_pointer, _long_pointer, _int_pointer = map(_pointer_to, (types.float32, types.int64, types.int32))
+
+
+@jit
+def floats(address, size):
+    """Return the float32 array [size] at an address."""
+    return carray(_float_pointer(address), (size,))
+
+
+@jit
+def longs(address, size):
+    """Return the int64 array [size] at an address."""
+    return carray(_long_pointer(address), (size,))
+
+
+@jit
+def ints(address, size):
+    """Return the int32 array [size] at an address."""
+    return carray(_int_pointer(address), (size,))
+
+
+@jit_within
+def address(array):
+    """Return the address of an array's first number."""
+    return np.int64(array.ctypes.data)
+
+
+@jit
+def keep(array):
+    """Keep an array up to here: numba gives memory back after the last use that it sees, and an address is none."""
+
+
+@intrinsic
+def add_atomically(typing, address, amount):
+    """Add to the int64 at an address, as one step for all threads, and return what was there before."""
+
+    def generate(context, builder, signature, arguments):
+        address, amount = arguments
+        return builder.atomic_rmw("add", builder.inttoptr(address, _LONG.as_pointer()), amount, "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def float_of_bits(typing, bits):
+    """Return the float32 whose bits are those of an int32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+allocate = types.ExternalFunction("malloc", types.int64(types.int64))
+release = types.ExternalFunction("free", types.void(types.int64))
+_let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else None
+
+
+@jit
+def wait_until(address, least):
+    """Return when the int64 at an address, which other threads add to, is `least` or more."""
+    tries = 0
+    while add_atomically(address, np.int64(0)) < least:
+        tries += 1
+        if _let_others_run is not None and tries > 1000:
+            _let_others_run()

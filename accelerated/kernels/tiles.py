@@ -1,0 +1,316 @@
+"""Matrix products of the size of one expert, on one core, at the full rate of the core.
+
+A product is cut into tiles of a few rows and two vectors of columns. The sums of a tile stay in the registers of the
+processor while the loop over the inner axis runs: with 14 rows and vectors of 16 numbers that is 28 sums for 2 vectors
+and 14 numbers that are read. The scheme is that of Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix
+Multiplication"; how many rows and how long a vector follow from the registers of the processor (`_registers`).
+
+numba has no vectors. Here they are written in the language of its compiler, LLVM, whose types they are; it turns them
+into instructions of any processor. Arrays are addresses and numbers of elements from one row to the next, since the
+caller is a compiled program that has nothing else.
+
+    c [rows, columns] = a [rows, depth] · b [depth, columns]
+"""
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, config
+from numba.extending import intrinsic
+
+from .compile import c_function, jit
+from .memory import floats
+
+
+def _registers() -> tuple[int, int]:
+    """Return how many float32 a vector of this processor holds, and the most rows of a tile.
+
+    The sums of two vectors for each row, the two vectors of b and one number of a have to fit into 32 registers, or 16.
+    """
+    features = {} if config.CPU_NAME else llvmlite.binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 14
+    return (8, 6) if features.get("avx2") else (4, 6)
+
+
+LANES, MOST_ROWS = _registers()
+PANEL = 2 * LANES
+"""Columns of a tile."""
+
+WRITE, ADD, PAST_CACHE = range(3)
+"""What is done with a product: it is written, or added to what is there, or written past the cache, where nothing of it
+will be read soon: memory is then not read before it is written. For the last addresses have to be multiples of 64."""
+
+DEPTH, SHALLOW, SMALL = 512, 32, 64
+"""The most of the inner axis that is multiplied at once: what is read of b for a tile, 64 KB, stays in the cache. The
+second is for few rows, where reading b takes the time: so it is read in the order in which it lies in memory. Up to the
+third b stays in the cache as a whole, and the rows of c are written one after the other."""
+
+SCRATCH = (DEPTH + MOST_ROWS) * PANEL
+"""Numbers of memory that a product needs: a panel of b, and a tile."""
+
+_FLOAT, _LONG, _INT = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+BYTES = _UNALIGNED = 4
+_LINE = 16
+"""Numbers in a line of the cache."""
+
+
+def _at(builder, pointer, steps):
+    return builder.gep(pointer, [steps if isinstance(steps, ir.Value) else _LONG(steps)])
+
+
+def _load(builder, pointer):
+    loaded = builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()))
+    loaded.align = _UNALIGNED
+    return loaded
+
+
+def _store(builder, vector, pointer):
+    stored = builder.store(vector, builder.bitcast(pointer, _VECTOR.as_pointer()))
+    stored.align = _UNALIGNED
+    return stored
+
+
+def _everywhere(builder, number):
+    """Return a vector of one number."""
+    undefined, zeros = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES)
+    return builder.shuffle_vector(builder.insert_element(undefined, number, _INT(0)), undefined, zeros)
+
+
+def _function(builder, name, kinds):
+    """Return a new function of this module, kept apart from the others by the compiler, and a builder inside it."""
+    function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), kinds), builder.module.get_unique_name(name))
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    return function, ir.IRBuilder(function.append_basic_block("begin"))
+
+
+def _tile_function(outer, rows, vectors):
+    """Return a function (a, a_row, a_deep, b, b_row, c, c_row, depth, add, next) for tiles of that size."""
+    function, builder = _function(outer, f"tile_{rows}_{vectors}", [_LONG] * 10)
+    a, a_row, a_deep, b, b_row, c, c_row, depth, add, later = function.args
+    a, b, c, later = (builder.inttoptr(address, _FLOAT.as_pointer()) for address in (a, b, c, later))
+    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    multiply_add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+    places = [(i, j) for i in range(rows) for j in range(vectors)]
+    to = {(i, j): _at(builder, c, builder.add(builder.mul(c_row, _LONG(i)), _LONG(j * LANES))) for i, j in places}
+    begin, there, loop, end = builder.block, *map(builder.append_basic_block, ("there", "loop", "end"))
+    builder.cbranch(builder.icmp_signed("==", add, _LONG(ADD)), there, loop)
+    builder.position_at_end(there)
+    before = {place: _load(builder, to[place]) for place in places}
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    carried = []
+
+    def carry(kind, value, other=None):
+        phi = builder.phi(kind)
+        phi.add_incoming(value, begin)
+        phi.add_incoming(value if other is None else other, there)
+        carried.append(phi)
+        return phi
+
+    step, left, right, next_ = carry(_LONG, _LONG(0)), carry(a.type, a), carry(b.type, b), carry(later.type, later)
+    sums = {place: carry(_VECTOR, ir.Constant(_VECTOR, None), before[place]) for place in places}
+    columns = [_load(builder, _at(builder, right, j * LANES)) for j in range(vectors)]
+    for at in range(0, PANEL, _LINE):
+        _ask_for(builder, _at(builder, next_, at))
+    for i in range(rows):
+        number = _everywhere(builder, builder.load(_at(builder, left, builder.mul(a_row, _LONG(i)))))
+        for j in range(vectors):
+            sums[i, j] = builder.call(multiply_add, [number, columns[j], sums[i, j]])
+    step = builder.add(step, _LONG(1))
+    moved = _at(builder, left, a_deep), _at(builder, right, b_row), _at(builder, next_, PANEL)
+    for phi, value in zip(carried, [step, *moved, *sums.values()], strict=True):
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", step, depth), loop, end)
+    builder.position_at_end(end)
+    past, through = map(builder.append_basic_block, ("past", "through"))
+    builder.cbranch(builder.icmp_signed("==", add, _LONG(PAST_CACHE)), past, through)
+    builder.position_at_end(past)
+    once = builder.module.add_metadata([_INT(1)])
+    for place in places:
+        stored = _store(builder, sums[place], to[place])
+        stored.align = 4 * LANES
+        stored.set_metadata("nontemporal", once)
+    builder.ret_void()
+    builder.position_at_end(through)
+    for place in places:
+        _store(builder, sums[place], to[place])
+    builder.ret_void()
+    return function
+
+
+def _ask_for(builder, pointer):
+    """Let the processor bring what is at a pointer into the cache, to be read."""
+    bytes_ = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [bytes_, _INT, _INT, _INT])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, [builder.bitcast(pointer, bytes_), _INT(0), _INT(3), _INT(1)])
+
+
+@intrinsic
+def _ask_for_row(typing, address):
+    """Ask for the PANEL numbers at an address."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _FLOAT.as_pointer())
+        for at in range(0, PANEL, _LINE):
+            _ask_for(builder, _at(builder, pointer, at))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, add, later):
+    """Write, or add to, c [rows, vectors LANES], as `add` says; depth >= 1."""
+
+    def generate(context, builder, signature, arguments):
+        rows, vectors, *rest = arguments
+        end = builder.append_basic_block("end")
+        switch = builder.switch(builder.add(builder.mul(rows, _LONG(2)), vectors), end)
+        for size in range(1, MOST_ROWS + 1):
+            for many in (1, 2):
+                function = _tile_function(builder, size, many)
+                case = builder.append_basic_block("case")
+                switch.add_case(_LONG(2 * size + many), case)
+                with builder.goto_block(case):
+                    builder.call(function, rest)
+                    builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 12), generate
+
+
+@intrinsic
+def _turn_block(typing, source, source_row, target, target_row):
+    """Write the LANES x LANES numbers at `source` to `target` with rows and columns exchanged.
+
+    The rows of one half and of the other are interleaved, like the halves of a deck of cards, log2(LANES) times.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, source_row, target, target_row = arguments
+        source, target = (builder.inttoptr(address, _FLOAT.as_pointer()) for address in (source, target))
+        rows = [_load(builder, _at(builder, source, builder.mul(source_row, _LONG(i)))) for i in range(LANES)]
+        half, kind = LANES // 2, ir.VectorType(_INT, LANES)
+        low = ir.Constant(kind, [i // 2 + LANES * (i % 2) for i in range(LANES)])
+        high = ir.Constant(kind, [half + i // 2 + LANES * (i % 2) for i in range(LANES)])
+        for _ in range(LANES.bit_length() - 1):
+            pairs = zip(rows[:half], rows[half:], strict=True)
+            rows = [builder.shuffle_vector(*pair, mask) for pair in pairs for mask in (low, high)]
+        for i, row in enumerate(rows):
+            _store(builder, row, _at(builder, target, builder.mul(target_row, _LONG(i))))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@jit
+def _copy_panel(b, b_row, depth, wide, panel):
+    """Write b [depth, wide] to the panel [depth, PANEL], zeros after its columns."""
+    for i in range(depth):
+        _ask_for_row(b + BYTES * (i * b_row + PANEL))
+        row, to = floats(b + BYTES * i * b_row, wide), floats(panel + BYTES * i * PANEL, PANEL)
+        for j in range(wide):
+            to[j] = row[j]
+        for j in range(wide, PANEL):
+            to[j] = 0.0
+
+
+@jit
+def _turn_panel(b, b_row, depth, wide, panel):
+    """Write b [wide, depth] to the panel [depth, PANEL], its rows as columns, zeros after them."""
+    whole_rows, whole_depth = wide // LANES * LANES, depth // LANES * LANES
+    for i in range(0, whole_rows, LANES):
+        for k in range(0, whole_depth, LANES):
+            _turn_block(b + BYTES * (i * b_row + k), b_row, panel + BYTES * (k * PANEL + i), PANEL)
+    to = floats(panel, depth * PANEL)
+    for i in range(PANEL):
+        row = floats(b + BYTES * i * b_row, depth)
+        for k in range(whole_depth if i < whole_rows else 0, depth):
+            to[k * PANEL + i] = row[k] if i < wide else 0.0
+
+
+@jit
+def _place_corner(corner, c, c_row, rows, columns, add):
+    """Write or add the first columns of a tile to c."""
+    for i in range(rows):
+        row, to = floats(corner + BYTES * i * PANEL, columns), floats(c + BYTES * i * c_row, columns)
+        for j in range(columns):
+            to[j] = row[j] + (to[j] if add else np.float32(0.0))
+
+
+def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth, add, after, memory):
+    """Compute c = a · b, or c + a · b.
+
+    Args:
+        a: address of [rows, depth].
+        a_row: elements from one row of a to the next.
+        a_deep: elements from one column of a to the next: 1, or, for a factor that is stored transposed, its row.
+        b: address of [depth, columns]; if turned of [columns, depth].
+        b_row: elements from one row to the next as b is stored.
+        turned: whether b is stored transposed.
+        c: address of [rows, columns].
+        c_row: elements from one row to the next.
+        rows: 0 or more.
+        columns: 1 or more.
+        depth: 1 or more.
+        add: WRITE, ADD or PAST_CACHE.
+        after: address of what is read next, as long as b, or that of b; the cache is asked for it.
+        memory: address of SCRATCH numbers, overwritten.
+    """
+    blocks = (rows + MOST_ROWS - 1) // MOST_ROWS
+    corner = memory + BYTES * DEPTH * PANEL
+    rows_first = not turned and columns % PANEL == 0 and depth <= SMALL
+    groups = blocks if rows_first else min(1, blocks)
+    most = DEPTH if turned or blocks > 1 else SHALLOW
+    for group in range(groups):
+        for first in range(0, depth, most):
+            deep, how = min(most, depth - first), ADD if first > 0 else add
+            for column in range(0, columns, PANEL):
+                wide = min(PANEL, columns - column)
+                vectors = (wide + LANES - 1) // LANES
+                whole = wide == vectors * LANES
+                direct = rows_first or (whole and blocks < 3 and not turned)
+                panel, panel_row = (b + BYTES * (first * b_row + column), b_row) if direct else (memory, PANEL)
+                if turned:
+                    _turn_panel(b + BYTES * (column * b_row + first), b_row, deep, wide, memory)
+                elif not direct:
+                    _copy_panel(b + BYTES * (first * b_row + column), b_row, deep, wide, memory)
+                later = _read_later(b, b_row, turned, columns, depth, first, column, most, after)
+                for block in range(blocks * group // groups, blocks * (group + 1) // groups):
+                    begin = rows * block // blocks
+                    height = rows * (block + 1) // blocks - begin
+                    left = a + BYTES * (begin * a_row + first * a_deep)
+                    here = c + BYTES * (begin * c_row + column)
+                    to, to_row, tile_how = (here, c_row, how) if whole else (corner, PANEL, WRITE)
+                    _tile(height, vectors, left, a_row, a_deep, panel, panel_row, to, to_row, deep, tile_how, later)
+                    if not whole:
+                        _place_corner(corner, here, c_row, height, wide, how == ADD)
+
+
+@jit
+def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
+    """Return the address that the cache is asked for during a panel, in the order in which b lies in memory."""
+    if turned and column + PANEL < columns:
+        return b + BYTES * (column + PANEL) * b_row
+    deep = min(most, depth - first)
+    if not turned and first + most < depth:
+        return b + BYTES * ((first + most) * b_row + column * deep)
+    return after + BYTES * column * deep
+
+
+PRODUCT = "routelaws_product", types.void(*[types.int64] * 14)
+
+product = types.ExternalFunction(*PRODUCT)
+"""`_product` for compiled loops. They call it by its name: numba would otherwise compile it again into each of them."""
+
+
+def compile_product():
+    """Compile `_product`; from then on `product` calls it."""
+    return c_function(_product, PRODUCT[1], PRODUCT[0])

@@ -1,0 +1,137 @@
+"""Threads of XLA that do the pieces of a job together.
+
+A compiled program calls one thread (`foreign`). That thread asks for others of XLA's own pool and begins. Each takes
+the next piece until there is none left. The first thread returns when all pieces are done; it does not wait for threads
+that were asked for and have not come, since they may be busy for long. Such a thread finds no piece when it comes.
+What it looks at then is the control block, which therefore belongs to all of them: the last one to leave frees it.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from .compile import c_function, jit
+from .expert_pieces import Job, run_piece, scratch_at, scratch_size
+from .memory import add_atomically, address, allocate, keep, longs, release, wait_until
+
+USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, FIRST_OF_JOB = range(7)
+"""Entries of the control block, int64: threads that may still look at it; the next piece; pieces that are done; how
+many there are; the first one that waits for all before it; the address of the first; a number for each field of the
+job."""
+
+PIECE = 4
+"""Numbers that say what a piece is: kind, expert, first, size."""
+
+_FIELDS = len(Job._fields)
+_SIZE = FIRST_OF_JOB + _FIELDS
+_WORD, LINE = 8, 16  # bytes of a number; float32 in a line of the cache
+_SCHEDULE, _NUM_THREADS = 17, 18  # of the functions of XLA's interface, see `foreign.KNOWN`
+_LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
+
+
+def _help(control):
+    """Do pieces until there is none left, then leave: what each thread runs."""
+    block = longs(control, _SIZE)
+    piece = add_atomically(control + _WORD * NEXT, np.int64(1))
+    if piece < block[PIECES]:
+        job = Job(*to_fixed_tuple(block[FIRST_OF_JOB:], _FIELDS))
+        memory = np.empty(scratch_size(job) + LINE, np.float32)
+        scratch = scratch_at(job, (address(memory) + 4 * LINE - 1) // (4 * LINE) * 4 * LINE)
+        while piece < block[PIECES]:
+            if piece >= block[WAIT_FROM]:
+                wait_until(control + _WORD * DONE, block[WAIT_FROM])
+            what = longs(block[FIRST_PIECE] + _WORD * PIECE * piece, PIECE)
+            run_piece(job, what[0], what[1], what[2], what[3], scratch)
+            add_atomically(control + _WORD * DONE, np.int64(1))
+            piece = add_atomically(control + _WORD * NEXT, np.int64(1))
+        keep(memory)
+    _leave(control)
+
+
+@jit
+def _leave(control):
+    if add_atomically(control + _WORD * USERS, np.int64(-1)) == 1:
+        release(control)
+
+
+HELP = "routelaws_help", types.void(types.int64)
+
+help_ = types.ExternalFunction(*HELP)
+"""`_help` as a function of C, which a thread can be sent to."""
+
+
+def compile_help():
+    """Compile `_help`; from then on `help_` calls it."""
+    return c_function(_help, HELP[1], HELP[0])
+
+
+@intrinsic
+def _address_of_help(typing):
+    """Return the address of `help_`."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [_LONG])
+        return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, HELP[0]), _LONG)
+
+    return types.int64(), generate
+
+
+@intrinsic
+def _call(typing, function, argument):
+    """Call the function of C at an address, void * (void *), and return what it returns."""
+
+    def generate(context, builder, signature, arguments):
+        function, argument = arguments
+        kind = ir.FunctionType(_BYTES, [_BYTES]).as_pointer()
+        result = builder.call(builder.inttoptr(function, kind), [builder.inttoptr(argument, _BYTES)])
+        return builder.ptrtoint(result, _LONG)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@jit
+def num_threads(interface, context):
+    """Return how many threads XLA's pool has; 1 where it has none."""
+    count, functions = np.ones(1, np.int64), longs(interface, _NUM_THREADS + 1)
+    given = np.array([4 * _WORD, 0, context, address(count)], np.int64)
+    failed = _call(functions[_NUM_THREADS], address(given))
+    keep(given)
+    return np.int64(1) if failed else count[0]
+
+
+@jit
+def run_together(job, pieces, count, wait_from, interface, context):
+    """Do all pieces of a job.
+
+    Args:
+        job: `Job`.
+        pieces: [n, PIECE] int64, in the order in which they are begun.
+        count: how many of them there are, n or less.
+        wait_from: the first one that waits until all before it are done; `count` if none does.
+        interface: the address of XLA's functions.
+        context: what XLA wants to be told when they are called.
+    """
+    helpers = max(0, min(num_threads(interface, context), count) - 1)
+    control = allocate(np.int64(_WORD * _SIZE))
+    block = longs(control, _SIZE)
+    block[USERS], block[NEXT], block[DONE] = (
+        2 + helpers,
+        0,
+        0,
+    )  # this thread twice: it looks there after its help
+    block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
+    for i, value in enumerate(job):
+        block[FIRST_OF_JOB + i] = value
+    schedule = longs(interface, _NUM_THREADS)[_SCHEDULE]
+    given = np.array([5 * _WORD, 0, context, _address_of_help(), control], np.int64)
+    for _ in range(helpers):
+        if _call(schedule, address(given)):
+            add_atomically(control + _WORD * USERS, np.int64(-1))
+    keep(given)
+    help_(control)
+    wait_until(control + _WORD * DONE, count)
+    keep(pieces)
+    _leave(control)

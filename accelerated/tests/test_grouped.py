@@ -1,0 +1,264 @@
+"""The compiled loops of the experts (`grouped`): values and gradients are those of the definition."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from routelaws.accelerated import experts, grouped
+from routelaws.accelerated.kernels import foreign, tiles
+from routelaws.conformance.bounds import check
+from routelaws.conformance.engine.harness import UNIT
+
+EVEN, SKEW, ONE, FEW = (0.25,) * 4, (0.5, 0.3, 0.15, 0.05), (1, 0, 0, 0), (0, 0.75, 0.25, 0)
+MANY = (0, 0.2, 0.02, 0.1, 0.1, 0.1, 0.1, 0.08, 0.12, 0.08, 0.06, 0.04)
+"""Of these no expert has a third of what a thread of two has to do, so that each is a piece by itself."""
+
+ODD, WIDE, HUGE = (5, 7), (64, 160), (512, 1024)
+"""d and f that are no multiples of a vector; that are; and of matrices whose gradients are written past the cache."""
+
+
+def layer(loads, k=1, activation="gelu", seed=0, widths=ODD, num_tokens=203):
+    (d, f), num_experts = widths, len(loads)
+    random = np.random.default_rng(seed)
+    first = random.choice(num_experts, num_tokens, p=loads)
+    expert = (first[:, None] + np.arange(k)) % num_experts
+    params = {
+        "up": random.standard_normal((num_experts, d, f)) / d**0.5,
+        "down": random.standard_normal((num_experts, f, d)) / f**0.5,
+    }
+    if activation == "swiglu":
+        params["linear"] = random.standard_normal((num_experts, d, f)) / d**0.5
+    x, gate = random.standard_normal((num_tokens, d)), random.uniform(0.2, 1, (num_tokens, k))
+    point = jax.tree.map(np.float32, {"params": params, "x": x, "gate": gate})
+    return point, np.int32(expert), np.float32(random.standard_normal((num_tokens, d)))
+
+
+def by_definition(point, expert, kept, activation):
+    """Return the output of the layer: each token in turn through the matrices of its own experts."""
+
+    def one(given):
+        x, expert, gate, kept = given
+        own = {name: matrix[expert] for name, matrix in point["params"].items()}
+        output = jax.vmap(lambda matrices: experts.expert_ffn(**matrices, x=x, activation=activation))(own)
+        return (jnp.where(kept, gate, 0)[:, None] * output).sum(axis=0)
+
+    return jax.lax.map(one, (point["x"], expert, point["gate"], kept))
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The calls of the loops."""
+    calls, run = [], grouped.grouped_ffn
+    monkeypatch.setattr(experts, "grouped_ffn", lambda *arguments: calls.append(1) or run(*arguments))
+    return calls
+
+
+CASES = {
+    "skewed, two experts, swiglu": (SKEW, 2, "swiglu", math.inf, None, ODD, 203),
+    "one expert": (ONE, 1, "gelu", math.inf, None, ODD, 203),
+    "idle experts, a capacity, two experts, padding": (FEW, 2, "relu", 1.6, 0.95, ODD, 203),
+    "only padding": (EVEN, 1, "gelu", 2.0, 0.0, ODD, 203),
+    # Some 750 and 450 rows of one expert: pieces of 256 rows, and gradients that are added up over them.
+    "several pieces": (SKEW, 1, "gelu", math.inf, None, WIDE, 1500),
+    "several pieces, two experts, swiglu, odd": (SKEW, 2, "swiglu", 1.5, 0.9, (33, 50), 800),
+    "an expert a piece": (MANY, 2, "gelu", 1.2, None, WIDE, 700),
+    "an expert a piece, odd": (MANY, 1, "swiglu", math.inf, 0.9, ODD, 203),
+    "past the cache": (FEW, 1, "relu", math.inf, None, HUGE, 60),
+    "one token": (EVEN, 2, "gelu", math.inf, None, WIDE, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_definition(used, name):
+    """In float32, held to the definition in float64."""
+    loads, k, activation, factor, real, widths, num_tokens = CASES[name]
+    point, expert, weights = layer(loads, k, activation, widths=widths, num_tokens=num_tokens)
+    mask = None if real is None else np.random.default_rng(1).random(num_tokens) < real
+    num_real = num_tokens if mask is None else int(mask.sum())
+    capacity = experts.expert_capacity(num_real, len(loads), k, factor)
+    kept = experts.dispatch(jnp.asarray(expert), len(loads), capacity, mask=mask).kept
+
+    def found(point):
+        arrays = point["params"], point["x"], expert, point["gate"]
+        output, dropped = experts.routed_ffn(*arrays, factor, mask=mask, activation=activation)
+        return (output * weights).sum(), (output, dropped)
+
+    def wanted(point):
+        output = by_definition(point, expert, kept, activation)
+        return (output * weights).sum(), output
+
+    (_, (output, dropped)), gradient = jax.jit(jax.value_and_grad(found, has_aux=True))(point)
+    assert used and output.dtype == jnp.float32
+    with jax.enable_x64(True):
+        wide = jax.tree.map(np.float64, point)
+        (_, right), slope = jax.jit(jax.value_and_grad(wanted, has_aux=True))(wide)
+    for this, that in zip(jax.tree.leaves((output, gradient)), jax.tree.leaves((right, slope)), strict=True):
+        this, that = np.asarray(this, float), np.asarray(that)
+        error = np.abs(this - that).max()
+        check("experts.loops", error, UNIT["float32"] * max(np.abs(that).max(), 1.0), message=name)
+    expected = np.nan if num_real == 0 else 1 - np.asarray(kept).sum() / (num_real * k)
+    check("experts.dropped", abs(float(dropped) - expected) if num_real else 0.0, UNIT["float32"])
+    assert math.isnan(dropped) == (num_real == 0)
+
+
+POINTS = np.float32([0, 1e-30, 1e-6, 0.1, 0.5, 1, 2, 3, 5, 9, 14, 30, 88, 100, 1e4])
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+def test_the_nonlinearity_over_its_whole_range(used, activation):
+    """One expert of one hidden unit with weights of 1 is the nonlinearity itself, and NaN stays."""
+    x = np.concatenate([POINTS, -POINTS[1:], [np.nan]])[:, None].astype(np.float32)
+    one, both = np.ones((2, 1, 1), np.float32), np.zeros((len(x), 1), np.int32)
+    params = {"up": one, "down": one} | ({"linear": one} if activation == "swiglu" else {})
+
+    def run(x, where):
+        return experts.routed_ffn(params, x, both, np.ones(x.shape, np.float32), activation=activation).output[where, 0]
+
+    def exact(x):
+        linear = x if activation == "swiglu" else None
+        return experts._activated(x, activation, linear)
+
+    value = np.asarray(jax.jit(lambda x: run(x, slice(None)))(x))
+    slope = np.asarray(jax.jit(jax.grad(lambda x: run(x, slice(None)).sum()))(x))[:, 0]
+    with jax.enable_x64(True):
+        right = [float(exact(jnp.float64(v))) for v in x[:-1, 0]]
+        grown = [float(jax.grad(exact)(jnp.float64(v))) for v in x[:-1, 0]]
+    assert used and np.isnan(value[-1])
+    for this, that in ((value, right), (slope, grown)):
+        for v, ours, theirs in zip(x[:-1, 0], this, that, strict=False):
+            scale = UNIT["float32"] * max(1.0, abs(theirs))
+            check("experts.nonlinearity", abs(float(ours) - theirs), scale, message=f"{activation} at {v}")
+
+
+def test_a_gate_that_is_not_a_number(used):
+    """It makes the output of its token NaN, whether the token is dropped or not, and that of no other."""
+    point, expert, _ = layer(ONE, num_tokens=8)
+    gate = point["gate"].copy()
+    gate[[0, 7]] = np.nan
+    output, dropped = jax.jit(lambda gate: experts.routed_ffn(point["params"], point["x"], expert, gate, 2.0))(gate)
+    assert used and dropped == 0.5
+    assert np.isnan(output).all(axis=1).tolist() == [True, *[False] * 6, True]
+    assert not np.asarray(output)[4:7].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widths", [ODD, WIDE])
+def test_groups_and_devices(used, widths):
+    """Under vmap over groups, and inside shard_map with its check of what varies over the devices."""
+    points, experts_of, weights = zip(
+        *(layer(loads, seed=seed, widths=widths) for seed, loads in enumerate((EVEN, ONE))), strict=True
+    )
+    params = points[0]["params"]
+    x, gate = (jnp.stack([point[name] for point in points]) for name in ("x", "gate"))
+    expert, weights = jnp.stack(experts_of), jnp.stack(weights).astype(x.dtype)
+
+    def loss(params, x, gate, expert, weights):
+        return (experts.routed_ffn(params, x, expert, gate, 1.0).output * weights).sum()
+
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    both = [jax.jit(gradient)(params, *arrays) for arrays in zip(x, gate, expert, weights, strict=True)]
+    mapped = jax.jit(jax.vmap(gradient, in_axes=(None, 0, 0, 0, 0)))(params, x, gate, expert, weights)
+    for group, alone in enumerate(both):
+        for this, that in zip(jax.tree.leaves(mapped), jax.tree.leaves(alone), strict=True):
+            scale = UNIT["float32"] * float(jnp.abs(that).max())
+            check("experts.loops", float(jnp.abs(this[group] - that).max()), scale, message=f"group {group}")
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, whole = jax.P("data"), jax.P()
+    spread = jax.shard_map(
+        lambda *arrays: jax.lax.psum(loss(*arrays), "data"),
+        mesh=mesh,
+        in_specs=(whole, rows, rows, rows, rows),
+        out_specs=whole,
+    )
+    found = jax.jit(jax.grad(spread, argnums=(0, 1, 2)))(params, x[0], gate[0], expert[0], weights[0])
+    for this, that in zip(jax.tree.leaves(found), jax.tree.leaves(both[0]), strict=True):
+        scale = UNIT["float32"] * float(jnp.abs(that).max())
+        check("experts.loops", float(jnp.abs(this - that).max()), scale, message="shard_map")
+    assert used
+
+
+DIGEST = """
+import os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+import hashlib, jax, numpy as np
+from routelaws.accelerated import experts
+random = np.random.default_rng(0)
+for loads in ((0.6, 0.2, 0.1, 0.1), (1 / 16,) * 16):
+    shapes = {"up": (len(loads), 48, 96), "down": (len(loads), 96, 48)}
+    params = {name: np.float32(random.standard_normal(shape) / 8) for name, shape in shapes.items()}
+    x, gate = np.float32(random.standard_normal((1700, 48))), np.float32(random.uniform(0, 1, (1700, 2)))
+    expert = np.int32(random.choice(len(loads), (1700, 2), p=loads))
+    def loss(params, x, gate):
+        output = experts.routed_ffn(params, x, expert, gate, 1.3).output
+        return (output ** 2).sum(), output
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
+    for _ in range(5):
+        found = gradient(params, x, gate)
+        print(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() < 2, reason="needs two cores, and Linux")
+def test_any_number_of_threads_gives_the_same_bits():
+    said = [
+        subprocess.run([sys.executable, "-c", DIGEST, str(cores)], capture_output=True, text=True, check=True).stdout
+        for cores in (1, 2)
+    ]
+    assert said[0] == said[1] and len(set(said[0].split())) == 2
+
+
+SIZES = st.integers(1, 70) | st.sampled_from((96, 128, 530))
+
+
+@hypothesis.settings(max_examples=80, deadline=None)
+@hypothesis.given(SIZES, SIZES, SIZES, st.booleans(), st.booleans(), st.sampled_from((tiles.WRITE, tiles.ADD)))
+@hypothesis.example(530, 64, 600, False, True, tiles.WRITE)
+@hypothesis.example(100, 64, 20, True, False, tiles.PAST_CACHE)
+def test_product(rows, columns, depth, a_turned, b_turned, how):
+    """Of factors stored either way, beside memory that must stay as it is."""
+    random = np.random.default_rng(rows + 100 * columns + 10_000 * depth)
+    a, b = random.standard_normal((rows, depth)), random.standard_normal((depth, columns))
+    a, b = np.float32(a), np.float32(b)
+    edge = tiles.PANEL
+    room = np.zeros((rows + 2) * (columns + edge) + 16, np.float32)
+    skip = -room.ctypes.data // 4 % 16  # to an address that is a multiple of 64
+    whole = room[skip : skip + (rows + 2) * (columns + edge)].reshape(rows + 2, columns + edge)
+    whole[:] = random.standard_normal(whole.shape)
+    before, c = whole.copy(), whole[1:-1, :columns]
+    stored_a, stored_b = (np.ascontiguousarray(m.T if turned else m) for m, turned in ((a, a_turned), (b, b_turned)))
+    steps = (1, rows) if a_turned else (depth, 1)
+    scratch = np.empty(tiles.SCRATCH, np.float32)
+    product = tiles.compile_product().ctypes
+    b_at = stored_b.ctypes.data
+    given = stored_a.ctypes.data, *steps, b_at, stored_b.shape[1], int(b_turned), c.ctypes.data, columns + edge
+    product(*given, rows, columns, depth, how, b_at, scratch.ctypes.data)
+    kept = before[1:-1, :columns] if how == tiles.ADD else 0 * c
+    scale = UNIT["float32"] * (np.abs(a).astype(float) @ np.abs(b) + np.abs(kept))
+    error = np.abs(a.astype(float) @ b + kept - c)
+    check("tiles.product", float((error / scale).max()), 1.0)
+    before[1:-1, :columns] = whole[1:-1, :columns]
+    assert (whole == before).all(), "written beside the result"
+
+
+def test_an_interface_that_is_another_is_not_taken():
+    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    assert foreign.known(header)
+    assert not foreign.known(re.sub(r"_FIELD\(XLA_FFI_Stream_Get\);", "_FIELD(XLA_FFI_Other);", header))
+    assert not foreign.known(header.replace("  void* data;\n  int64_t rank;", "  int64_t rank;\n  void* data;"))
+
+
+@pytest.mark.parametrize(("num_assignments", "num_experts"), [(1, 1), (7, 3), (64, 4), (333, 5)])
+def test_positions(num_assignments, num_experts):
+    queue = np.random.default_rng(num_assignments).integers(0, num_experts, num_assignments)
+    wanted = [int((queue[:i] == e).sum()) for i, e in enumerate(queue)]
+    assert grouped.position_in_queue(jnp.asarray(queue), num_experts).tolist() == wanted
