@@ -109,6 +109,9 @@ def grouped_ffn(
 
 def _call_forward(activation, into, down, x, gate, queue, keep):
     """Return the gated output of each assignment [T, k, d], and what is kept."""
+    from .kernels import foreign
+
+    foreign.registered(EXPERTS_CALL)
     (num_tokens, k), width, num_experts = gate.shape, x.shape[1], len(down)
     like = _like(x)
     results = like((num_tokens, k, width)), like((num_tokens * k,), jnp.int32), like((num_experts + 1,), jnp.int32)

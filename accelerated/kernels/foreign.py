@@ -17,7 +17,7 @@ from .compile import c_function, jit
 from .expert_pieces import BACKWARD, FORWARD, GRADIENT, MOST_TOKENS, SWIGLU, WHOLE_BACKWARD, Job
 from .memory import address, floats, ints, keep, longs
 from .tiles import LANES, PANEL, compile_product
-from .together import PIECE, compile_help, num_threads, run_together
+from .together import NUM_THREADS, PIECE, SCHEDULE, compile_help, num_threads, run_together
 
 ROW_PADDING = LANES
 """Numbers between the rows that are kept from the forward to the backward pass. Without them rows of a power of two
@@ -40,32 +40,30 @@ KNOWN = {
     "XLA_FFI_Attrs": "struct_size extension_start size types names attrs",
     "XLA_FFI_Buffer": "struct_size extension_start dtype data rank dims",
     "XLA_FFI_Scalar": "dtype value",
-    "XLA_FFI_Extension_Base": "struct_size type next",
+    "XLA_FFI_Extension_Base|XLA_FFI_InternalExtension": "struct_size type next",  # its name before and from JAX 0.12
     "XLA_FFI_Metadata_Extension": "extension_base metadata",
     "XLA_FFI_Metadata": "struct_size api_version traits state_type_id",
+    "XLA_FFI_Api": "struct_size extension_start api_version internal_api",  # then the functions
     "XLA_FFI_Api_Version": "struct_size extension_start major_version minor_version",
     "XLA_FFI_ThreadPool_Schedule_Args": "struct_size extension_start ctx task data",
     "XLA_FFI_ThreadPool_NumThreads_Args": "struct_size extension_start ctx num_threads",
 }
 """The fields of the structures that are read or written here, in their order."""
 
-KNOWN_FUNCTIONS = (
-    "Error_Create Error_GetMessage Error_Destroy Handler_Register Stream_Get Type_Register ExecutionContext_Get "
-    "State_Set State_Get DeviceMemory_Allocate DeviceMemory_Free ThreadPool_Schedule ThreadPool_NumThreads"
-)
-"""The first functions of the interface: words 6 to 18."""
+FIRST_FUNCTION = 6
+"""The word of the interface where its functions begin."""
 
 
 def known(header: str) -> bool:
     """Return whether a header of XLA's interface has the layout that is read here."""
-    fields = {name: " ".join(re.findall(r"(\w+);", body)) for name, body in _structures(header)}
-    functions = " ".join(re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);", header))
-    return functions.startswith(KNOWN_FUNCTIONS) and all(fields.get(name) == known for name, known in KNOWN.items())
-
-
-def _structures(header):
-    without_comments = re.sub(r"//[^\n]*", "", header)
-    return re.findall(r"struct (XLA_FFI_\w+) \{(.*?)\n\}", without_comments, re.DOTALL)
+    code = re.sub(r"//.*", "", header)
+    functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);", code)
+    called = {"ThreadPool_Schedule": SCHEDULE, "ThreadPool_NumThreads": NUM_THREADS}
+    structures = re.findall(r"struct (XLA_FFI_\w+) \{(.*?)\n\}", re.sub(r"_XLA_FFI_API_.*", "", code), re.DOTALL)
+    fields = {name: " ".join(re.findall(r"(\w+);", body)) for name, body in structures}
+    return all(functions[word - FIRST_FUNCTION :][:1] == [name] for name, word in called.items()) and all(
+        expected in map(fields.get, names.split("|")) for names, expected in KNOWN.items()
+    )
 
 
 @functools.cache

@@ -25,10 +25,12 @@ job."""
 PIECE = 4
 """Numbers that say what a piece is: kind, expert, first, size."""
 
+SCHEDULE, NUM_THREADS = 17, 18
+"""The words of XLA's interface where two of its functions are, see `foreign.known`."""
+
 _FIELDS = len(Job._fields)
 _SIZE = FIRST_OF_JOB + _FIELDS
 _WORD, LINE = 8, 16  # bytes of a number; float32 in a line of the cache
-_SCHEDULE, _NUM_THREADS = 17, 18  # of the functions of XLA's interface, see `foreign.KNOWN`
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
@@ -95,9 +97,9 @@ def _call(typing, function, argument):
 @jit
 def num_threads(interface, context):
     """Return how many threads XLA's pool has; 1 where it has none."""
-    count, functions = np.ones(1, np.int64), longs(interface, _NUM_THREADS + 1)
+    count, functions = np.ones(1, np.int64), longs(interface, NUM_THREADS + 1)
     given = np.array([4 * _WORD, 0, context, address(count)], np.int64)
-    failed = _call(functions[_NUM_THREADS], address(given))
+    failed = _call(functions[NUM_THREADS], address(given))
     keep(given)
     return np.int64(1) if failed else count[0]
 
@@ -125,7 +127,7 @@ def run_together(job, pieces, count, wait_from, interface, context):
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
     for i, value in enumerate(job):
         block[FIRST_OF_JOB + i] = value
-    schedule = longs(interface, _NUM_THREADS)[_SCHEDULE]
+    schedule = longs(interface, NUM_THREADS)[SCHEDULE]
     given = np.array([5 * _WORD, 0, context, _address_of_help(), control], np.int64)
     for _ in range(helpers):
         if _call(schedule, address(given)):
