@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compile import jit, jit_sum, jit_within
-from .memory import float_of_bits, floats, ints
+from .compile import jit, jit_fused, jit_sum, jit_within
+from .memory import floats, ints, power_of_two
 from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, WRITE, product
 
 MOST_TOKENS = 256
@@ -92,7 +92,7 @@ def scratch_at(job, at):
     return Scratch(*wider, rest, rest + row, rest + 2 * row, rest + 3 * row, d_row)
 
 
-@jit
+@jit_fused
 def _shares(x, share, rest, swiglu):
     """Write the share σ of x that passes, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
 
@@ -106,7 +106,7 @@ def _shares(x, share, rest, swiglu):
         k = np.floor(v * PER_LN_2 + np.float32(0.5))
         r = (v - k * LN_2_HIGH) - k * LN_2_LOW
         e = one + r * (one + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))))
-        e = e * float_of_bits((np.int32(k) + np.int32(127)) << np.int32(23))
+        e *= power_of_two(k)
         share[j] = one / (one + e)
         rest[j] = e * share[j]
 
@@ -132,7 +132,7 @@ def _activate(x, other, h, share, rest, activation):
             h[j] *= other[j]
 
 
-@jit
+@jit_fused
 def _slopes(x, other, share, rest, slope, activation):
     """Write by how much the hidden vector grows with x · up. For SwiGLU `share` becomes that for x · linear."""
     one = np.float32(1.0)
@@ -158,13 +158,25 @@ def _dot(a, b):
 
 
 @jit
-def _scaled_product(to, gate, a, b):
+def _write_product(to, gate, a, b):
     for j in range(to.size):
         to[j] = gate * a[j] * b[j]
 
 
 @jit
-def _scaled(to, gate, a):
+def _multiply(to, gate, b):  # where a loop writes what it reads the compiler sees it only in one and the same array
+    for j in range(to.size):
+        to[j] *= gate * b[j]
+
+
+@jit
+def _scale(to, gate):
+    for j in range(to.size):
+        to[j] *= gate
+
+
+@jit
+def _write_scaled(to, gate, a):
     for j in range(to.size):
         to[j] = gate * a[j]
 
@@ -191,9 +203,9 @@ def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
     _slopes(x, other, share, rest, slope, job.activation)
     floats(job.of_gate + BYTES * assignment, 1)[0] = _dot(h, p)
     if job.activation == SWIGLU:
-        _scaled_product(floats(of_linear + row, f), gate, p, share)
-    _scaled_product(p, gate, p, slope)
-    _scaled(h, gate, h)
+        _write_product(floats(of_linear + row, f), gate, p, share)
+    _multiply(p, gate, slope)
+    _scale(h, gate)
 
 
 @jit
@@ -202,7 +214,7 @@ def _gather(source, job, order, target, target_row):
     d = job.width
     for i in range(order.size):
         token = np.int64(order[i]) // job.choices
-        _scaled(floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d))
+        _write_scaled(floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d))
 
 
 @jit
@@ -225,7 +237,7 @@ def _forward(job, expert, begin, rows, scratch):
     for i in range(rows):
         assignment = np.int64(order[i])
         gate, from_ = floats(job.gate + BYTES * assignment, 1)[0], floats(out + BYTES * i * d_row, d)
-        _scaled(floats(job.output + BYTES * assignment * d, d), gate, from_)
+        _write_scaled(floats(job.output + BYTES * assignment * d, d), gate, from_)
 
 
 @jit
@@ -249,7 +261,7 @@ def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
         product(of_linear, f_row, 1, job.linear + at, f, 1, out, d_row, rows, d, f, ADD, up, panel)
     for i in range(rows):
         to = floats(job.output + BYTES * np.int64(order[i]) * d, d)
-        _scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
+        _write_scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
 
 
 @jit
