@@ -16,9 +16,9 @@ from .compile import jit, jit_fused, jit_sum, jit_within
 from .memory import floats, ints, power_of_two
 from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, WRITE, product
 
-MOST_TOKENS = 256
-"""Rows of an expert that are worked on at once. Gradients of a matrix are added up in steps of so many rows, whoever
-does it, so they do not depend on the number of threads."""
+ROWS_AT_ONCE = 256
+"""Rows of an expert that are worked on at once, at most. Gradients of a matrix are added up over pieces of so many rows
+whoever does it, so that they do not depend on the number of threads."""
 
 FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
 """Kinds of work: outputs of rows; gradients of rows; gradients of all rows of an expert, and of its matrices; gradients
@@ -62,10 +62,10 @@ class Job(NamedTuple):
 class Scratch(NamedTuple):
     """Addresses of the memory of one thread; d_row = d + LANES."""
 
-    here: int  # [MOST_TOKENS, d_row], rows of x
+    here: int  # [ROWS_AT_ONCE, d_row], rows of x
     behind: int  # the same, rows of the gradient of the output
     out: int  # the same, rows that are to be scattered
-    up: int  # [MOST_TOKENS, f_row]
+    up: int  # [ROWS_AT_ONCE, f_row]
     linear: int  # the same
     hidden: int  # the same
     share: int  # [f_row]
@@ -78,14 +78,14 @@ class Scratch(NamedTuple):
 @jit_within
 def scratch_size(job):
     """Return how many numbers `scratch_at` needs."""
-    return MOST_TOKENS * (3 * (job.width + LANES) + 3 * job.hidden_row) + 3 * job.hidden_row + SCRATCH
+    return ROWS_AT_ONCE * (3 * (job.width + LANES) + 3 * job.hidden_row) + 3 * job.hidden_row + SCRATCH
 
 
 @jit_within
 def scratch_at(job, at):
     """Return the parts of a thread's memory, which begins at an address."""
     d_row = job.width + LANES
-    wide, deep, row = BYTES * MOST_TOKENS * d_row, BYTES * MOST_TOKENS * job.hidden_row, BYTES * job.hidden_row
+    wide, deep, row = BYTES * ROWS_AT_ONCE * d_row, BYTES * ROWS_AT_ONCE * job.hidden_row, BYTES * job.hidden_row
     more = at + 3 * wide
     rest = more + 3 * deep
     wider = at, at + wide, at + 2 * wide, more, more + deep, more + 2 * deep
@@ -214,7 +214,9 @@ def _gather(source, job, order, target, target_row):
     d = job.width
     for i in range(order.size):
         token = np.int64(order[i]) // job.choices
-        _write_scaled(floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d))
+        _write_scaled(
+            floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d)
+        )
 
 
 @jit
@@ -292,7 +294,7 @@ def _no_gradients(job, expert, first, columns):
 
 @jit_within
 def _whole_backward(job, expert, begin, rows, scratch):
-    """Write all gradients that the rows of an expert give, in pieces of up to MOST_TOKENS."""
+    """Write all gradients that the rows of an expert give, in pieces of up to ROWS_AT_ONCE."""
     pieces, none = num_pieces(rows), np.int64(0)
     three = scratch.hidden, scratch.up, scratch.linear
     for i in range(pieces):
@@ -323,7 +325,7 @@ def _some_gradients(job, expert, first, columns, scratch):
 @jit_within
 def num_pieces(rows):
     """Return in how many pieces the rows of an expert are worked on."""
-    return (rows + MOST_TOKENS - 1) // MOST_TOKENS
+    return (rows + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
 
 
 @jit_within

@@ -7,6 +7,7 @@ header with what is read here, so that another version of it is not misunderstoo
 
 import functools
 import re
+import threading
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from numba import config, types
 
 from .compile import c_function, jit
-from .expert_pieces import BACKWARD, FORWARD, GRADIENT, MOST_TOKENS, SWIGLU, WHOLE_BACKWARD, Job
+from .expert_pieces import BACKWARD, FORWARD, GRADIENT, ROWS_AT_ONCE, SWIGLU, WHOLE_BACKWARD, Job
 from .memory import address, floats, ints, keep, longs
 from .tiles import LANES, PANEL, compile_product
 from .together import NUM_THREADS, PIECE, SCHEDULE, compile_help, num_threads, run_together
@@ -66,12 +67,20 @@ def known(header: str) -> bool:
     )
 
 
-@functools.cache
 def registered(name: str) -> bool:
     """Make the function known to XLA under a name; return False where that cannot be done.
 
     It cannot where XLA's interface is another than the one that is known here, and where numba does not compile.
     """
+    with _ONE_THREAD:
+        return _registered(name)
+
+
+_ONE_THREAD = threading.Lock()
+
+
+@functools.cache
+def _registered(name):
     try:
         header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     except OSError:
@@ -172,7 +181,7 @@ def _largest(start):
 @jit
 def _most_rows(assignments, threads):
     """Return how many rows a piece may have, so that there are some pieces for each thread."""
-    return min(MOST_TOKENS, max(32, assignments // (4 * threads)))
+    return min(ROWS_AT_ONCE, max(32, assignments // (4 * threads)))
 
 
 @jit

@@ -72,6 +72,16 @@ def add_atomically(typing, address, amount):
 
 
 @intrinsic
+def _read_atomically(typing, address):
+    """Return the int64 at an address as the last thread has left it."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load_atomic(builder.inttoptr(arguments[0], _LONG.as_pointer()), "seq_cst", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def power_of_two(typing, whole):
     """Return 2^k as a float32, for a whole number -126 <= k <= 127 that is one too. In Python's integers the compiler
     would compute with 64 bits, half as many numbers at a time."""
@@ -92,7 +102,7 @@ _let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.nam
 def wait_until(address, least):
     """Return when the int64 at an address, which other threads add to, is `least` or more."""
     tries = 0
-    while add_atomically(address, np.int64(0)) < least:
+    while _read_atomically(address) < least:
         tries += 1
         if _let_others_run is not None and tries > 1000:
             _let_others_run()

@@ -45,7 +45,7 @@ will be read soon: memory is then not read before it is written. For the last ad
 DEPTH, SHALLOW, SMALL = 512, 32, 64
 """The most of the inner axis that is multiplied at once: what is read of b for a tile, 64 KB, stays in the cache. The
 second is for few rows, where reading b takes the time: so it is read in the order in which it lies in memory. Up to the
-third b stays in the cache as a whole, and the rows of c are written one after the other."""
+third b stays in the cache as a whole, and c is written row after row."""
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
 """Numbers of memory that a product needs: a panel of b, and a tile."""
@@ -88,16 +88,16 @@ def _function(builder, name, kinds):
 
 
 def _tile_function(outer, rows, vectors):
-    """Return a function (a, a_row, a_deep, b, b_row, c, c_row, depth, add, next) for tiles of that size."""
+    """Return a function (a, a_row, a_deep, b, b_row, c, c_row, depth, how, later) for tiles of that size."""
     function, builder = _function(outer, f"tile_{rows}_{vectors}", [_LONG] * 10)
-    a, a_row, a_deep, b, b_row, c, c_row, depth, add, later = function.args
+    a, a_row, a_deep, b, b_row, c, c_row, depth, how, later = function.args
     a, b, c, later = (builder.inttoptr(address, _FLOAT.as_pointer()) for address in (a, b, c, later))
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     multiply_add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     places = [(i, j) for i in range(rows) for j in range(vectors)]
     to = {(i, j): _at(builder, c, builder.add(builder.mul(c_row, _LONG(i)), _LONG(j * LANES))) for i, j in places}
     begin, there, loop, end = builder.block, *map(builder.append_basic_block, ("there", "loop", "end"))
-    builder.cbranch(builder.icmp_signed("==", add, _LONG(ADD)), there, loop)
+    builder.cbranch(builder.icmp_signed("==", how, _LONG(ADD)), there, loop)
     builder.position_at_end(there)
     before = {place: _load(builder, to[place]) for place in places}
     builder.branch(loop)
@@ -128,7 +128,7 @@ def _tile_function(outer, rows, vectors):
     builder.cbranch(builder.icmp_signed("<", step, depth), loop, end)
     builder.position_at_end(end)
     past, through = map(builder.append_basic_block, ("past", "through"))
-    builder.cbranch(builder.icmp_signed("==", add, _LONG(PAST_CACHE)), past, through)
+    builder.cbranch(builder.icmp_signed("==", how, _LONG(PAST_CACHE)), past, through)
     builder.position_at_end(past)
     once = builder.module.add_metadata([_INT(1)])
     for place in places:
@@ -165,8 +165,8 @@ def _ask_for_row(typing, address):
 
 
 @intrinsic
-def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, add, later):
-    """Write, or add to, c [rows, vectors LANES], as `add` says; depth >= 1."""
+def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, how, later):
+    """Write, or add to, c [rows, vectors LANES], as `how` says, depth >= 1; ask the cache for what is at `later`."""
 
     def generate(context, builder, signature, arguments):
         rows, vectors, *rest = arguments
@@ -245,7 +245,7 @@ def _place_corner(corner, c, c_row, rows, columns, add):
             to[j] = row[j] + (to[j] if add else np.float32(0.0))
 
 
-def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth, add, after, memory):
+def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth, how, after, memory):
     """Compute c = a · b, or c + a · b.
 
     Args:
@@ -260,7 +260,7 @@ def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth,
         rows: 0 or more.
         columns: 1 or more.
         depth: 1 or more.
-        add: WRITE, ADD or PAST_CACHE.
+        how: WRITE, ADD or PAST_CACHE.
         after: address of what is read next, as long as b, or that of b; the cache is asked for it.
         memory: address of SCRATCH numbers, overwritten.
     """
@@ -271,7 +271,7 @@ def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth,
     most = DEPTH if turned or blocks > 1 else SHALLOW
     for group in range(groups):
         for first in range(0, depth, most):
-            deep, how = min(most, depth - first), ADD if first > 0 else add
+            deep, how_here = min(most, depth - first), ADD if first > 0 else how
             for column in range(0, columns, PANEL):
                 wide = min(PANEL, columns - column)
                 vectors = (wide + LANES - 1) // LANES
@@ -288,10 +288,10 @@ def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth,
                     height = rows * (block + 1) // blocks - begin
                     left = a + BYTES * (begin * a_row + first * a_deep)
                     here = c + BYTES * (begin * c_row + column)
-                    to, to_row, tile_how = (here, c_row, how) if whole else (corner, PANEL, WRITE)
+                    to, to_row, tile_how = (here, c_row, how_here) if whole else (corner, PANEL, WRITE)
                     _tile(height, vectors, left, a_row, a_deep, panel, panel_row, to, to_row, deep, tile_how, later)
                     if not whole:
-                        _place_corner(corner, here, c_row, height, wide, how == ADD)
+                        _place_corner(corner, here, c_row, height, wide, how_here == ADD)
 
 
 @jit

@@ -119,11 +119,8 @@ def run_together(job, pieces, count, wait_from, interface, context):
     helpers = max(0, min(num_threads(interface, context), count) - 1)
     control = allocate(np.int64(_WORD * _SIZE))
     block = longs(control, _SIZE)
-    block[USERS], block[NEXT], block[DONE] = (
-        2 + helpers,
-        0,
-        0,
-    )  # this thread twice: it looks there after its help
+    block[USERS] = 2 + helpers  # this thread twice, since it looks there after its help
+    block[NEXT], block[DONE] = 0, 0
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
     for i, value in enumerate(job):
         block[FIRST_OF_JOB + i] = value

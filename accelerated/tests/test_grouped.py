@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
@@ -215,6 +216,26 @@ def test_any_number_of_threads_gives_the_same_bits():
         for cores in (1, 2)
     ]
     assert said[0] == said[1] and len(set(said[0].split())) == 2
+
+
+def test_two_programs_at_the_same_time():
+    """They share XLA's threads: each gets its own numbers, and neither waits for the other for ever."""
+    layers = [layer(loads, k=2, widths=WIDE, num_tokens=900, seed=seed) for seed, loads in enumerate((SKEW, MANY))]
+
+    def loss(point, expert, weights):
+        output = experts.routed_ffn(point["params"], point["x"], expert, point["gate"], 1.5).output
+        return (output * weights).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    alone = [jax.device_get(gradient(*given)) for given in layers]
+
+    def run(number):
+        return [jax.device_get(gradient(*layers[number])) for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for once, often in zip(alone, pool.map(run, (0, 1)), strict=True):
+            for again in often:
+                jax.tree.map(np.testing.assert_array_equal, once, again)
 
 
 SIZES = st.integers(1, 70) | st.sampled_from((96, 128, 530))
