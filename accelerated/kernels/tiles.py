@@ -40,7 +40,8 @@ PANEL = 2 * LANES
 
 WRITE, ADD, PAST_CACHE = range(3)
 """What is done with a product: it is written, or added to what is there, or written past the cache, where nothing of it
-will be read soon: memory is then not read before it is written. For the last addresses have to be multiples of 64."""
+will be read soon: memory is then not read before it is written. For the last, addresses have to be multiples of a
+vector's bytes."""
 
 DEPTH, SHALLOW, SMALL = 512, 32, 64
 """The most of the inner axis that is multiplied at once: what is read of b for a tile, 64 KB, stays in the cache. The
@@ -127,20 +128,25 @@ def _tile_function(outer, rows, vectors):
         phi.add_incoming(value, loop)
     builder.cbranch(builder.icmp_signed("<", step, depth), loop, end)
     builder.position_at_end(end)
+    _write_tile(builder, how, [(sums[place], to[place]) for place in places])
+    return function
+
+
+def _write_tile(builder, how, pairs):
+    """End a function with the vectors of `pairs` written to their pointers, past the cache if `how` says so."""
     past, through = map(builder.append_basic_block, ("past", "through"))
     builder.cbranch(builder.icmp_signed("==", how, _LONG(PAST_CACHE)), past, through)
     builder.position_at_end(past)
     once = builder.module.add_metadata([_INT(1)])
-    for place in places:
-        stored = _store(builder, sums[place], to[place])
-        stored.align = 4 * LANES
+    for vector, pointer in pairs:
+        stored = _store(builder, vector, pointer)
+        stored.align = BYTES * LANES
         stored.set_metadata("nontemporal", once)
     builder.ret_void()
     builder.position_at_end(through)
-    for place in places:
-        _store(builder, sums[place], to[place])
+    for vector, pointer in pairs:
+        _store(builder, vector, pointer)
     builder.ret_void()
-    return function
 
 
 def _ask_for(builder, pointer):
