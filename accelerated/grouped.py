@@ -23,9 +23,6 @@ from jax import lax
 EXPERTS_CALL = "routelaws_experts"
 """What a compiled program calls the loops by."""
 
-ACTIVATION_NUMBERS = {"gelu": 0, "relu": 1, "swiglu": 2}
-"""What the loops call the activations (`kernels.expert_pieces`)."""
-
 
 class Kept(NamedTuple):
     """What the backward pass needs beside the arguments."""
@@ -109,17 +106,22 @@ def grouped_ffn(
 
 def _call_forward(activation, into, down, x, gate, queue, keep):
     """Return the gated output of each assignment [T, k, d], and what is kept."""
-    from .kernels import foreign
-
-    foreign.registered(EXPERTS_CALL)
     (num_tokens, k), width, num_experts = gate.shape, x.shape[1], len(down)
     like = _like(x)
     results = like((num_tokens, k, width)), like((num_tokens * k,), jnp.int32), like((num_experts + 1,), jnp.int32)
     kept = _kept_shapes(into, gate) if keep else []
-    call = jax.ffi.ffi_call(EXPERTS_CALL, (*results, *map(like, kept)), vmap_method="sequential")
-    number = np.int64(ACTIVATION_NUMBERS[activation])
-    outputs, order, start, *before = call(x, gate, queue, into[0], down, *into[1:], activation=number)
+    arrays = x, gate, queue, into[0], down, *into[1:]
+    outputs, order, start, *before = _call(activation, arrays, (*results, *map(like, kept)))
     return outputs, Kept(order, start, tuple(before))
+
+
+def _call(activation, arrays, results):
+    """Call the loops, forward or backward as the arrays say (`kernels.foreign`); `results` are types."""
+    from .kernels import expert_pieces, foreign
+
+    foreign.registered(EXPERTS_CALL)
+    call = jax.ffi.ffi_call(EXPERTS_CALL, results, vmap_method="sequential")
+    return call(*arrays, activation=np.int64(expert_pieces.ACTIVATION_NUMBERS[activation]))
 
 
 def _kept_shapes(into, gate):
@@ -152,10 +154,9 @@ def _backward(activation, elsewhere, saved, gradient):
         into, down, x, gate, _ = given
         like = _like(x)
         results = [like((*gate.shape, x.shape[1])), *(like(of.shape) for of in (gate, into[0], down, *into[1:]))]
-        call = jax.ffi.ffi_call(EXPERTS_CALL, results, vmap_method="sequential")
         before, *other_before = kept.before
         arrays = x, gate, gradient, into[0], down, before, kept.order, kept.start, *into[1:], *other_before
-        of_x, of_gate, of_up, of_down, *of_linear = call(*arrays, activation=np.int64(ACTIVATION_NUMBERS[activation]))
+        of_x, of_gate, of_up, of_down, *of_linear = _call(activation, arrays, results)
         return (of_up, *of_linear), of_down, of_x.sum(axis=1), of_gate
 
     def on_other(given, kept, gradient):

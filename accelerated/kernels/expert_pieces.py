@@ -25,6 +25,7 @@ FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
 of some hidden columns of the matrices of an expert."""
 
 GELU, RELU, SWIGLU = range(3)
+ACTIVATION_NUMBERS = {"gelu": GELU, "relu": RELU, "swiglu": SWIGLU}
 
 BYTES = 4
 """Of a number."""
