@@ -26,7 +26,8 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
-from .grouped import grouped_ffn, loops_run, position_in_queue
+from .grouped import grouped_ffn, position_in_queue
+from .loops import EXPERTS, alike, loops_run
 from .notation import _as_bool, canonical_zero, one_hot
 
 DROP_ORDERS = ("choice", "token", "priority")
@@ -390,7 +391,7 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
 
 def _loops_run(params: dict, x: jax.Array) -> bool:
     """Return whether the experts run by compiled loops (`grouped`), which the result does not depend on."""
-    return all(matrix.dtype == x.dtype for matrix in _matrices(params).values()) and loops_run(x.dtype)
+    return all(matrix.dtype == x.dtype for matrix in _matrices(params).values()) and loops_run(EXPERTS, x.dtype)
 
 
 def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
@@ -398,14 +399,9 @@ def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
-    matrices["x"], matrices["gate"] = x, gate
-    # Inside `shard_map` a call wants arrays that vary over the same axes, and so do their gradients. This condition
-    # never holds and is gone after compiling.
-    each = sum(jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in matrices.values())
-    alike = {name: jnp.where(False, each, values.astype(jnp.float32)) for name, values in matrices.items()}
-    down, wide, gate = (alike.pop(name) for name in ("down", "x", "gate"))
+    down, wide, gate, *into = alike(matrices.pop("down"), x, gate, *matrices.values())
     elsewhere = functools.partial(_run_elsewhere, activation)
-    return grouped_ffn(activation, elsewhere, tuple(alike.values()), down, wide, gate, queue).astype(x.dtype)
+    return grouped_ffn(activation, elsewhere, tuple(into), down, wide, gate, queue).astype(x.dtype)
 
 
 def _run_elsewhere(activation, into, down, x, gate, queue) -> jax.Array:

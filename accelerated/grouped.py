@@ -9,10 +9,8 @@ again while it is in the cache. Results differ from those of the batched form by
 the number of threads.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-EXPERTS_CALL = "routelaws_experts"
-"""What a compiled program calls the loops by."""
+from .loops import EXPERTS, call_loops, like
 
 
 class Kept(NamedTuple):
@@ -30,31 +27,6 @@ class Kept(NamedTuple):
     order: jax.Array  # [T k] int32, the assignments t k + j sorted by expert, those without one at the end
     start: jax.Array  # [E + 1] int32, where those of each expert begin
     before: tuple[jax.Array, ...]  # [T k, f + padding], sorted: the vectors before the nonlinearity
-
-
-_PORTABLE = contextvars.ContextVar("portable", default=False)
-
-
-@contextlib.contextmanager
-def portable() -> Iterator[None]:
-    """Trace inside without the loops: programs that other processes and other versions of this package can read."""
-    token = _PORTABLE.set(True)
-    try:
-        yield
-    finally:
-        _PORTABLE.reset(token)
-
-
-def loops_run(dtype) -> bool:
-    """Return whether the loops can run here: on CPU in float32, or bfloat16, for which they compute in float32.
-
-    What the process computes on by default decides, when a function is traced, unless it has to be `portable`.
-    """
-    if _PORTABLE.get() or jax.default_backend() != "cpu" or dtype not in (jnp.float32, jnp.bfloat16):
-        return False
-    from .kernels import foreign  # numba, which takes a while to import
-
-    return foreign.registered(EXPERTS_CALL)
 
 
 def position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
@@ -107,27 +79,26 @@ def grouped_ffn(
 def _call_forward(activation, into, down, x, gate, queue, keep):
     """Return the gated output of each assignment [T, k, d], and what is kept."""
     (num_tokens, k), width, num_experts = gate.shape, x.shape[1], len(down)
-    like = _like(x)
-    results = like((num_tokens, k, width)), like((num_tokens * k,), jnp.int32), like((num_experts + 1,), jnp.int32)
+    of = like(x)
+    results = of((num_tokens, k, width)), of((num_tokens * k,), jnp.int32), of((num_experts + 1,), jnp.int32)
     kept = _kept_shapes(into, gate) if keep else []
     arrays = x, gate, queue, into[0], down, *into[1:]
-    outputs, order, start, *before = _call(activation, arrays, (*results, *map(like, kept)))
+    outputs, order, start, *before = _call(activation, arrays, (*results, *map(of, kept)))
     return outputs, Kept(order, start, tuple(before))
 
 
 def _call(activation, arrays, results):
-    """Call the loops, forward or backward as the arrays say (`kernels.foreign`); `results` are types."""
-    from .kernels import expert_pieces, foreign
+    """Call the loops, forward or backward as the arrays say (`kernels.expert_call`); `results` are types."""
+    from .kernels import expert_pieces
 
-    foreign.registered(EXPERTS_CALL)
-    call = jax.ffi.ffi_call(EXPERTS_CALL, results, vmap_method="sequential")
-    return call(*arrays, activation=np.int64(expert_pieces.ACTIVATION_NUMBERS[activation]))
+    number = expert_pieces.ACTIVATION_NUMBERS[activation]
+    return call_loops(EXPERTS, arrays, results, activation=np.int64(number))
 
 
 def _kept_shapes(into, gate):
-    from .kernels import foreign
+    from .kernels.tiles import ROW_PADDING
 
-    return [(gate.size, matrix.shape[2] + foreign.ROW_PADDING) for matrix in into]
+    return [(gate.size, matrix.shape[2] + ROW_PADDING) for matrix in into]
 
 
 def _forward(activation, elsewhere, into, down, x, gate, queue):
@@ -152,8 +123,8 @@ def _backward(activation, elsewhere, saved, gradient):
 
     def on_cpu(given, kept, gradient):
         into, down, x, gate, _ = given
-        like = _like(x)
-        results = [like((*gate.shape, x.shape[1])), *(like(of.shape) for of in (gate, into[0], down, *into[1:]))]
+        of = like(x)
+        results = [of((*gate.shape, x.shape[1])), *(of(given.shape) for given in (gate, into[0], down, *into[1:]))]
         before, *other_before = kept.before
         arrays = x, gate, gradient, into[0], down, before, kept.order, kept.start, *into[1:], *other_before
         of_x, of_gate, of_up, of_down, *of_linear = _call(activation, arrays, results)
@@ -164,15 +135,6 @@ def _backward(activation, elsewhere, saved, gradient):
         return jax.vjp(lambda *given: elsewhere(*given, queue), *given)[1](gradient)
 
     return *lax.platform_dependent(*saved, gradient, cpu=on_cpu, default=on_other), None
-
-
-def _like(x):
-    """Return a function to the type of an array that varies over the axes of a `shard_map` as x does."""
-
-    def like(shape, dtype=jnp.float32):
-        return jax.eval_shape(lambda x: jnp.broadcast_to(x.reshape(-1)[0].astype(dtype), shape), x)
-
-    return like
 
 
 grouped_ffn.defvjp(_forward, _backward)

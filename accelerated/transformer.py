@@ -19,9 +19,11 @@ import numpy as np
 
 from .attention import attend
 from .attention_kernels import attend_by
+from .attention_rows import attend_rows
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
+from .loops import ATTENTION, loops_run
 from .normalise import normalise, normed, row_statistics
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
@@ -310,18 +312,34 @@ def _attention(params, x, shape, *, causal, mask, positions, axis_name, kernel="
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
     projected = product(x, jnp.concatenate(matrices, axis=1))
-    query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, kqv] each
     relative = None
-    if positions == "rotary":
-        query, key = rotary(query), rotary(key)
-    else:
+    if positions == "relative":
         distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
-        distances = jnp.asarray(np.append(np.zeros((1, d_model)), distances, axis=0), projected.dtype)
-        relative = jnp.einsum("md,dhc->hmc", distances, params["relative_key"])
-    by = attend if kernel == "own" else functools.partial(attend_by, kernel)
-    mixed = by(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
-    joined = product(Again(_rows_of_parts, tuple(mixed)), params["output"].reshape(-1, d_model))
+        matrix = params["relative_key"].reshape(d_model, heads * width)
+        relative = jnp.asarray(distances, projected.dtype) @ matrix
+    if kernel == "own" and mask is None and loops_run(ATTENTION, projected.dtype):
+        projected = projected.reshape(b, length, -1)
+        projected = _turned_rows(projected, heads) if positions == "rotary" else projected
+        mixed = attend_rows(projected, relative, heads, causal).reshape(-1, heads * width)
+    else:
+        query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, kqv]
+        if positions == "rotary":
+            query, key = rotary(query), rotary(key)
+        else:
+            relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(-1, heads, width).swapaxes(0, 1)
+        by = attend if kernel == "own" else functools.partial(attend_by, kernel)
+        parts = by(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
+        mixed = Again(_rows_of_parts, tuple(parts))
+    joined = product(mixed, params["output"].reshape(-1, d_model))
     return _total(joined.reshape(shape), axis_name)
+
+
+def _turned_rows(projected, heads):
+    """Return queries, keys and values [b, S, 3 H c] with `rotary` queries and keys."""
+    b, length, _ = projected.shape
+    each = projected.reshape(b, length, 3, heads, -1).transpose(2, 0, 3, 1, 4)  # [3, b, H, S, c]
+    turned = jnp.concatenate([rotary(each[:2]), each[2:]])
+    return turned.transpose(1, 3, 0, 2, 4).reshape(projected.shape)
 
 
 def _rows_of_parts(*parts):

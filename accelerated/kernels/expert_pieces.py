@@ -11,10 +11,13 @@ numbers.
 from typing import NamedTuple
 
 import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import jit, jit_fused, jit_sum, jit_within
-from .memory import floats, ints, power_of_two
-from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, WRITE, product
+from .compile import c_function, jit, jit_fused, jit_sum, jit_within
+from .exponential import power_of_e
+from .memory import floats, ints, longs
+from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE, product
+from .together import PIECE, RUNS_PIECE, address_of
 
 ROWS_AT_ONCE = 256
 """Rows of an expert that are worked on at once, at most. Gradients of a matrix are added up over pieces of so many rows
@@ -60,6 +63,9 @@ class Job(NamedTuple):
     past_cache: int  # 1 to write gradients of matrices past the cache
 
 
+_FIELDS = len(Job._fields)
+
+
 class Scratch(NamedTuple):
     """Addresses of the memory of one thread; d_row = d + LANES."""
 
@@ -97,25 +103,16 @@ def scratch_at(job, at):
 def _shares(x, share, rest, swiglu):
     """Write the share σ of x that passes, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
 
-    σ(z) = 1 / (1 + e^-z), and e^v = 2^k e^r with |r| <= ln 2 / 2. NaN stays.
+    σ(z) = 1 / (1 + e^-z). NaN stays.
     """
     one = np.float32(1.0)
     for j in range(x.size):
-        v = -x[j] if swiglu else -ROOT * (x[j] + CUBE * x[j] * x[j] * x[j])
-        v = MOST if v > MOST else v
-        v = -MOST if v < -MOST else v
-        k = np.floor(v * PER_LN_2 + np.float32(0.5))
-        r = (v - k * LN_2_HIGH) - k * LN_2_LOW
-        e = one + r * (one + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))))
-        e *= power_of_two(k)
+        e = power_of_e(-x[j] if swiglu else -ROOT * (x[j] + CUBE * x[j] * x[j] * x[j]))
         share[j] = one / (one + e)
         rest[j] = e * share[j]
 
 
 ROOT, CUBE = np.float32(2.0 * np.sqrt(2.0 / np.pi)), np.float32(0.044715)  # of 2 u
-MOST, PER_LN_2 = np.float32(87.0), np.float32(1.0 / np.log(2.0))
-LN_2_HIGH, LN_2_LOW = np.float32(0.693359375), np.float32(np.log(2.0) - 0.693359375)  # the first has zeros at its end
-C2, C3, C4, C5, C6, C7 = (np.float32(c) for c in (1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040))
 
 
 @jit
@@ -231,12 +228,12 @@ def _forward(job, expert, begin, rows, scratch):
     _gather(job.x, job, order, here, d_row)
     for into, before in ((job.up, up), (job.linear, linear)):
         if into:
-            product(here, d_row, 1, into + at, f, 0, before, f_row, rows, f, d, WRITE, down, panel)
+            product(here, d_row, 1, into + at, f, STORED, before, f_row, rows, f, d, WRITE, down, panel)
     share, rest = floats(scratch.share, f), floats(scratch.rest, f)
     for i in range(rows):
         to = BYTES * i * f_row
         _activate(floats(up + to, f), floats(linear + to, f), floats(hidden + to, f), share, rest, job.activation)
-    product(hidden, f_row, 1, down, d, 0, out, d_row, rows, d, f, WRITE, down, panel)
+    product(hidden, f_row, 1, down, d, STORED, out, d_row, rows, d, f, WRITE, down, panel)
     for i in range(rows):
         assignment = np.int64(order[i])
         gate, from_ = floats(job.gate + BYTES * assignment, 1)[0], floats(out + BYTES * i * d_row, d)
@@ -255,13 +252,13 @@ def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
     here, behind, out, up = scratch.here, scratch.behind, scratch.out, job.up + at
     _gather(job.x, job, order, here, d_row)
     _gather(job.gradient, job, order, behind, d_row)
-    product(behind, d_row, 1, job.down + at, d, 1, pulled, f_row, rows, f, d, WRITE, up, panel)
+    product(behind, d_row, 1, job.down + at, d, TURNED, pulled, f_row, rows, f, d, WRITE, up, panel)
     for i in range(rows):
         before = job.up_before + row, job.linear_before + row
         _pull(job, scratch, i, before[0], before[1], hidden, pulled, of_linear, np.int64(order[i]))
-    product(pulled, f_row, 1, up, f, 1, out, d_row, rows, d, f, WRITE, up, panel)
+    product(pulled, f_row, 1, up, f, TURNED, out, d_row, rows, d, f, WRITE, up, panel)
     if job.linear:
-        product(of_linear, f_row, 1, job.linear + at, f, 1, out, d_row, rows, d, f, ADD, up, panel)
+        product(of_linear, f_row, 1, job.linear + at, f, TURNED, out, d_row, rows, d, f, ADD, up, panel)
     for i in range(rows):
         to = floats(job.output + BYTES * np.int64(order[i]) * d, d)
         _write_scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
@@ -277,9 +274,9 @@ def _gradients(job, expert, rows, scratch, hidden, pulled, of_linear, first, col
     into = BYTES * (expert * d * f + first)
     for of, values in ((job.of_up, pulled), (job.of_linear, of_linear)):
         if of:
-            product(here, 1, d_row, values + at, f_row, 0, of + into, f, d, columns, rows, how, here, panel)
+            product(here, 1, d_row, values + at, f_row, STORED, of + into, f, d, columns, rows, how, here, panel)
     into = BYTES * (expert * d * f + first * d)
-    product(hidden + at, 1, f_row, behind, d_row, 0, job.of_down + into, d, columns, d, rows, how, here, panel)
+    product(hidden + at, 1, f_row, behind, d_row, STORED, job.of_down + into, d, columns, d, rows, how, here, panel)
 
 
 @jit
@@ -329,18 +326,12 @@ def num_pieces(rows):
     return (rows + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
 
 
-@jit_within
-def run_piece(job, kind, expert, first, size, scratch):
-    """Do one piece of work.
-
-    Args:
-        job: the layer.
-        kind: one of the above.
-        expert: whose.
-        first: the first of the rows in `order`, or of the hidden columns.
-        size: how many.
-        scratch: of this thread.
-    """
+def _run_piece(job, piece, memory):
+    """Do one piece of work; `together.RUNS_PIECE` says with what. A piece is its kind, one of the above, whose expert,
+    and the first and number of its rows in `order`, or of its hidden columns."""
+    job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
+    scratch, what = scratch_at(job, memory), longs(piece, PIECE)
+    kind, expert, first, size = what[0], what[1], what[2], what[3]
     if kind == FORWARD:
         _forward(job, expert, first, size, scratch)
     elif kind == WHOLE_BACKWARD:
@@ -350,3 +341,14 @@ def run_piece(job, kind, expert, first, size, scratch):
         _backward(job, expert, first, size, scratch, job.kept_hidden + at, job.kept_up + at, job.kept_linear + at)
     else:
         _some_gradients(job, expert, first, size, scratch)
+
+
+RUN_PIECE = "routelaws_expert_piece"
+
+address_of_run = address_of(RUN_PIECE, 3)
+"""Returns the address of `_run_piece`, once it is compiled."""
+
+
+def compile_pieces():
+    """Compile `_run_piece`."""
+    return c_function(_run_piece, RUNS_PIECE, RUN_PIECE)

@@ -38,6 +38,9 @@ LANES, MOST_ROWS = _registers()
 PANEL = 2 * LANES
 """Columns of a tile."""
 
+ROW_PADDING = LANES
+"""Numbers between rows that stay in memory. Without them rows of a power of two would share a few places of the cache."""
+
 WRITE, ADD, PAST_CACHE = range(3)
 """What is done with a product: it is written, or added to what is there, or written past the cache, where nothing of it
 will be read soon: memory is then not read before it is written. For the last, addresses have to be multiples of a
@@ -47,6 +50,10 @@ DEPTH, SHALLOW, SMALL = 512, 32, 64
 """The most of the inner axis that is multiplied at once: what is read of b for a tile, 64 KB, stays in the cache. The
 second is for few rows, where reading b takes the time: so it is read in the order in which it lies in memory. Up to the
 third b stays in the cache as a whole, and c is written row after row."""
+
+STORED, TURNED, IN_PLACE = range(3)
+"""How b is stored: as it is multiplied; transposed; as it is multiplied, in the cache already, and with as many columns
+as whole vectors hold, so that nothing of it is copied."""
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
 """Numbers of memory that a product needs: a panel of b, and a tile."""
@@ -217,6 +224,16 @@ def _turn_block(typing, source, source_row, target, target_row):
 
 
 @jit
+def turn(source, source_row, rows, columns, target, target_row):
+    """Write [rows, columns] transposed; both are rounded up to whole vectors, and so much is read and written."""
+    for i in range(0, rows, LANES):
+        for j in range(0, columns, LANES):
+            _turn_block(
+                source + BYTES * (i * source_row + j), source_row, target + BYTES * (j * target_row + i), target_row
+            )
+
+
+@jit
 def _copy_panel(b, b_row, depth, wide, panel):
     """Write b [depth, wide] to the panel [depth, PANEL], zeros after its columns."""
     for i in range(depth):
@@ -251,16 +268,16 @@ def _place_corner(corner, c, c_row, rows, columns, add):
             to[j] = row[j] + (to[j] if add else np.float32(0.0))
 
 
-def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth, how, after, memory):
+def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth, how, after, memory):
     """Compute c = a · b, or c + a · b.
 
     Args:
         a: address of [rows, depth].
         a_row: elements from one row of a to the next.
         a_deep: elements from one column of a to the next: 1, or, for a factor that is stored transposed, its row.
-        b: address of [depth, columns]; if turned of [columns, depth].
+        b: address of [depth, columns]; if TURNED of [columns, depth].
         b_row: elements from one row to the next as b is stored.
-        turned: whether b is stored transposed.
+        layout: STORED, TURNED or IN_PLACE.
         c: address of [rows, columns].
         c_row: elements from one row to the next.
         rows: 0 or more.
@@ -268,8 +285,9 @@ def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth,
         depth: 1 or more.
         how: WRITE, ADD or PAST_CACHE.
         after: address of what is read next, as long as b, or that of b; the cache is asked for it.
-        memory: address of SCRATCH numbers, overwritten.
+        memory: address of SCRATCH numbers, overwritten; not needed IN_PLACE.
     """
+    turned = layout == TURNED
     blocks = (rows + MOST_ROWS - 1) // MOST_ROWS
     corner = memory + BYTES * DEPTH * PANEL
     rows_first = not turned and columns % PANEL == 0 and depth <= SMALL
@@ -282,7 +300,7 @@ def _product(a, a_row, a_deep, b, b_row, turned, c, c_row, rows, columns, depth,
                 wide = min(PANEL, columns - column)
                 vectors = (wide + LANES - 1) // LANES
                 whole = wide == vectors * LANES
-                direct = rows_first or (whole and blocks < 3 and not turned)
+                direct = rows_first or layout == IN_PLACE or (whole and blocks < 3 and not turned)
                 panel, panel_row = (b + BYTES * (first * b_row + column), b_row) if direct else (memory, PANEL)
                 if turned:
                     _turn_panel(b + BYTES * (column * b_row + first), b_row, deep, wide, memory)

@@ -11,42 +11,36 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from .compile import c_function, jit
-from .expert_pieces import Job, run_piece, scratch_at, scratch_size
 from .memory import add_atomically, address, allocate, keep, longs, release, wait_until
 
-USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, FIRST_OF_JOB = range(7)
+USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, RUN, JOB, MEMORY, SIZE = range(10)
 """Entries of the control block, int64: threads that may still look at it; the next piece; pieces that are done; how
-many there are; the first one that waits for all before it; the address of the first; a number for each field of the
-job."""
+many there are; the first one that waits for all before it; the address of the first; the address of the function that
+does a piece; the address of the job; how many float32 a thread needs for itself. The last is their number."""
 
 PIECE = 4
-"""Numbers that say what a piece is: kind, expert, first, size."""
+"""Numbers that say what a piece is, to the function that does it."""
 
 SCHEDULE, NUM_THREADS = 17, 18
 """The words of XLA's interface where two of its functions are, see `foreign.known`."""
 
-_FIELDS = len(Job._fields)
-_SIZE = FIRST_OF_JOB + _FIELDS
 _WORD, LINE = 8, 16  # bytes of a number; float32 in a line of the cache
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 def _help(control):
     """Do pieces until there is none left, then leave: what each thread runs."""
-    block = longs(control, _SIZE)
+    block = longs(control, SIZE)
     piece = add_atomically(control + _WORD * NEXT, np.int64(1))
     if piece < block[PIECES]:
-        job = Job(*to_fixed_tuple(block[FIRST_OF_JOB:], _FIELDS))
-        memory = np.empty(scratch_size(job) + LINE, np.float32)
-        scratch = scratch_at(job, (address(memory) + 4 * LINE - 1) // (4 * LINE) * 4 * LINE)
+        memory = np.empty(block[MEMORY] + LINE, np.float32)
+        aligned = (address(memory) + 4 * LINE - 1) // (4 * LINE) * 4 * LINE
         while piece < block[PIECES]:
             if piece >= block[WAIT_FROM]:
                 wait_until(control + _WORD * DONE, block[WAIT_FROM])
-            what = longs(block[FIRST_PIECE] + _WORD * PIECE * piece, PIECE)
-            run_piece(job, what[0], what[1], what[2], what[3], scratch)
+            _run_piece(block[RUN], block[JOB], block[FIRST_PIECE] + _WORD * PIECE * piece, aligned)
             add_atomically(control + _WORD * DONE, np.int64(1))
             piece = add_atomically(control + _WORD * NEXT, np.int64(1))
         keep(memory)
@@ -64,21 +58,30 @@ HELP = "routelaws_help", types.void(types.int64)
 help_ = types.ExternalFunction(*HELP)
 """`_help` as a function of C, which a thread can be sent to."""
 
+RUNS_PIECE = types.void(types.int64, types.int64, types.int64)
+"""A function that does a piece: the addresses of the job, of the PIECE numbers, and of a thread's memory."""
+
 
 def compile_help():
     """Compile `_help`; from then on `help_` calls it."""
     return c_function(_help, HELP[1], HELP[0])
 
 
-@intrinsic
-def _address_of_help(typing):
-    """Return the address of `help_`."""
+def address_of(name: str, arguments: int):
+    """Return a function to be called in compiled loops: it returns the address of a function of C, of so many int64."""
 
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [_LONG])
-        return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, HELP[0]), _LONG)
+    @intrinsic
+    def find(typing):
+        def generate(context, builder, signature, given):
+            kind = ir.FunctionType(ir.VoidType(), [_LONG] * arguments)
+            return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, name), _LONG)
 
-    return types.int64(), generate
+        return types.int64(), generate
+
+    return find
+
+
+_address_of_help = address_of(HELP[0], 1)
 
 
 @intrinsic
@@ -94,6 +97,19 @@ def _call(typing, function, argument):
     return types.int64(types.int64, types.int64), generate
 
 
+@intrinsic
+def _run_piece(typing, function, job, piece, memory):
+    """Call the function at an address, see `RUNS_PIECE`."""
+
+    def generate(context, builder, signature, arguments):
+        function, *rest = arguments
+        kind = ir.FunctionType(ir.VoidType(), [_LONG] * 3).as_pointer()
+        builder.call(builder.inttoptr(function, kind), rest)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
 @jit
 def num_threads(interface, context):
     """Return how many threads XLA's pool has; 1 where it has none."""
@@ -105,11 +121,13 @@ def num_threads(interface, context):
 
 
 @jit
-def run_together(job, pieces, count, wait_from, interface, context):
+def run_together(run, job, memory, pieces, count, wait_from, interface, context):
     """Do all pieces of a job.
 
     Args:
-        job: `Job`.
+        run: the address of a function that does a piece, see `RUNS_PIECE`.
+        job: [m] int64, what all pieces have in common, for that function.
+        memory: how many float32 a thread needs for itself.
         pieces: [n, PIECE] int64, in the order in which they are begun.
         count: how many of them there are, n or less.
         wait_from: the first one that waits until all before it are done; `count` if none does.
@@ -117,13 +135,12 @@ def run_together(job, pieces, count, wait_from, interface, context):
         context: what XLA wants to be told when they are called.
     """
     helpers = max(0, min(num_threads(interface, context), count) - 1)
-    control = allocate(np.int64(_WORD * _SIZE))
-    block = longs(control, _SIZE)
+    control = allocate(np.int64(_WORD * SIZE))
+    block = longs(control, SIZE)
     block[USERS] = 2 + helpers  # this thread twice, since it looks there after its help
     block[NEXT], block[DONE] = 0, 0
     block[PIECES], block[WAIT_FROM], block[FIRST_PIECE] = count, wait_from, address(pieces)
-    for i, value in enumerate(job):
-        block[FIRST_OF_JOB + i] = value
+    block[RUN], block[JOB], block[MEMORY] = run, address(job), memory
     schedule = longs(interface, NUM_THREADS)[SCHEDULE]
     given = np.array([5 * _WORD, 0, context, _address_of_help(), control], np.int64)
     for _ in range(helpers):
@@ -133,4 +150,5 @@ def run_together(job, pieces, count, wait_from, interface, context):
     help_(control)
     wait_until(control + _WORD * DONE, count)
     keep(pieces)
+    keep(job)
     _leave(control)

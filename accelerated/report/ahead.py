@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..grouped import loops_run
+from ..loops import CALLS, loops_run
 from ..laws.fitting import fit_routed
 from ..laws.uncertainty import Quantity, profile_intervals
 
@@ -38,7 +38,8 @@ def compiled_ahead() -> Iterator[subprocess.Popen]:
 def compile_loops() -> None:
     """Compile the loops of the experts; then fit the law to a small table and take an interval of it, which compiles
     all that a report of a sweep compiles."""
-    loops_run(np.float32)
+    for call in CALLS:
+        loops_run(call, np.float32)
     size, experts = (values.ravel() for values in np.meshgrid([1e4, 1e5, 1e6], [1.0, 2.0, 4.0, 8.0]))
     loss = (size / 1e3) ** -0.1 * experts**-0.03 * (1.0 + 1e-3 * np.cos(np.arange(size.size)))
     fit_routed(size, experts, loss)

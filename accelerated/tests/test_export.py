@@ -7,7 +7,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.grouped import portable
+from routelaws.accelerated.loops import portable
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.export import (

@@ -7,7 +7,7 @@
 The program is StableHLO in the format of `jax.export`, whose promise of compatibility is six months. It has what a live
 run compiles, weights, optimizer, router and all, with two exceptions. In training BASE shares the tokens out by the
 auction, which stays on the device, and not by loops on the host, which no file can hold. On CPU experts run as batched
-products, and not by the loops of this package (`grouped`), which would tie the file to its version. Shapes are fixed:
+products, and not by the loops of this package (`loops`), which would tie the file to its version. Shapes are fixed:
 those of the model, b sequences of S + 1 tokens, and `steps_per_call` steps a call. Learning rates, random keys and the
 table of a hash are inputs (`step.run_inputs`), so one file serves all runs of the same shapes. So is how many bad
 batches may still be passed over: a run's `--skip-bad-batches` is no part of the file. The program is of one device.
@@ -23,7 +23,7 @@ from jax import export
 
 from ..configuration import ModelConfig
 from ..errors import InputError
-from ..grouped import portable
+from ..loops import portable
 from .configuration import TrainConfig
 from .step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
 

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax import export
 
 from ..files import PROGRAMS, write_atomically
-from ..grouped import EXPERTS_CALL, loops_run
+from ..loops import CALLS, make_known
 from .configuration import TrainConfig
 
 ROOM = 1 << 27
@@ -98,11 +98,14 @@ def _program(path: Path, function, tree, leaves: list, given_up: tuple[int, ...]
     exported = _read(path)
     try:
         if exported is None:
-            checked = [export.DisabledSafetyCheck.custom_call(EXPERTS_CALL)]  # a program is for this version alone
-            exported = export.export(jax.jit(over_leaves), disabled_checks=checked)(*leaves)
+            unchecked = map(export.DisabledSafetyCheck.custom_call, CALLS)  # a program is for this version alone
+            exported = export.export(jax.jit(over_leaves), disabled_checks=tuple(unchecked))(*leaves)
             _write(path, bytes(exported.serialize()))
-        elif EXPERTS_CALL in exported.mlir_module():
-            loops_run(jnp.float32)  # tracing, which is left out, makes the function known to XLA
+        else:  # tracing, which is left out, makes loops known to XLA
+            program_text = exported.mlir_module()
+            for call in CALLS:
+                if call in program_text:
+                    make_known(call)
     except (NotImplementedError, ValueError):  # it calls back into Python, or what no format promises to keep
         return None
     except OSError:  # no room, no right to write: this process has its program all the same

@@ -1,0 +1,393 @@
+"""Softmax attention of one head on some sequences, forward and backward, in blocks of queries that stay in the cache.
+
+The logits of a block of queries are computed, turned into weights and multiplied on before those of the next block, so
+that no [S, S] array is in memory. The backward pass computes the weights again, from the largest logit and the sum of
+each query, as in Dao et al. 2022, "FlashAttention" (arXiv 2205.14135). Of a causal block only the keys up to its last
+query are looked at.
+
+The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of all
+distances that occur, and row i of it is read from another place on than row i - 1, one number further to the left.
+
+Everything here is float32 at an address (`memory`). An address is in bytes, a size in numbers.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from .compile import c_function, jit, jit_fused, jit_max, jit_sum
+from .exponential import power_of_e
+from .memory import floats, longs
+from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, product, turn
+from .together import PIECE, RUNS_PIECE, address_of
+
+FORWARD, BACKWARD, ADD_UP = range(3)
+"""Kinds of work: what a head gives some sequences; gradients of a head on some sequences; gradients of the keys of
+distances of a head, added up over all sequences."""
+
+QUERIES = 2 * MOST_ROWS
+"""Queries of a block."""
+
+BYTES = 4
+"""Of a number."""
+
+
+class Job(NamedTuple):
+    """A layer: addresses of its arrays, and sizes. An array that is not there has the address 0."""
+
+    projected: int  # [b, S, 3, H, c], queries, keys and values
+    relative: int  # [D, H, c], keys of the distances from S - 1 downwards
+    mixed: int  # [b, S, H, c], what the forward pass gives
+    kept: int  # [b, H, S, 2], the largest logit of each query before its division by √c, and 1 / the sum of powers
+    gradient: int  # [b, S, H, c], of what the forward pass gave; backward, as the two that follow
+    of_projected: int  # [b, S, 3, H, c]
+    of_relative: int  # [D, H, c]
+    shares: int  # [groups, H, D, wide], the gradients of relative that each piece gives
+    groups: int  # how many pieces a head has
+    heads: int  # H
+    length: int  # S
+    width: int  # c
+    distances: int  # D
+    causal: int  # 1 if queries see no later key
+
+
+_FIELDS = len(Job._fields)
+
+
+class Scratch(NamedTuple):
+    """Addresses of the memory of one thread. Widths are rounded up to vectors, and what is added to them is 0."""
+
+    query: int  # [S, wide]
+    key: int  # [S, wide]
+    value: int  # [S, wide]
+    gradient: int  # [S, wide]
+    key_turned: int  # [wide, row]
+    value_turned: int  # [wide, row]
+    relative: int  # [D, wide]
+    relative_turned: int  # [wide, distance_row]
+    of_query: int  # [S, wide]
+    of_key: int  # [S, wide]
+    of_value: int  # [S, wide]
+    weights: int  # [QUERIES, row]
+    pulled: int  # [QUERIES, row], gradients of weights
+    by_distance: int  # [QUERIES, distance_row]
+    wide: int
+    row: int
+    distance_row: int
+
+
+@jit
+def _up(size, to):
+    return (size + to - 1) // to * to
+
+
+@jit
+def share_size(job):
+    """Return how many numbers `Job.shares` has for each piece."""
+    return job.distances * _up(job.width, LANES)
+
+
+@jit
+def _sizes(job):
+    """Return wide, row and distance_row."""
+    return (
+        _up(job.width, LANES),
+        _up(job.length, LANES) + LANES,
+        _up(job.distances, LANES) + _up(job.length + QUERIES, LANES) + LANES,
+    )
+
+
+@jit
+def scratch_size(job):
+    """Return how many numbers `_scratch_at` needs."""
+    wide, row, distance_row = _sizes(job)
+    length, distances = _up(job.length, LANES), _up(job.distances, LANES)
+    tall = 7 * length * wide + distances * wide
+    return tall + wide * (2 * row + distance_row) + QUERIES * (2 * row + distance_row)
+
+
+@jit
+def _scratch_at(job, at):
+    """Return the parts of a thread's memory, which begins at an address."""
+    wide, row, distance_row = _sizes(job)
+    tall, distant = BYTES * _up(job.length, LANES) * wide, BYTES * _up(job.distances, LANES) * wide
+    four = at, at + tall, at + 2 * tall, at + 3 * tall
+    three = at + 4 * tall, at + 5 * tall, at + 6 * tall
+    rest = at + 7 * tall
+    relative, turned = rest, rest + distant
+    turned_size = BYTES * wide * row
+    relative_turned = turned + 2 * turned_size
+    weights = relative_turned + BYTES * wide * distance_row
+    block = BYTES * QUERIES * row
+    return Scratch(
+        *four, turned, turned + turned_size, relative, relative_turned, *three,
+        weights, weights + block, weights + 2 * block, wide, row, distance_row,
+    )  # fmt: skip
+
+
+@jit
+def _copy_rows(source, source_row, rows, width, target, target_row):
+    """Copy [rows, width]; the rest of a row of the target becomes 0."""
+    for i in range(rows):
+        from_, to = floats(source + BYTES * i * source_row, width), floats(target + BYTES * i * target_row, target_row)
+        for j in range(width):
+            to[j] = from_[j]
+        for j in range(width, target_row):
+            to[j] = 0.0
+
+
+@jit
+def _place_rows(source, source_row, rows, width, target, target_row):
+    """Copy [rows, width]."""
+    for i in range(rows):
+        from_, to = floats(source + BYTES * i * source_row, width), floats(target + BYTES * i * target_row, width)
+        for j in range(width):
+            to[j] = from_[j]
+
+
+@jit
+def _zeros(at, size):
+    floats(at, size)[:] = 0.0
+
+
+@jit
+def _add_row(x, y):
+    for j in range(x.size):
+        x[j] += y[j]
+
+
+@jit_max
+def _largest(x):
+    most = x[0]
+    for j in range(x.size):
+        most = x[j] if x[j] > most else most
+    return most
+
+
+@jit_fused
+def _powers(x, largest, scale):
+    """Replace x by e^((x - largest) scale)."""
+    for j in range(x.size):
+        x[j] = power_of_e((x[j] - largest) * scale)
+
+
+@jit_sum
+def _sum(x):
+    total = np.float32(0.0)
+    for j in range(x.size):
+        total += x[j]
+    return total
+
+
+@jit_sum
+def _dot(x, y):
+    total = np.float32(0.0)
+    for j in range(x.size):
+        total += x[j] * y[j]
+    return total
+
+
+@jit
+def _scale(x, factor):
+    for j in range(x.size):
+        x[j] *= factor
+
+
+@jit
+def _write_scaled(to, factor, x):
+    for j in range(to.size):
+        to[j] = factor * x[j]
+
+
+@jit
+def _write_pulled(to, weights, pulled, along, scale):
+    """Write the gradient of logits before their division by √c."""
+    for j in range(to.size):
+        to[j] = weights[j] * ((pulled[j] - along) * scale)
+
+
+class Block(NamedTuple):
+    """Some queries of a sequence: the first of them, how many, how many keys they see between them, and the first of
+    the distances that occur and how many do."""
+
+    first: int
+    rows: int
+    keys: int
+    far: int
+    distances: int
+
+
+@jit
+def _block(job, first):
+    rows = min(QUERIES, job.length - first)
+    end = first + rows
+    keys = end if job.causal else job.length
+    return Block(first, rows, keys, job.length - end, keys if job.causal else keys + rows - 1)
+
+
+@jit
+def _seen(job, block, i):
+    """Return how many keys query i of a block sees."""
+    return block.first + i + 1 if job.causal else job.length
+
+
+@jit
+def _logits(job, block, s):
+    """Write the logits of a block, before their division by √c."""
+    queries = s.query + BYTES * block.first * s.wide
+    wide_keys = _up(block.keys, LANES)
+    product(
+        queries, s.wide, 1, s.key_turned, s.row, IN_PLACE, s.weights, s.row, block.rows, wide_keys, s.wide, WRITE, 0, 0
+    )
+    if job.relative:
+        keys, columns = s.relative_turned + BYTES * block.far, _up(block.distances, LANES)
+        product(queries, s.wide, 1, keys, s.distance_row, IN_PLACE, s.by_distance, s.distance_row, block.rows, columns,
+                s.wide, WRITE, 0, 0)  # fmt: skip
+        for i in range(block.rows):
+            seen = _seen(job, block, i)
+            _add_row(floats(s.weights + BYTES * i * s.row, seen), floats(_by_key(block, s, i), seen))
+
+
+@jit
+def _by_key(block, s, i):
+    """Return where the row of query i by distances has the distance to key 0."""
+    return s.by_distance + BYTES * (i * s.distance_row + block.rows - 1 - i)
+
+
+@jit
+def _read_sequence(job, s, sequence, head, backward):
+    """Copy what a head has of a sequence to scratch."""
+    c, row = job.width, 3 * job.heads * job.width
+    at = job.projected + BYTES * (sequence * job.length * row + head * c)
+    for to, i in ((s.query, 0), (s.key, 1), (s.value, 2)):
+        _copy_rows(at + BYTES * i * job.heads * c, row, job.length, c, to, s.wide)
+    turn(s.key, s.wide, job.length, s.wide, s.key_turned, s.row)
+    if backward:
+        at = job.gradient + BYTES * (sequence * job.length * job.heads + head) * c
+        _copy_rows(at, job.heads * c, job.length, c, s.gradient, s.wide)
+        turn(s.value, s.wide, job.length, s.wide, s.value_turned, s.row)
+
+
+@jit
+def _read_relative(job, s, head):
+    """Copy the keys of distances of a head to scratch."""
+    if job.relative:
+        c = job.width
+        _copy_rows(job.relative + BYTES * head * c, job.heads * c, job.distances, c, s.relative, s.wide)
+        turn(s.relative, s.wide, job.distances, s.wide, s.relative_turned, s.distance_row)
+
+
+@jit
+def _forward(job, s, sequence, head):
+    """Write what a head gives the queries of a sequence."""
+    c, scale = job.width, np.float32(1.0 / np.sqrt(job.width))
+    _read_sequence(job, s, sequence, head, False)
+    kept = floats(job.kept + 2 * BYTES * (sequence * job.heads + head) * job.length, 2 * job.length)
+    for first in range(0, job.length, QUERIES):
+        block = _block(job, first)
+        _logits(job, block, s)
+        for i in range(block.rows):
+            row, seen = s.weights + BYTES * i * s.row, _seen(job, block, i)
+            weights = floats(row, seen)
+            largest = _largest(weights)
+            _powers(weights, largest, scale)
+            kept[2 * (first + i)], kept[2 * (first + i) + 1] = largest, np.float32(1.0) / _sum(weights)
+            _zeros(row + BYTES * seen, block.keys - seen)
+        product(s.weights, s.row, 1, s.value, s.wide, IN_PLACE, s.of_query, s.wide, block.rows, s.wide, block.keys,
+                WRITE, 0, 0)  # fmt: skip
+        at = job.mixed + BYTES * ((sequence * job.length + first) * job.heads + head) * c
+        for i in range(block.rows):
+            to = floats(at + BYTES * i * job.heads * c, c)
+            _write_scaled(to, kept[2 * (first + i) + 1], floats(s.of_query + BYTES * i * s.wide, c))
+
+
+@jit
+def _weights_again(job, block, s, kept):
+    """Turn the logits of a block into weights, and write the gradients of logits by distance."""
+    scale = np.float32(1.0 / np.sqrt(job.width))
+    for i in range(block.rows):
+        row, seen = BYTES * i * s.row, _seen(job, block, i)
+        weights, pulled = floats(s.weights + row, seen), floats(s.pulled + row, seen)
+        largest, share = kept[2 * (block.first + i)], kept[2 * (block.first + i) + 1]
+        _powers(weights, largest, scale)
+        _scale(weights, share)
+        to, end = _by_key(block, s, i), s.by_distance + BYTES * (i + 1) * s.distance_row
+        _write_pulled(floats(to, seen), weights, pulled, _dot(weights, pulled), scale)
+        _zeros(s.by_distance + BYTES * i * s.distance_row, block.rows - 1 - i)
+        _zeros(to + BYTES * seen, (end - to) // BYTES - seen)
+        _zeros(s.weights + row + BYTES * seen, block.keys - seen)
+
+
+@jit
+def _backward(job, s, sequence, head, of_relative):
+    """Write the gradients of queries, keys and values of a sequence, and add those of distances at an address."""
+    c, h, wide, width, distance_row = job.width, job.heads, s.wide, s.wide, s.distance_row
+    _read_sequence(job, s, sequence, head, True)
+    kept = floats(job.kept + 2 * BYTES * (sequence * h + head) * job.length, 2 * job.length)
+    _zeros(s.of_key, job.length * wide)
+    _zeros(s.of_value, job.length * wide)
+    for first in range(0, job.length, QUERIES):
+        block = _block(job, first)
+        rows, keys = block.rows, block.keys
+        at = BYTES * first * wide
+        query, gradient, of_query = s.query + at, s.gradient + at, s.of_query + at
+        _logits(job, block, s)
+        product(gradient, wide, 1, s.value_turned, s.row, IN_PLACE, s.pulled, s.row, rows, _up(keys, LANES), wide,
+                WRITE, 0, 0)  # fmt: skip
+        _weights_again(job, block, s, kept)
+        product(s.weights, 1, s.row, gradient, wide, IN_PLACE, s.of_value, wide, keys, width, rows, ADD, 0, 0)
+        # By keys, the gradients of logits are rows that begin at the last query's first key and are one shorter.
+        by_key, shorter = _by_key(block, s, 0), distance_row - 1
+        product(by_key, 1, shorter, query, wide, IN_PLACE, s.of_key, wide, keys, width, rows, ADD, 0, 0)
+        product(by_key, shorter, 1, s.key, wide, IN_PLACE, of_query, wide, rows, width, keys, WRITE, 0, 0)
+        if job.relative:
+            far = BYTES * block.far * wide
+            product(s.by_distance, distance_row, 1, s.relative + far, wide, IN_PLACE, of_query, wide, rows, width,
+                    block.distances, ADD, 0, 0)  # fmt: skip
+            product(s.by_distance, 1, distance_row, query, wide, IN_PLACE, of_relative + far, wide, block.distances,
+                    width, rows, ADD, 0, 0)  # fmt: skip
+    at = job.of_projected + BYTES * (sequence * job.length * 3 * h + head) * c
+    for from_, i in ((s.of_query, 0), (s.of_key, 1), (s.of_value, 2)):
+        _place_rows(from_, wide, job.length, c, at + BYTES * i * h * c, 3 * h * c)
+
+
+@jit
+def _add_up(job, head):
+    """Write the gradients of the keys of distances of a head: the sum of what its pieces give."""
+    c, wide, row = job.width, _up(job.width, LANES), job.heads * job.width
+    first, step = job.shares + BYTES * head * share_size(job), BYTES * job.heads * share_size(job)
+    for i in range(1, job.groups):
+        _add_row(floats(first, share_size(job)), floats(first + i * step, share_size(job)))
+    _place_rows(first, wide, job.distances, c, job.of_relative + BYTES * head * c, row)
+
+
+def _run_piece(job, piece, memory):
+    """Do one piece of work; `together.RUNS_PIECE` says with what. A piece is its kind, one of the above, and number:
+    group times heads plus head; and the first and number of its sequences."""
+    job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
+    scratch, what = _scratch_at(job, memory), longs(piece, PIECE)
+    kind, number, first, size = what[0], what[1], what[2], what[3]
+    head, share = number % job.heads, job.shares + BYTES * number * share_size(job)
+    if kind == ADD_UP:
+        _add_up(job, head)
+        return
+    _read_relative(job, scratch, head)
+    if kind == BACKWARD:
+        _zeros(share, share_size(job))
+    for sequence in range(first, first + size):
+        if kind == FORWARD:
+            _forward(job, scratch, sequence, head)
+        else:
+            _backward(job, scratch, sequence, head, share)
+
+
+RUN_PIECE = "routelaws_attention_piece"
+
+address_of_run = address_of(RUN_PIECE, 3)
+"""Returns the address of `_run_piece`, once it is compiled."""
+
+
+def compile_pieces():
+    """Compile `_run_piece`."""
+    return c_function(_run_piece, RUNS_PIECE, RUN_PIECE)
