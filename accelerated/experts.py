@@ -323,7 +323,8 @@ def routed_ffn(
     """Send each token through its experts.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f]; "stacked", where these are a
+            layer of a stack, see `grouped.Stacked`.
         x: [T, d]; rows without an assignment that asks are not read.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
@@ -399,15 +400,15 @@ def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
-    down, wide, gate, *into = alike(matrices.pop("down"), x, gate, *matrices.values())
+    wide, gate, *values = alike(x, gate, *matrices.values())
+    matrices = dict(zip(matrices, values, strict=True))
     elsewhere = functools.partial(_run_elsewhere, activation)
-    return grouped_ffn(activation, elsewhere, tuple(into), down, wide, gate, queue).astype(x.dtype)
+    return grouped_ffn(activation, elsewhere, matrices, wide, gate, queue, params.get("stacked")).astype(x.dtype)
 
 
-def _run_elsewhere(activation, into, down, x, gate, queue) -> jax.Array:
+def _run_elsewhere(activation, matrices, x, gate, queue) -> jax.Array:
     """Run what `grouped_ffn` runs, in blocks."""
-    params = dict(zip(("up", "linear"), into, strict=False)) | {"down": down}
-    return _dropless(params, x, queue, gate, None, activation)
+    return _dropless(matrices, x, queue, gate, None, activation)
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:

@@ -47,44 +47,71 @@ def position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
     ]
 
 
+class Stacked(NamedTuple):
+    """The matrices of all routed layers, of which one is to be run. The loops read them where they are: a layer of its
+    own would be a copy."""
+
+    matrices: dict  # up, down and, for SwiGLU, linear, each with an axis of layers in front
+    layer: jax.Array  # int32, which of them
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def grouped_ffn(
     activation: str,
     elsewhere: Callable,
-    into: tuple[jax.Array, ...],
-    down: jax.Array,
+    matrices: dict,
     x: jax.Array,
     gate: jax.Array,
     queue: jax.Array,
+    stacked: Stacked | None = None,
 ) -> jax.Array:
     """Return [T, d], the gated sum of what the experts of each token compute for it.
 
     Args:
         activation: one of `accounting.ACTIVATIONS`.
-        elsewhere: a function of all arguments that follow, which computes the same where a program is compiled for
+        elsewhere: a function of matrices, x, gate and queue, which computes the same where a program is compiled for
             something else than a CPU.
-        into: [E, d, f], up and, for SwiGLU, linear.
-        down: [E, f, d].
+        matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
         x: [T, d], float32 as all of these.
         gate: [T, k].
         queue: [T, k] int32, the expert of each assignment; E for one that is dropped.
+        stacked: the same matrices in the stack that they are a layer of; read in place of them, where it is given, and
+            constant for the gradient, which is that of `matrices`.
     """
+    stacked = _stacked(matrices, stacked)
 
     def on_cpu(*given):
         return _call_forward(activation, *given, keep=False)[0].sum(axis=1)
 
-    return lax.platform_dependent(into, down, x, gate, queue, cpu=on_cpu, default=elsewhere)
+    def on_other(x, gate, queue, stacked):
+        return elsewhere(_layer(stacked), x, gate, queue)
+
+    return lax.platform_dependent(x, gate, queue, stacked, cpu=on_cpu, default=on_other)
 
 
-def _call_forward(activation, into, down, x, gate, queue, keep):
+def _stacked(matrices, stacked) -> Stacked:
+    if stacked is not None:
+        return stacked
+    return Stacked({name: matrix[None] for name, matrix in matrices.items()}, jnp.zeros((), jnp.int32))
+
+
+def _layer(stacked: Stacked) -> dict:
+    return {name: matrix[stacked.layer] for name, matrix in stacked.matrices.items()}
+
+
+def _call_forward(activation, x, gate, queue, stacked, keep):
     """Return the gated output of each assignment [T, k, d], and what is kept."""
-    (num_tokens, k), width, num_experts = gate.shape, x.shape[1], len(down)
+    (num_tokens, k), width, up = gate.shape, x.shape[1], stacked.matrices["up"]
     of = like(x)
-    results = of((num_tokens, k, width)), of((num_tokens * k,), jnp.int32), of((num_experts + 1,), jnp.int32)
-    kept = _kept_shapes(into, gate) if keep else []
-    arrays = x, gate, queue, into[0], down, *into[1:]
+    results = of((num_tokens, k, width)), of((num_tokens * k,), jnp.int32), of((up.shape[1] + 1,), jnp.int32)
+    kept = _kept_shapes(stacked, gate) if keep else []
+    arrays = x, gate, queue, up, stacked.matrices["down"], stacked.layer, *_linear(stacked)
     outputs, order, start, *before = _call(activation, arrays, (*results, *map(of, kept)))
     return outputs, Kept(order, start, tuple(before))
+
+
+def _linear(stacked):
+    return [stacked.matrices["linear"]] if "linear" in stacked.matrices else []
 
 
 def _call(activation, arrays, results):
@@ -95,25 +122,26 @@ def _call(activation, arrays, results):
     return call_loops(EXPERTS, arrays, results, activation=np.int64(number))
 
 
-def _kept_shapes(into, gate):
+def _kept_shapes(stacked, gate):
     from .kernels.tiles import ROW_PADDING
 
-    return [(gate.size, matrix.shape[2] + ROW_PADDING) for matrix in into]
+    hidden = stacked.matrices["up"].shape[3]
+    return [(gate.size, hidden + ROW_PADDING)] * (1 + len(_linear(stacked)))
 
 
-def _forward(activation, elsewhere, into, down, x, gate, queue):
+def _forward(activation, elsewhere, matrices, x, gate, queue, stacked):
     def on_cpu(*given):
         outputs, kept = _call_forward(activation, *given, keep=True)
         return outputs.sum(axis=1), kept
 
-    def on_other(into, down, x, gate, queue):
+    def on_other(x, gate, queue, stacked):
         nothing = jnp.where(False, x.reshape(-1)[0], 0)  # varies over devices as the rest does
-        before = tuple(jnp.broadcast_to(nothing, shape) for shape in _kept_shapes(into, gate))
-        none = nothing.astype(jnp.int32)
-        kept = Kept(jnp.broadcast_to(none, gate.size), jnp.broadcast_to(none, len(down) + 1), before)
-        return elsewhere(into, down, x, gate, queue), kept
+        before = tuple(jnp.broadcast_to(nothing, shape) for shape in _kept_shapes(stacked, gate))
+        none, num_experts = nothing.astype(jnp.int32), stacked.matrices["up"].shape[1]
+        kept = Kept(jnp.broadcast_to(none, gate.size), jnp.broadcast_to(none, num_experts + 1), before)
+        return elsewhere(_layer(stacked), x, gate, queue), kept
 
-    given = into, down, x, gate, queue
+    given = x, gate, queue, _stacked(matrices, stacked)
     output, kept = lax.platform_dependent(*given, cpu=on_cpu, default=on_other)
     return output, (given, kept)
 
@@ -122,19 +150,20 @@ def _backward(activation, elsewhere, saved, gradient):
     """Return the gradients of all arguments from that of the output [T, d]."""
 
     def on_cpu(given, kept, gradient):
-        into, down, x, gate, _ = given
-        of = like(x)
-        results = [of((*gate.shape, x.shape[1])), *(of(given.shape) for given in (gate, into[0], down, *into[1:]))]
-        before, *other_before = kept.before
-        arrays = x, gate, gradient, into[0], down, before, kept.order, kept.start, *into[1:], *other_before
-        of_x, of_gate, of_up, of_down, *of_linear = _call(activation, arrays, results)
-        return (of_up, *of_linear), of_down, of_x.sum(axis=1), of_gate
+        x, gate, _, stacked = given
+        of, names = like(x), ("up", "down", *("linear" for _ in _linear(stacked)))
+        shapes = [stacked.matrices[name].shape[1:] for name in names]
+        results = [of((*gate.shape, x.shape[1])), of(gate.shape), *map(of, shapes)]
+        (before, *other_before), both = kept.before, [stacked.matrices[name] for name in names[:2]]
+        arrays = x, gate, gradient, *both, stacked.layer, before, kept.order, kept.start
+        of_x, of_gate, *of_matrices = _call(activation, (*arrays, *_linear(stacked), *other_before), results)
+        return dict(zip(names, of_matrices, strict=True)), of_x.sum(axis=1), of_gate
 
     def on_other(given, kept, gradient):
-        *given, queue = given
-        return jax.vjp(lambda *given: elsewhere(*given, queue), *given)[1](gradient)
+        x, gate, queue, stacked = given
+        return jax.vjp(lambda *given: elsewhere(*given, queue), _layer(stacked), x, gate)[1](gradient)
 
-    return *lax.platform_dependent(*saved, gradient, cpu=on_cpu, default=on_other), None
+    return *lax.platform_dependent(*saved, gradient, cpu=on_cpu, default=on_other), None, None
 
 
 grouped_ffn.defvjp(_forward, _backward)

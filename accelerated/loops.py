@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
+CALLS = ATTENTION, EXPERTS, GRADIENT = "routelaws_attention", "routelaws_experts", "routelaws_gradient"
 """What compiled programs call loops by."""
-
-CALLS = (ATTENTION, EXPERTS)
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 

@@ -95,7 +95,8 @@ def routed_block(
 
     Args:
         params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
-            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
+            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2];
+            "stacked", where the matrices are a layer of a stack, see `grouped.Stacked`.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -128,12 +129,14 @@ def routed_block(
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
-    send = routed_ffn
+    send, experts = routed_ffn, _experts(params, x.dtype)
+    if "stacked" in params and spread is None and params["up"].dtype == x.dtype:
+        experts["stacked"] = params["stacked"]
     if spread is not None:
         over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
         send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
     output, dropped = send(
-        _experts(params, x.dtype),
+        experts,
         group,
         routing.expert,
         routing.gate,

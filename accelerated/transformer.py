@@ -23,6 +23,7 @@ from .attention_rows import attend_rows
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
+from .grouped import Stacked
 from .loops import ATTENTION, loops_run
 from .normalise import normalise, normed, row_statistics
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
@@ -508,8 +509,12 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
     def by_group(tree):
         return jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), tree)
 
+    matrices = jax.lax.stop_gradient({name: ffns[name] for name in ("up", "down", "linear") if name in ffns})
+
     def group(h, layers):
-        blocks, dense, ffn, noise, held = layers
+        blocks, dense, ffn, noise, held, layer = layers
+        if config.num_routed:
+            ffn = ffn | {"stacked": Stacked(matrices, layer)}
         if dense is not None:
             h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config, again)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
@@ -520,7 +525,8 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
         output, *rest = run(ffn, layer_norm(block["ffn_norm"], h), noise, held)
         return h + output, tuple(rest)
 
-    return _scan(group, h, (by_group(blocks), by_group(dense), ffns, noise, held), unroll=not again)
+    layers = by_group(blocks), by_group(dense), ffns, noise, held, jnp.arange(groups, dtype=jnp.int32)
+    return _scan(group, h, layers, unroll=not again)
 
 
 def _cast(tree, dtype):

@@ -9,7 +9,6 @@ from .foreign import attribute, is_question, read_call, shape
 from .memory import address, keep
 from .together import PIECE, run_together
 
-
 AT_LEAST = 64
 """So many pieces of work there are, at least, where there are so many heads and sequences. The number follows from
 shapes alone, and so do sums over sequences."""

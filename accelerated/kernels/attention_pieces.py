@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import c_function, jit, jit_fused, jit_max, jit_sum
+from .compile import c_function, jit, jit_fused, jit_max, jit_sum, jit_within
 from .exponential import power_of_e
 from .memory import floats, longs
 from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, product, turn
@@ -75,6 +75,12 @@ class Scratch(NamedTuple):
     wide: int
     row: int
     distance_row: int
+
+
+@jit_within
+def _multiply(a, a_row, a_deep, b, b_row, c, c_row, rows, columns, depth, how):
+    """Multiply matrices that are in the cache, see `tiles`."""
+    product(a, a_row, a_deep, b, b_row, IN_PLACE, c, c_row, rows, columns, depth, how, b, b)
 
 
 @jit
@@ -237,13 +243,10 @@ def _logits(job, block, s):
     """Write the logits of a block, before their division by √c."""
     queries = s.query + BYTES * block.first * s.wide
     wide_keys = _up(block.keys, LANES)
-    product(
-        queries, s.wide, 1, s.key_turned, s.row, IN_PLACE, s.weights, s.row, block.rows, wide_keys, s.wide, WRITE, 0, 0
-    )
+    _multiply(queries, s.wide, 1, s.key_turned, s.row, s.weights, s.row, block.rows, wide_keys, s.wide, WRITE)
     if job.relative:
-        keys, columns = s.relative_turned + BYTES * block.far, _up(block.distances, LANES)
-        product(queries, s.wide, 1, keys, s.distance_row, IN_PLACE, s.by_distance, s.distance_row, block.rows, columns,
-                s.wide, WRITE, 0, 0)  # fmt: skip
+        keys, columns, to_row = s.relative_turned + BYTES * block.far, _up(block.distances, LANES), s.distance_row
+        _multiply(queries, s.wide, 1, keys, to_row, s.by_distance, to_row, block.rows, columns, s.wide, WRITE)
         for i in range(block.rows):
             seen = _seen(job, block, i)
             _add_row(floats(s.weights + BYTES * i * s.row, seen), floats(_by_key(block, s, i), seen))
@@ -294,8 +297,7 @@ def _forward(job, s, sequence, head):
             _powers(weights, largest, scale)
             kept[2 * (first + i)], kept[2 * (first + i) + 1] = largest, np.float32(1.0) / _sum(weights)
             _zeros(row + BYTES * seen, block.keys - seen)
-        product(s.weights, s.row, 1, s.value, s.wide, IN_PLACE, s.of_query, s.wide, block.rows, s.wide, block.keys,
-                WRITE, 0, 0)  # fmt: skip
+        _multiply(s.weights, s.row, 1, s.value, s.wide, s.of_query, s.wide, block.rows, s.wide, block.keys, WRITE)
         at = job.mixed + BYTES * ((sequence * job.length + first) * job.heads + head) * c
         for i in range(block.rows):
             to = floats(at + BYTES * i * job.heads * c, c)
@@ -333,20 +335,31 @@ def _backward(job, s, sequence, head, of_relative):
         at = BYTES * first * wide
         query, gradient, of_query = s.query + at, s.gradient + at, s.of_query + at
         _logits(job, block, s)
-        product(gradient, wide, 1, s.value_turned, s.row, IN_PLACE, s.pulled, s.row, rows, _up(keys, LANES), wide,
-                WRITE, 0, 0)  # fmt: skip
+        _multiply(gradient, wide, 1, s.value_turned, s.row, s.pulled, s.row, rows, _up(keys, LANES), wide, WRITE)
         _weights_again(job, block, s, kept)
-        product(s.weights, 1, s.row, gradient, wide, IN_PLACE, s.of_value, wide, keys, width, rows, ADD, 0, 0)
+        _multiply(s.weights, 1, s.row, gradient, wide, s.of_value, wide, keys, width, rows, ADD)
         # By keys, the gradients of logits are rows that begin at the last query's first key and are one shorter.
         by_key, shorter = _by_key(block, s, 0), distance_row - 1
-        product(by_key, 1, shorter, query, wide, IN_PLACE, s.of_key, wide, keys, width, rows, ADD, 0, 0)
-        product(by_key, shorter, 1, s.key, wide, IN_PLACE, of_query, wide, rows, width, keys, WRITE, 0, 0)
+        _multiply(by_key, 1, shorter, query, wide, s.of_key, wide, keys, width, rows, ADD)
+        _multiply(by_key, shorter, 1, s.key, wide, of_query, wide, rows, width, keys, WRITE)
         if job.relative:
             far = BYTES * block.far * wide
-            product(s.by_distance, distance_row, 1, s.relative + far, wide, IN_PLACE, of_query, wide, rows, width,
-                    block.distances, ADD, 0, 0)  # fmt: skip
-            product(s.by_distance, 1, distance_row, query, wide, IN_PLACE, of_relative + far, wide, block.distances,
-                    width, rows, ADD, 0, 0)  # fmt: skip
+            _multiply(
+                s.by_distance,
+                distance_row,
+                1,
+                s.relative + far,
+                wide,
+                of_query,
+                wide,
+                rows,
+                width,
+                block.distances,
+                ADD,
+            )
+            _multiply(
+                s.by_distance, 1, distance_row, query, wide, of_relative + far, wide, block.distances, width, rows, ADD
+            )
     at = job.of_projected + BYTES * (sequence * job.length * 3 * h + head) * c
     for from_, i in ((s.of_query, 0), (s.of_key, 1), (s.of_value, 2)):
         _place_rows(from_, wide, job.length, c, at + BYTES * i * h * c, 3 * h * c)

@@ -4,8 +4,18 @@ import numpy as np
 from numba import types
 
 from .compile import c_function, jit
-from .expert_pieces import BACKWARD, FORWARD, GRADIENT, ROWS_AT_ONCE, SWIGLU, WHOLE_BACKWARD, Job
-from .expert_pieces import address_of_run, compile_pieces, scratch_size
+from .expert_pieces import (
+    BACKWARD,
+    FORWARD,
+    GRADIENT,
+    ROWS_AT_ONCE,
+    SWIGLU,
+    WHOLE_BACKWARD,
+    Job,
+    address_of_run,
+    compile_pieces,
+    scratch_size,
+)
 from .foreign import attribute, is_question, read_call, shape
 from .memory import address, floats, ints, keep
 from .tiles import PANEL, ROW_PADDING
@@ -102,20 +112,23 @@ def _mark_dropped(job, dropped, backward):
 def _experts(frame):
     """What XLA calls, forward and backward: a function of `foreign`.
 
-    Forward: x, gate, queue, up, down(, linear) -> output, order, start(, up_before(, linear_before)).
-    Backward: x, gate, gradient, up, down, up_before, order, start(, linear, linear_before) -> gradients of x, gate, up,
-    down(, linear). See `Job`; that of x is one for each assignment.
+    Forward: x, gate, queue, up, down, layer(, linear) -> output, order, start(, up_before(, linear_before)).
+    Backward: x, gate, gradient, up, down, layer, up_before, order, start(, linear, linear_before) -> gradients of x,
+    gate, up, down(, linear). See `Job`; that of x is one for each assignment. Matrices are given of all layers, [layers,
+    E, d, f], and their gradients are of the layer with that number, int32.
     """
     if is_question(frame):
         return 0
     call = read_call(frame)
     a, r = call.arguments, call.results
-    backward = call.num_arguments > 6
+    backward = call.num_arguments > 7
     gates, matrices = shape(call, 1), shape(call, 3)
     choices, assignments = gates[1], gates[0] * gates[1]
-    num_experts, width, hidden = matrices[0], matrices[1], matrices[2]
+    num_experts, width, hidden = matrices[1], matrices[2], matrices[3]
+    layer = 4 * num_experts * width * hidden * np.int64(ints(a[5], 1)[0])
+    up, down = a[3] + layer, a[4] + layer
     activation, row = attribute(call, 0), hidden + ROW_PADDING
-    order_at, start_at = (a[6], a[7]) if backward else (r[1], r[2])
+    order_at, start_at = (a[7], a[8]) if backward else (r[1], r[2])
     order, start = ints(order_at, assignments), ints(start_at, num_experts + 1)
     if not backward:
         _sort(ints(a[2], assignments), num_experts, order, start)
@@ -125,12 +138,13 @@ def _experts(frame):
     kept_at, of_kept = address(kept), 4 * kept.shape[1] * row
     past_cache = np.int64(num_experts * width * hidden >= PAST_CACHE_FROM)
     if backward:
-        job = Job(a[0], a[1], a[2], a[3], a[8], a[4], a[5], a[9], order_at, start_at, r[0], r[1], r[2], r[4], r[3],
+        linear = a[9] + layer if a[9] else a[9]
+        job = Job(a[0], a[1], a[2], up, linear, down, a[6], a[10], order_at, start_at, r[0], r[1], r[2], r[4], r[3],
                   kept_at, kept_at + of_kept, kept_at + 2 * of_kept,
                   choices, width, hidden, row, activation, past_cache)  # fmt: skip
     else:
-        none = np.int64(0)
-        job = Job(a[0], a[1], none, a[3], a[5], a[4], r[3], r[4], order_at, start_at, r[0], none, none, none, none,
+        none, linear = np.int64(0), a[6] + layer if a[6] else a[6]
+        job = Job(a[0], a[1], none, up, linear, down, r[3], r[4], order_at, start_at, r[0], none, none, none, none,
                   none, none, none, choices, width, hidden, row, activation, past_cache)  # fmt: skip
     _mark_dropped(job, order[start[num_experts] :], backward)
     rows, kind = _most_rows(assignments, threads), np.int64(BACKWARD if backward else FORWARD)

@@ -21,13 +21,17 @@ from .memory import longs
 from .tiles import compile_product
 from .together import NUM_THREADS, SCHEDULE, compile_help
 
-FUNCTIONS = {"routelaws_experts": "expert_call", "routelaws_attention": "attention_call"}
+FUNCTIONS = {
+    "routelaws_attention": "attention_call",
+    "routelaws_experts": "expert_call",
+    "routelaws_gradient": "gradient_call",
+}
 """What XLA knows each function by, and the module whose `compiled` returns it."""
 
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
 _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as those above
 
-_MOST_ARRAYS = 10
+_MOST_ARRAYS = 11
 _DATA, _DIMENSIONS = 3, 5  # of an array
 _METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of an extension, of the metadata, of the interface
 
@@ -141,9 +145,9 @@ def attribute(call, i):
 
 @jit
 def shape(call, i):
-    """Return the sizes of the first three axes of argument i."""
+    """Return the sizes of the axes of argument i, of which it has up to four."""
     array = longs(longs(call.shapes, i + 1)[i], _DIMENSIONS + 1)
-    return longs(array[_DIMENSIONS], 3)
+    return longs(array[_DIMENSIONS], 4)
 
 
 @jit

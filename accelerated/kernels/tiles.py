@@ -165,7 +165,7 @@ def _ask_for(builder, pointer):
 
 
 @intrinsic
-def _ask_for_row(typing, address):
+def ask_for_row(typing, address):
     """Ask for the PANEL numbers at an address."""
 
     def generate(context, builder, signature, arguments):
@@ -237,7 +237,7 @@ def turn(source, source_row, rows, columns, target, target_row):
 def _copy_panel(b, b_row, depth, wide, panel):
     """Write b [depth, wide] to the panel [depth, PANEL], zeros after its columns."""
     for i in range(depth):
-        _ask_for_row(b + BYTES * (i * b_row + PANEL))
+        ask_for_row(b + BYTES * (i * b_row + PANEL))
         row, to = floats(b + BYTES * i * b_row, wide), floats(panel + BYTES * i * PANEL, PANEL)
         for j in range(wide):
             to[j] = row[j]

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..loops import CALLS, loops_run
 from ..laws.fitting import fit_routed
 from ..laws.uncertainty import Quantity, profile_intervals
+from ..loops import CALLS, loops_run
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from jax import export
 
 from ..files import PROGRAMS, write_atomically
