@@ -305,6 +305,7 @@ BOUNDS["reinforce.credit"] = Bound(0.1, "of the norm of the gradient, from below
 BOUNDS["experts.gelu"] = Bound(4, "u (|x| + |x|^3); measured 1.9")
 BOUNDS["experts.ffn"] = Bound(8, "u |x||U||D|; d + f + 6 = 16 in the worst case; measured 3.5")
 BOUNDS["experts.loops"] = Bound(40, "u of the largest entry, at least 1; sums in another order; measured 14")
+BOUNDS["attention.loops"] = Bound(40, "u of the largest entry, at least 1; sums in another order; measured 14")
 BOUNDS["experts.nonlinearity"] = Bound(8, "u of the value, at least 1; a dozen roundings; measured 2")
 BOUNDS["tiles.product"] = Bound(12, "u (|a||b| + |c|): up to 600 terms, whose errors average out; measured 3")
 BOUNDS["experts.combine"] = Bound(4, "u sum of |gate y|: at k = 2 two roundings in each twin; measured 2.0")

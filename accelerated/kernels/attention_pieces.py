@@ -5,8 +5,8 @@ that no [S, S] array is in memory. The backward pass computes the weights again,
 each query, as in Dao et al. 2022, "FlashAttention" (arXiv 2205.14135). Of a causal block only the keys up to its last
 query are looked at.
 
-The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of all
-distances that occur, and row i of it is read from another place on than row i - 1, one number further to the left.
+The relative logit of query i and key j is q_i · r_(i-j). For a block it is a product of the queries with the keys of
+all distances that occur, and row i of it is read from another place on than row i - 1, one number further to the left.
 
 Everything here is float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """
@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import c_function, jit, jit_fused, jit_max, jit_sum, jit_within
+from .compile import c_function, jit, jit_fused, jit_sum, jit_within
 from .exponential import power_of_e
 from .memory import floats, longs
-from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, product, turn
+from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, turn
 from .together import PIECE, RUNS_PIECE, address_of
 
 FORWARD, BACKWARD, ADD_UP = range(3)
@@ -158,24 +158,23 @@ def _zeros(at, size):
 
 
 @jit
+def _fill(x, first, value):
+    for j in range(first, x.size):
+        x[j] = value
+
+
+@jit
 def _add_row(x, y):
     for j in range(x.size):
         x[j] += y[j]
 
 
-@jit_max
-def _largest(x):
-    most = x[0]
-    for j in range(x.size):
-        most = x[j] if x[j] > most else most
-    return most
-
-
 @jit_fused
-def _powers(x, largest, scale):
-    """Replace x by e^((x - largest) scale)."""
-    for j in range(x.size):
-        x[j] = power_of_e((x[j] - largest) * scale)
+def _powers(x, most, scale):
+    """Replace x, whole vectors, by e^((x - most) scale). One loop over all numbers would end with single ones."""
+    for i in range(x.size // LANES):
+        for j in range(LANES):
+            x[i * LANES + j] = power_of_e((x[i * LANES + j] - most) * scale)
 
 
 @jit_sum
@@ -248,8 +247,8 @@ def _logits(job, block, s):
         keys, columns, to_row = s.relative_turned + BYTES * block.far, _up(block.distances, LANES), s.distance_row
         _multiply(queries, s.wide, 1, keys, to_row, s.by_distance, to_row, block.rows, columns, s.wide, WRITE)
         for i in range(block.rows):
-            seen = _seen(job, block, i)
-            _add_row(floats(s.weights + BYTES * i * s.row, seen), floats(_by_key(block, s, i), seen))
+            whole = _up(_seen(job, block, i), LANES)
+            _add_row(floats(s.weights + BYTES * i * s.row, whole), floats(_by_key(block, s, i), whole))
 
 
 @jit
@@ -292,11 +291,12 @@ def _forward(job, s, sequence, head):
         _logits(job, block, s)
         for i in range(block.rows):
             row, seen = s.weights + BYTES * i * s.row, _seen(job, block, i)
-            weights = floats(row, seen)
-            largest = _largest(weights)
-            _powers(weights, largest, scale)
-            kept[2 * (first + i)], kept[2 * (first + i) + 1] = largest, np.float32(1.0) / _sum(weights)
-            _zeros(row + BYTES * seen, block.keys - seen)
+            weights = floats(row, _up(seen, LANES))
+            _fill(weights, seen, -np.inf)
+            most = largest(row, weights.size)
+            _powers(weights, most, scale)
+            _zeros(row + BYTES * seen, max(block.keys, weights.size) - seen)
+            kept[2 * (first + i)], kept[2 * (first + i) + 1] = most, np.float32(1.0) / _sum(weights)
         _multiply(s.weights, s.row, 1, s.value, s.wide, s.of_query, s.wide, block.rows, s.wide, block.keys, WRITE)
         at = job.mixed + BYTES * ((sequence * job.length + first) * job.heads + head) * c
         for i in range(block.rows):
@@ -310,15 +310,18 @@ def _weights_again(job, block, s, kept):
     scale = np.float32(1.0 / np.sqrt(job.width))
     for i in range(block.rows):
         row, seen = BYTES * i * s.row, _seen(job, block, i)
-        weights, pulled = floats(s.weights + row, seen), floats(s.pulled + row, seen)
-        largest, share = kept[2 * (block.first + i)], kept[2 * (block.first + i) + 1]
-        _powers(weights, largest, scale)
+        whole = _up(seen, LANES)
+        weights, pulled = floats(s.weights + row, whole), floats(s.pulled + row, whole)
+        most, share = kept[2 * (block.first + i)], kept[2 * (block.first + i) + 1]
+        _fill(weights, seen, most)
+        _powers(weights, most, scale)
         _scale(weights, share)
+        _zeros(s.weights + row + BYTES * seen, max(block.keys, whole) - seen)
+        _fill(pulled, seen, 0.0)
         to, end = _by_key(block, s, i), s.by_distance + BYTES * (i + 1) * s.distance_row
-        _write_pulled(floats(to, seen), weights, pulled, _dot(weights, pulled), scale)
+        _write_pulled(floats(to, whole), weights, pulled, _dot(weights, pulled), scale)
         _zeros(s.by_distance + BYTES * i * s.distance_row, block.rows - 1 - i)
         _zeros(to + BYTES * seen, (end - to) // BYTES - seen)
-        _zeros(s.weights + row + BYTES * seen, block.keys - seen)
 
 
 @jit

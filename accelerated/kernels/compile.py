@@ -91,6 +91,5 @@ def c_function(function, signature, name: str | None = None):
 jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
 jit_fused = compiler(fastmath={"contract"})  # a product and a sum are one instruction, with one rounding
-jit_max = compiler(fastmath={"nnan", "nsz"})  # which number is the largest: several at a time; NaN may count or not
 jit_within = compiler(inline="always")  # of what one or two loops call: compiled with them, in less time
 jit_free = compiler(nogil=True)  # of what threads share out

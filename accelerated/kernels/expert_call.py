@@ -114,8 +114,8 @@ def _experts(frame):
 
     Forward: x, gate, queue, up, down, layer(, linear) -> output, order, start(, up_before(, linear_before)).
     Backward: x, gate, gradient, up, down, layer, up_before, order, start(, linear, linear_before) -> gradients of x,
-    gate, up, down(, linear). See `Job`; that of x is one for each assignment. Matrices are given of all layers, [layers,
-    E, d, f], and their gradients are of the layer with that number, int32.
+    gate, up, down(, linear). See `Job`; that of x is one for each assignment. Matrices are given of all layers,
+    [layers, E, d, f], and their gradients are of the layer with that number, int32.
     """
     if is_question(frame):
         return 0

@@ -1,6 +1,7 @@
 """The gradient of a matrix as a function that a program compiled by XLA calls (`foreign`).
 
-xᵀ · g of x [T, m] and g [T, n] sums over the first axis of both. Each tile of the result reads both as they are.
+xᵀ · g of x [T, m] and g [T, n] sums over the first axis of both, and neither is transposed for it. What a piece of the
+result reads of some tokens is copied first: rows of a power of two would share a few places of the cache.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ from numba import types
 from .compile import c_function, jit
 from .foreign import is_question, read_call, shape
 from .memory import floats, longs
-from .tiles import ADD, IN_PLACE, MOST_ROWS, PANEL, ROW_PADDING, SCRATCH, STORED, WRITE, ask_for_row, product
+from .tiles import ADD, IN_PLACE, MOST_ROWS, PANEL, ROW_PADDING, SCRATCH, WRITE, ask_for_row, product
 from .together import PIECE, RUNS_PIECE, address_of, num_threads, run_together
 
 ENOUGH = 1 << 22
@@ -24,9 +25,6 @@ SIDE = 256
 DEEP = 256
 """Tokens that are added up at once: what a piece reads of them stays in the cache."""
 
-STEEP = 1
-"""Rows whose numbers are a multiple of this share a few places of the cache. They are copied to rows of another length."""
-
 AHEAD = 6
 """Rows by which the cache is asked for what will be copied."""
 
@@ -35,18 +33,14 @@ BYTES = 4
 
 
 @jit
-def _copied(at, row, rows, columns, memory):
-    """Copy [rows, columns] to memory if rows are steep; return the address and the row of what is to be read."""
-    if row % STEEP:
-        return at, row
-    to_row = columns + ROW_PADDING
+def _copy(at, row, rows, columns, memory, to_row):
+    """Copy [rows, columns] from rows of one length to rows of another."""
     for i in range(rows):
         for j in range(0, columns, PANEL):
             ask_for_row(at + BYTES * ((i + AHEAD) * row + j))
         from_, to = floats(at + BYTES * i * row, columns), floats(memory + BYTES * i * to_row, columns)
         for j in range(columns):
             to[j] = from_[j]
-    return memory, to_row
 
 
 def _run_piece(job, piece, memory):
@@ -55,14 +49,13 @@ def _run_piece(job, piece, memory):
     job, piece = longs(job, 6), longs(piece, PIECE)
     x, g, c, tokens, m, n = job[0], job[1], job[2], job[3], job[4], job[5]
     row, rows, column, columns = piece[0], piece[1], piece[2], piece[3]
-    to = c + BYTES * (row * n + column)
+    to, right = c + BYTES * (row * n + column), memory + BYTES * SCRATCH
+    left, left_row, right_row = right + BYTES * DEEP * (SIDE + ROW_PADDING), rows + ROW_PADDING, columns + ROW_PADDING
     for first in range(0, tokens, DEEP):
-        deep = min(DEEP, tokens - first)
-        left, left_row = _copied(x + BYTES * (first * m + row), m, deep, rows, memory + BYTES * SCRATCH)
-        at = g + BYTES * (first * n + column)
-        right, right_row = _copied(at, n, deep, columns, memory + BYTES * (SCRATCH + DEEP * (SIDE + ROW_PADDING)))
-        layout, how = STORED if right == at else IN_PLACE, ADD if first else WRITE
-        product(left, 1, left_row, right, right_row, layout, to, n, rows, columns, deep, how, right, memory)
+        deep, how = min(DEEP, tokens - first), ADD if first else WRITE
+        _copy(x + BYTES * (first * m + row), m, deep, rows, left, left_row)
+        _copy(g + BYTES * (first * n + column), n, deep, columns, right, right_row)
+        product(left, 1, left_row, right, right_row, IN_PLACE, to, n, rows, columns, deep, how, right, memory)
 
 
 _MEMORY = SCRATCH + 2 * DEEP * (SIDE + ROW_PADDING)

@@ -39,7 +39,7 @@ PANEL = 2 * LANES
 """Columns of a tile."""
 
 ROW_PADDING = LANES
-"""Numbers between rows that stay in memory. Without them rows of a power of two would share a few places of the cache."""
+"""Numbers between rows of a copy. Without them rows of a power of two would share a few places of the cache."""
 
 WRITE, ADD, PAST_CACHE = range(3)
 """What is done with a product: it is written, or added to what is there, or written past the cache, where nothing of it
@@ -52,8 +52,8 @@ second is for few rows, where reading b takes the time: so it is read in the ord
 third b stays in the cache as a whole, and c is written row after row."""
 
 STORED, TURNED, IN_PLACE = range(3)
-"""How b is stored: as it is multiplied; transposed; as it is multiplied, in the cache already, and with as many columns
-as whole vectors hold, so that nothing of it is copied."""
+"""How b is stored: as it is multiplied; transposed; as it is multiplied, in the cache already, and with rows of whole
+vectors at least, so that nothing of it is copied."""
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
 """Numbers of memory that a product needs: a panel of b, and a tile."""
@@ -221,6 +221,38 @@ def _turn_block(typing, source, source_row, target, target_row):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
+
+
+def _larger(builder, one, other):
+    return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+
+
+@intrinsic
+def largest(typing, address, size):
+    """Return the largest of float32 at an address, as many as whole vectors hold, one at least. Where one of them is
+    NaN it may count or not. (Of a loop that does this numba's compiler makes no vectors.)"""
+
+    def generate(context, builder, signature, arguments):
+        address, size = arguments
+        pointer = builder.inttoptr(address, _FLOAT.as_pointer())
+        first, begin = _load(builder, pointer), builder.block
+        loop, end = map(builder.append_basic_block, ("loop", "end"))
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        place, most = builder.phi(_LONG), builder.phi(_VECTOR)
+        found = _larger(builder, _load(builder, _at(builder, pointer, place)), most)
+        following = builder.add(place, _LONG(LANES))
+        for phi, before, after in ((place, _LONG(0), following), (most, first, found)):
+            phi.add_incoming(before, begin)
+            phi.add_incoming(after, loop)
+        builder.cbranch(builder.icmp_signed("<", following, size), loop, end)
+        builder.position_at_end(end)
+        for step in (1 << i for i in reversed(range(LANES.bit_length() - 1))):
+            turned = ir.Constant(ir.VectorType(_INT, LANES), [(i + step) % LANES for i in range(LANES)])
+            found = _larger(builder, found, builder.shuffle_vector(found, found, turned))
+        return builder.extract_element(found, _INT(0))
+
+    return types.float32(types.int64, types.int64), generate
 
 
 @jit

@@ -1,0 +1,282 @@
+"""Attention and gradients of matrices by compiled loops: values and gradients are those of the definition."""
+
+import functools
+import math
+import os
+import subprocess
+import sys
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from routelaws.accelerated import experts, grouped, loops, products
+from routelaws.accelerated.attention_rows import attend_rows
+from routelaws.accelerated.configuration import ModelConfig
+from routelaws.accelerated.kernels import attention_call, attention_pieces
+from routelaws.accelerated.transformer import init, loss
+from routelaws.conformance.bounds import check
+from routelaws.conformance.engine.harness import UNIT
+
+BLOCK = attention_pieces.QUERIES
+
+
+def layer(b, length, heads, width, causal, relative, scale=1.0):
+    """Return projected [b, S, 3 H c], the keys of distances [D, H c] or None, and weights for the output."""
+    random = np.random.default_rng(b + 10 * length + 1000 * width)
+    projected = random.standard_normal((b, length, 3, heads, width))
+    projected[:, :, 0] *= scale
+    distances = (length if causal else 2 * length - 1) if relative else 0
+    keys, weights = (
+        random.standard_normal((distances, heads * width)),
+        random.standard_normal((b, length, heads * width)),
+    )
+    arrays = projected.reshape(b, length, -1), keys if relative else None, weights
+    return [array if array is None else np.float32(array) for array in arrays]
+
+
+def by_definition(projected, relative, heads, causal):
+    """Return [b, S, H c]: for each query the weighted mean of the values that it sees."""
+    b, length, width = projected.shape[0], projected.shape[1], projected.shape[2] // (3 * heads)
+    query, key, value = jnp.moveaxis(projected.reshape(b, length, 3, heads, width), 2, 0)
+    logits = jnp.einsum("bihc,bjhc->bhij", query, key)
+    distance = np.arange(length)[:, None] - np.arange(length)
+    if relative is not None:
+        by_distance = relative.reshape(-1, heads, width)[np.minimum(length - 1 - distance, len(relative) - 1)]
+        logits += jnp.einsum("bihc,ijhc->bhij", query, by_distance)
+    seen = distance >= 0 if causal else distance > -length
+    weights = jax.nn.softmax(jnp.where(seen, logits / math.sqrt(width), -jnp.inf))
+    return jnp.einsum("bhij,bjhc->bihc", weights, value).reshape(b, length, -1)
+
+
+def with_gradients(attention, projected, relative, weights, heads, causal):
+    """Return the output and the gradients of its product with fixed weights."""
+    given = [array for array in (projected, relative) if array is not None]
+
+    def total(*given):
+        output = attention(*given, *[None] * (2 - len(given)), heads, causal)
+        return (output * weights).sum(), output
+
+    (_, output), gradients = jax.jit(jax.value_and_grad(total, range(len(given)), has_aux=True))(*given)
+    return output, *gradients
+
+
+def assert_defined(given, heads, causal, name):
+    found = with_gradients(attend_rows, *given, heads, causal)
+    assert found[0].dtype == jnp.float32
+    with jax.enable_x64(True):
+        wide = [array if array is None else np.float64(array) for array in given]
+        wanted = with_gradients(by_definition, *wide, heads, causal)
+    for this, that in zip(found, wanted, strict=True):
+        error = np.abs(np.asarray(this, float) - np.asarray(that)).max()
+        check("attention.loops", error, UNIT["float32"] * max(np.abs(that).max(), 1.0), message=name)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("b", "length", "heads", "width"),
+    [(2, 1, 1, 1), (3, 5, 2, 7), (1, BLOCK, 1, 16), (2, BLOCK + 1, 3, 12), (2, 3 * BLOCK - 1, 2, 33), (70, 9, 2, 8)],
+)
+def test_attention(b, length, heads, width, causal, relative):
+    """Fewer queries than a block and more; heads that are no multiple of a vector; several sequences to a piece."""
+    given = layer(b, length, heads, width, causal, relative)
+    assert_defined(given, heads, causal, f"b {b}, S {length}, H {heads}, c {width}")
+
+
+@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.given(
+    st.integers(1, 5), st.integers(1, 90), st.integers(1, 3), st.integers(1, 40), st.booleans(), st.booleans()
+)
+def test_attention_of_any_shape(b, length, heads, width, causal, relative):
+    assert_defined(layer(b, length, heads, width, causal, relative), heads, causal, "any shape")
+
+
+def test_weights_of_one_and_of_equal_parts():
+    """Logits of some thousands give one key all the weight; logits of 0 give each the same."""
+    heads, width, length = 2, 8, 40
+    for scale in (3e3, -3e3):
+        projected, relative, _ = layer(2, length, heads, width, True, True, scale)
+        output = attend_rows(jnp.asarray(projected), jnp.asarray(relative), heads, True)
+        with jax.enable_x64(True):
+            right = by_definition(np.float64(projected), np.float64(relative), heads, True)
+        assert np.abs(np.asarray(output) - np.asarray(right)).max() < 0.01
+    projected, _, _ = layer(2, length, heads, width, True, False, 0.0)
+    values = projected.reshape(2, length, 3, heads * width)[:, :, 2]
+    means = np.cumsum(values, axis=1) / np.arange(1, length + 1)[:, None]
+    np.testing.assert_allclose(attend_rows(jnp.asarray(projected), None, heads, True), means, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_number_stays_where_it_is():
+    """A query that is NaN spoils its own output, a key that is NaN those of the queries that see it, and no other
+    head or sequence; gradients are NaN too, so that a training step sees them."""
+    b, length, heads, width = 2, 50, 2, 8
+    projected, relative, weights = layer(b, length, heads, width, True, True)
+    each = projected.reshape(b, length, 3, heads, width)
+    for kind, spoilt in ((0, lambda i: i == 33), (1, lambda i: i >= 33)):
+        bad = each.copy()
+        bad[1, 33, kind, 1, 3] = np.nan
+        bad = jnp.asarray(bad.reshape(projected.shape))
+        output, gradient, _ = with_gradients(attend_rows, bad, relative, weights, heads, True)
+        nothing = np.isnan(np.asarray(output).reshape(b, length, heads, width)).all(axis=-1)
+        wanted = np.zeros_like(nothing)
+        wanted[1, spoilt(np.arange(length)), 1] = True
+        assert (nothing == wanted).all() and (
+            np.isnan(output).reshape(b, length, heads, width).any(axis=-1) == wanted
+        ).all()
+        by_head = np.isnan(np.asarray(gradient).reshape(each.shape)).any(axis=(1, 2, 4))
+        assert by_head.tolist() == [[False, False], [False, True]]
+
+
+DIGEST = """
+import os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+import hashlib, jax, numpy as np
+from routelaws.accelerated import attention_rows, products
+random = np.random.default_rng(0)
+projected, relative = (np.float32(random.standard_normal(shape)) for shape in ((40, 70, 3 * 4 * 20), (70, 80)))
+x, g = np.float32(random.standard_normal((3000, 200))), np.float32(random.standard_normal((3000, 300)))
+def total(projected, relative):
+    output = attention_rows.attend_rows(projected, relative, 4, True)
+    return (output ** 2).sum(), output
+gradient = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))
+for _ in range(3):
+    found = gradient(projected, relative), jax.jit(products.weight_gradient)(x, g)
+    print(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() < 2, reason="needs two cores, and Linux")
+def test_any_number_of_threads_gives_the_same_bits():
+    said = [
+        subprocess.run([sys.executable, "-c", DIGEST, str(cores)], capture_output=True, text=True, check=True).stdout
+        for cores in (1, 2)
+    ]
+    assert said[0] == said[1] and len(set(said[0].split())) == 1
+
+
+SIDES = st.integers(1, 70) | st.sampled_from((128, 300, 1024))
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(st.integers(1, 40) | st.sampled_from((256, 700)), SIDES, SIDES)
+@hypothesis.example(700, 1024, 300)
+@hypothesis.example(257, 300, 1024)
+def test_gradient_of_a_matrix(tokens, m, n):
+    random = np.random.default_rng(tokens + 1000 * m + n)
+    x, gradient = (np.float32(random.standard_normal((tokens, width))) for width in (m, n))
+    found = products._in_loops(jnp.asarray(x), jnp.asarray(gradient))
+    scale = UNIT["float32"] * (np.abs(x).astype(float).T @ np.abs(gradient))
+    error = np.abs(x.astype(float).T @ gradient - found)
+    check("tiles.product", float((error / scale).max()), 1.0)
+
+
+def both_ways(run):
+    """Return what a function of no arguments gives by the loops, and without them, and the names of those called."""
+    program = jax.jit(run).lower()
+    with loops.portable():
+        wanted = jax.jit(lambda: run())()
+    return program.compile()(), wanted, {call for call in loops.CALLS if call in program.as_text()}
+
+
+MODELS = {
+    "relative": {},
+    "rotary": {"positions": "rotary"},
+    "masked": {"objective": "masked"},
+    "one width": {"heads": 1, "kqv_size": 24},
+    "S-BASE": {"router": "sinkhorn", "experts": 4, "capacity_factor": math.inf},
+    "a loop over ten blocks": {"router": "sinkhorn", "experts": 4, "capacity_factor": math.inf, "blocks": 10},
+    "upper, k = 2, swiglu": {"router": "top_k", "experts": 4, "k": 2, "layout": "upper", "activation": "swiglu"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "float32") for name in MODELS), ("relative", "bfloat16"), ("S-BASE", "bfloat16")]
+)
+def test_models(name, dtype):
+    """Loss and gradients of whole models are those without loops."""
+    fields = {"vocab_size": 40, "d_model": 16, "blocks": 4, "heads": 2} | MODELS[name]
+    config = ModelConfig(**fields)
+    params = init(jax.random.key(0), config)
+    tokens = jax.random.randint(jax.random.key(1), (3, 33), 0, 40)
+    hidden = None if config.objective == "causal" else np.arange(33) % 5 == np.arange(3)[:, None]
+
+    def run():
+        def total(params):
+            return loss(params, tokens, config, hidden=hidden, compute_dtype=jnp.dtype(dtype)).total
+
+        return jax.value_and_grad(total)(params)
+
+    found, wanted, called = both_ways(run)
+    expected = {loops.ATTENTION, loops.GRADIENT} | ({loops.EXPERTS} if config.num_routed else set())
+    assert called == expected
+    limit = {"float32": 1e-5, "bfloat16": 0.1}[dtype]
+    for this, that in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        scale = float(jnp.abs(that).max())
+        assert float(jnp.abs(this - that).max()) <= limit * max(scale, 1e-2), (name, that.shape)
+
+
+@pytest.mark.parametrize("unlike", ["a layer", "a stack"])
+def test_experts_are_read_where_they_lie_in_a_stack(unlike):
+    """The layer of a stack counts, and its gradient is that of the layer."""
+    random = np.random.default_rng(3)
+    stack = {
+        "up": np.float32(random.standard_normal((3, 4, 6, 10))),
+        "down": np.float32(random.standard_normal((3, 4, 10, 6))),
+    }
+    x, gate = np.float32(random.standard_normal((20, 6))), np.float32(random.uniform(size=(20, 1)))
+    queue = np.int32(random.integers(0, 4, (20, 1)))
+    stacked = grouped.Stacked(stack, jnp.int32(2)) if unlike == "a layer" else None
+
+    elsewhere = functools.partial(experts._run_elsewhere, "gelu")
+
+    def total(matrices, x):
+        return (grouped.grouped_ffn("gelu", elsewhere, matrices, x, gate, queue, stacked) ** 2).sum()
+
+    def of(number):
+        return {name: matrix[number] for name, matrix in stack.items()}
+
+    gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))
+    given = jax.tree.map(np.zeros_like, of(0)) if stacked else of(2)
+    plain = jax.jit(
+        jax.value_and_grad(lambda m, x: (grouped.grouped_ffn("gelu", elsewhere, m, x, gate, queue) ** 2).sum(), (0, 1))
+    )
+    jax.tree.map(np.testing.assert_array_equal, gradient(given, x), plain(of(2), x))
+
+
+@pytest.mark.slow
+def test_groups_and_devices():
+    """Under vmap, and inside shard_map with its check of what varies over the devices."""
+    heads, given = 2, layer(4, 30, 2, 8, True, True)
+    projected, relative, weights = map(jnp.asarray, given)
+    whole = with_gradients(attend_rows, projected, relative, weights, heads, True)
+
+    def total(projected, relative, weights):
+        return (attend_rows(projected, relative, heads, True) * weights).sum()
+
+    by_half = jax.vmap(jax.grad(total), in_axes=(0, None, 0))
+    halves = projected.reshape(2, 2, 30, -1), relative, weights.reshape(2, 2, 30, -1)
+    mapped = jax.jit(by_half)(*halves)
+    np.testing.assert_allclose(mapped.reshape(projected.shape), whole[1], rtol=1e-5, atol=1e-5)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, everywhere = jax.P("data"), jax.P()
+    spread = jax.shard_map(
+        lambda *arrays: jax.lax.psum(total(*arrays), "data"),
+        mesh=mesh,
+        in_specs=(rows, everywhere, rows),
+        out_specs=everywhere,
+    )
+    found = jax.jit(jax.grad(spread, argnums=(0, 1)))(projected, relative, weights)
+    for this, that in zip(found, whole[1:], strict=True):
+        np.testing.assert_allclose(this, that, rtol=1e-5, atol=1e-5)
+
+
+def test_no_more_pieces_than_heads_and_sequences():
+    pieces = attention_call._pieces(attention_pieces.FORWARD, 70, 2, 70 * 2 // attention_call.AT_LEAST)
+    work = pieces[:-2]
+    assert [int(row[3]) for row in work].count(2) == len(work) and len(work) == 70
+    seen = {(int(row[1]) % 2, int(sequence)) for row in work for sequence in range(row[2], row[2] + row[3])}
+    assert seen == {(head, sequence) for head in range(2) for sequence in range(70)}
