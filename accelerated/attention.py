@@ -1,4 +1,5 @@
-"""Softmax attention over heads, with a backward pass of its own.
+"""Softmax attention over heads, with a backward pass of its own: on accelerators, in float64 and with a mask. On CPU
+`attention_rows` computes the rest.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head the second term is one product with the
 keys of all distances, whose row i has to be moved by i places. The product has one more column in front than there are

@@ -1,9 +1,10 @@
 """Matrix products and the dense FFN with backward passes of their own.
 
 What is computed is what autodiff gives. The backward passes exist for three reasons: XLA on CPU is two to three times
-slower on a product that sums over the first axis of both factors, which every gradient of a weight is; autodiff of an
-activation keeps five arrays as large as the hidden layer, where the hidden layer itself is enough; and it keeps what a
-product reads, which can be computed again from what is there in any case (`Again`).
+slower on a product that sums over the first axis of both factors, which every gradient of a weight is (compiled loops
+do it in float32 and bfloat16; in float64 a factor is copied transposed); autodiff of an activation keeps five arrays as
+large as the hidden layer, where the hidden layer itself is enough; and it keeps what a product reads, which can be
+computed again from what is there in any case (`Again`).
 """
 
 import functools

@@ -327,7 +327,7 @@ def _weights_again(job, block, s, kept):
 @jit
 def _backward(job, s, sequence, head, of_relative):
     """Write the gradients of queries, keys and values of a sequence, and add those of distances at an address."""
-    c, h, wide, width, distance_row = job.width, job.heads, s.wide, s.wide, s.distance_row
+    c, h, wide, distance_row = job.width, job.heads, s.wide, s.distance_row
     _read_sequence(job, s, sequence, head, True)
     kept = floats(job.kept + 2 * BYTES * (sequence * h + head) * job.length, 2 * job.length)
     _zeros(s.of_key, job.length * wide)
@@ -340,29 +340,15 @@ def _backward(job, s, sequence, head, of_relative):
         _logits(job, block, s)
         _multiply(gradient, wide, 1, s.value_turned, s.row, s.pulled, s.row, rows, _up(keys, LANES), wide, WRITE)
         _weights_again(job, block, s, kept)
-        _multiply(s.weights, 1, s.row, gradient, wide, s.of_value, wide, keys, width, rows, ADD)
+        _multiply(s.weights, 1, s.row, gradient, wide, s.of_value, wide, keys, wide, rows, ADD)
         # By keys, the gradients of logits are rows that begin at the last query's first key and are one shorter.
         by_key, shorter = _by_key(block, s, 0), distance_row - 1
-        _multiply(by_key, 1, shorter, query, wide, s.of_key, wide, keys, width, rows, ADD)
-        _multiply(by_key, shorter, 1, s.key, wide, of_query, wide, rows, width, keys, WRITE)
+        _multiply(by_key, 1, shorter, query, wide, s.of_key, wide, keys, wide, rows, ADD)
+        _multiply(by_key, shorter, 1, s.key, wide, of_query, wide, rows, wide, keys, WRITE)
         if job.relative:
-            far = BYTES * block.far * wide
-            _multiply(
-                s.by_distance,
-                distance_row,
-                1,
-                s.relative + far,
-                wide,
-                of_query,
-                wide,
-                rows,
-                width,
-                block.distances,
-                ADD,
-            )
-            _multiply(
-                s.by_distance, 1, distance_row, query, wide, of_relative + far, wide, block.distances, width, rows, ADD
-            )
+            far, many = BYTES * block.far * wide, block.distances
+            _multiply(s.by_distance, distance_row, 1, s.relative + far, wide, of_query, wide, rows, wide, many, ADD)
+            _multiply(s.by_distance, 1, distance_row, query, wide, of_relative + far, wide, many, wide, rows, ADD)
     at = job.of_projected + BYTES * (sequence * job.length * 3 * h + head) * c
     for from_, i in ((s.of_query, 0), (s.of_key, 1), (s.of_value, 2)):
         _place_rows(from_, wide, job.length, c, at + BYTES * i * h * c, 3 * h * c)
