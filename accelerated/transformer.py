@@ -313,26 +313,38 @@ def _attention(params, x, shape, *, causal, mask, positions, axis_name, kernel="
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
     projected = product(x, jnp.concatenate(matrices, axis=1))
-    relative = None
+    mask, relative = None if mask is None else _as_bool(mask), None
     if positions == "relative":
         distances = sinusoids(length, d_model, 0 if causal else 1 - length)[::-1]  # from S - 1 down
         matrix = params["relative_key"].reshape(d_model, heads * width)
         relative = jnp.asarray(distances, projected.dtype) @ matrix
+    given = projected.reshape(b, length, -1), relative, heads, positions, causal
     if kernel == "own" and mask is None and loops_run(ATTENTION, projected.dtype):
-        projected = projected.reshape(b, length, -1)
-        projected = _turned_rows(projected, heads) if positions == "rotary" else projected
-        mixed = attend_rows(projected, relative, heads, causal).reshape(-1, heads * width)
+        mixed = _mixed_in_loops(*given)
     else:
-        query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, kqv]
-        if positions == "rotary":
-            query, key = rotary(query), rotary(key)
-        else:
-            relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(-1, heads, width).swapaxes(0, 1)
-        by = attend if kernel == "own" else functools.partial(attend_by, kernel)
-        parts = by(query, key, value, relative, None if mask is None else _as_bool(mask), causal)
-        mixed = Again(_rows_of_parts, tuple(parts))
+        mixed = _mixed(*given, mask, kernel)
     joined = product(mixed, params["output"].reshape(-1, d_model))
     return _total(joined.reshape(shape), axis_name)
+
+
+def _mixed(projected, relative, heads, positions, causal, mask, kernel) -> Again:
+    """Return the rows [b S, H c] of what attention gives, from projections [b, S, 3 H c] and keys of distances
+    [D, H c]."""
+    b, length, _ = projected.shape
+    query, key, value = projected.reshape(b, length, 3, heads, -1).transpose(2, 3, 0, 1, 4)  # [H, b, S, c] each
+    if positions == "rotary":
+        query, key = rotary(query), rotary(key)
+    else:
+        relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(len(relative) + 1, heads, -1).swapaxes(0, 1)
+    by = attend if kernel == "own" else functools.partial(attend_by, kernel)
+    return Again(_rows_of_parts, tuple(by(query, key, value, relative, mask, causal)))
+
+
+def _mixed_in_loops(projected, relative, heads, positions, causal) -> jax.Array:
+    """Return `_mixed` where there is no mask, by compiled loops."""
+    projected = _turned_rows(projected, heads) if positions == "rotary" else projected
+    mixed = attend_rows(projected, relative, heads, causal)
+    return mixed.reshape(-1, mixed.shape[-1])
 
 
 def _turned_rows(projected, heads):
