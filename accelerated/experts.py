@@ -323,8 +323,7 @@ def routed_ffn(
     """Send each token through its experts.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f]; "stacked", where these are a
-            layer of a stack, see `grouped.Stacked`.
+        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d]; rows without an assignment that asks are not read.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
@@ -344,6 +343,7 @@ def routed_ffn(
 
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
     output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
+    `params` may have "stacked" too, where the matrices are a layer of a stack, see `grouped.Stacked`.
     """
     _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])

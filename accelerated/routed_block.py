@@ -95,8 +95,7 @@ def routed_block(
 
     Args:
         params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and what the router has:
-            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2];
-            "stacked", where the matrices are a layer of a stack, see `grouped.Stacked`.
+            "router" [d, E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]}, "log_temperature" [2].
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
@@ -115,7 +114,7 @@ def routed_block(
         ValueError: the group size does not divide b (or S, for neighbours), or noise or table is missing.
 
     Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
-    token is real, loads and losses are NaN.
+    token is real, loads and losses are NaN. `params` may have "stacked" too, see `grouped.Stacked`.
     """
     if config.router == "mixture_of_tokens":
         return _whole(_mixture_block(params, x, config, training, mask, spread), spread)
