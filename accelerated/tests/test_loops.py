@@ -87,7 +87,7 @@ def test_attention(b, length, heads, width, causal, relative):
     assert_defined(given, heads, causal, f"b {b}, S {length}, H {heads}, c {width}")
 
 
-@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.settings(max_examples=10, deadline=None)
 @hypothesis.given(
     st.integers(1, 5), st.integers(1, 90), st.integers(1, 3), st.integers(1, 40), st.booleans(), st.booleans()
 )
@@ -161,7 +161,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 SIDES = st.integers(1, 70) | st.sampled_from((128, 300, 1024))
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=25, deadline=None)
 @hypothesis.given(st.integers(1, 40) | st.sampled_from((256, 700)), SIDES, SIDES)
 @hypothesis.example(700, 1024, 300)
 @hypothesis.example(257, 300, 1024)
@@ -193,8 +193,16 @@ MODELS = {
 }
 
 
+SLOW = ("a loop over ten blocks", "upper, k = 2, swiglu")
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype"), [*((name, "float32") for name in MODELS), ("relative", "bfloat16"), ("S-BASE", "bfloat16")]
+    ("name", "dtype"),
+    [
+        *(pytest.param(name, "float32", marks=[pytest.mark.slow] if name in SLOW else []) for name in MODELS),
+        ("relative", "bfloat16"),
+        pytest.param("S-BASE", "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_models(name, dtype):
     """Loss and gradients of whole models are those without loops."""
