@@ -19,6 +19,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from .compile import c_function, jit, jit_fused, jit_sum, jit_within
 from .exponential import power_of_e
 from .memory import floats, longs
+from .rows import dot, scale_row, write_scaled
 from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, turn
 from .together import PIECE, RUNS_PIECE, address_of
 
@@ -185,26 +186,6 @@ def _sum(x):
     return total
 
 
-@jit_sum
-def _dot(x, y):
-    total = np.float32(0.0)
-    for j in range(x.size):
-        total += x[j] * y[j]
-    return total
-
-
-@jit
-def _scale(x, factor):
-    for j in range(x.size):
-        x[j] *= factor
-
-
-@jit
-def _write_scaled(to, factor, x):
-    for j in range(to.size):
-        to[j] = factor * x[j]
-
-
 @jit
 def _write_pulled(to, weights, pulled, along, scale):
     """Write the gradient of logits before their division by √c."""
@@ -301,7 +282,7 @@ def _forward(job, s, sequence, head):
         at = job.mixed + BYTES * ((sequence * job.length + first) * job.heads + head) * c
         for i in range(block.rows):
             to = floats(at + BYTES * i * job.heads * c, c)
-            _write_scaled(to, kept[2 * (first + i) + 1], floats(s.of_query + BYTES * i * s.wide, c))
+            write_scaled(to, kept[2 * (first + i) + 1], floats(s.of_query + BYTES * i * s.wide, c))
 
 
 @jit
@@ -315,11 +296,11 @@ def _weights_again(job, block, s, kept):
         most, share = kept[2 * (block.first + i)], kept[2 * (block.first + i) + 1]
         _fill(weights, seen, most)
         _powers(weights, most, scale)
-        _scale(weights, share)
+        scale_row(weights, share)
         _zeros(s.weights + row + BYTES * seen, max(block.keys, whole) - seen)
         _fill(pulled, seen, 0.0)
         to, end = _by_key(block, s, i), s.by_distance + BYTES * (i + 1) * s.distance_row
-        _write_pulled(floats(to, whole), weights, pulled, _dot(weights, pulled), scale)
+        _write_pulled(floats(to, whole), weights, pulled, dot(weights, pulled), scale)
         _zeros(s.by_distance + BYTES * i * s.distance_row, block.rows - 1 - i)
         _zeros(to + BYTES * seen, (end - to) // BYTES - seen)
 

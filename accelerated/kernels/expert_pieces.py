@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from .compile import c_function, jit, jit_fused, jit_sum, jit_within
+from .compile import c_function, jit, jit_fused, jit_within
 from .exponential import power_of_e
 from .memory import floats, ints, longs
+from .rows import dot, scale_row, write_scaled
 from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE, product
 from .together import PIECE, RUNS_PIECE, address_of
 
@@ -147,14 +148,6 @@ def _slopes(x, other, share, rest, slope, activation):
             share[j] *= x[j]
 
 
-@jit_sum
-def _dot(a, b):
-    total = np.float32(0.0)
-    for j in range(a.size):
-        total += a[j] * b[j]
-    return total
-
-
 @jit
 def _write_product(to, gate, a, b):
     for j in range(to.size):
@@ -165,18 +158,6 @@ def _write_product(to, gate, a, b):
 def _multiply(to, gate, b):  # where a loop writes what it reads the compiler sees it only in one and the same array
     for j in range(to.size):
         to[j] *= gate * b[j]
-
-
-@jit
-def _scale(to, gate):
-    for j in range(to.size):
-        to[j] *= gate
-
-
-@jit
-def _write_scaled(to, gate, a):
-    for j in range(to.size):
-        to[j] = gate * a[j]
 
 
 @jit
@@ -199,11 +180,11 @@ def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
     gate = floats(job.gate + BYTES * assignment, 1)[0]
     _activate(x, other, h, share, rest, job.activation)
     _slopes(x, other, share, rest, slope, job.activation)
-    floats(job.of_gate + BYTES * assignment, 1)[0] = _dot(h, p)
+    floats(job.of_gate + BYTES * assignment, 1)[0] = dot(h, p)
     if job.activation == SWIGLU:
         _write_product(floats(of_linear + row, f), gate, p, share)
     _multiply(p, gate, slope)
-    _scale(h, gate)
+    scale_row(h, gate)
 
 
 @jit
@@ -212,9 +193,7 @@ def _gather(source, job, order, target, target_row):
     d = job.width
     for i in range(order.size):
         token = np.int64(order[i]) // job.choices
-        _write_scaled(
-            floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d)
-        )
+        write_scaled(floats(target + BYTES * i * target_row, d), np.float32(1.0), floats(source + BYTES * token * d, d))
 
 
 @jit
@@ -237,7 +216,7 @@ def _forward(job, expert, begin, rows, scratch):
     for i in range(rows):
         assignment = np.int64(order[i])
         gate, from_ = floats(job.gate + BYTES * assignment, 1)[0], floats(out + BYTES * i * d_row, d)
-        _write_scaled(floats(job.output + BYTES * assignment * d, d), gate, from_)
+        write_scaled(floats(job.output + BYTES * assignment * d, d), gate, from_)
 
 
 @jit
@@ -261,7 +240,7 @@ def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
         product(of_linear, f_row, 1, job.linear + at, f, TURNED, out, d_row, rows, d, f, ADD, up, panel)
     for i in range(rows):
         to = floats(job.output + BYTES * np.int64(order[i]) * d, d)
-        _write_scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
+        write_scaled(to, np.float32(1.0), floats(out + BYTES * i * d_row, d))
 
 
 @jit

@@ -1,0 +1,28 @@
+"""Loops over the float32 numbers of a row, for loops that are compiled (`compile`)."""
+
+import numpy as np
+
+from .compile import jit, jit_sum
+
+
+@jit_sum
+def dot(x, y):
+    """Return the sum of x y."""
+    total = np.float32(0.0)
+    for j in range(x.size):
+        total += x[j] * y[j]
+    return total
+
+
+@jit
+def scale_row(x, factor):
+    """Multiply x by a number."""
+    for j in range(x.size):
+        x[j] *= factor
+
+
+@jit
+def write_scaled(to, factor, x):
+    """Write x times a number."""
+    for j in range(to.size):
+        to[j] = factor * x[j]
