@@ -1,6 +1,6 @@
 """Compiled loops that programs of XLA call on CPU: whether they run here, and what calls of them need.
 
-The loops are in `kernels`; who calls them is in `attention_rows` and `grouped`.
+The loops are in `kernels`; who calls them is in `attention_rows`, `grouped`, `products` and `training.optimizer`.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-CALLS = ATTENTION, EXPERTS, GRADIENT = "routelaws_attention", "routelaws_experts", "routelaws_gradient"
+ADAMW, ATTENTION, EXPERTS, GRADIENT = (f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient"))
+CALLS = ADAMW, ATTENTION, EXPERTS, GRADIENT
 """What compiled programs call loops by."""
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
@@ -44,10 +45,12 @@ def make_known(call: str) -> bool:
     return foreign.registered(call)
 
 
-def call_loops(call: str, arrays, results, **attributes):
-    """Call loops on arrays; `results` are types, see `like`, and attributes are integers."""
+def call_loops(call: str, arrays, results, aliases: dict[int, int] | None = None, **attributes):
+    """Call loops on arrays; `results` are types, see `like`, and attributes are integers. `aliases` says which results
+    are written where an argument was: {argument: result}."""
     make_known(call)
-    return jax.ffi.ffi_call(call, results, vmap_method="sequential")(*arrays, **attributes)
+    options = {"vmap_method": "sequential", "input_output_aliases": aliases}
+    return jax.ffi.ffi_call(call, results, **options)(*arrays, **attributes)
 
 
 def like(x: jax.Array) -> Callable:

@@ -123,7 +123,8 @@ print(f"loss {float(before):.4f} before the step, {float(after):.4f} after it; a
 
 # %%
 from routelaws.accelerated.training.configuration import TrainConfig
-from routelaws.accelerated.training.step import initial_state, learning_rate_schedule, make_evaluate, make_train_steps
+from routelaws.accelerated.training.optimizer import learning_rate_schedule
+from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
 
 dense = TrainConfig(config, sequence_length=S, batch_size=b, steps=steps)
 peak, rising = dense.peak_learning_rate(), round(dense.warmup * steps)

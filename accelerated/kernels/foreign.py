@@ -22,6 +22,7 @@ from .tiles import compile_product
 from .together import NUM_THREADS, SCHEDULE, compile_help
 
 FUNCTIONS = {
+    "routelaws_adamw": "adamw_call",
     "routelaws_attention": "attention_call",
     "routelaws_experts": "expert_call",
     "routelaws_gradient": "gradient_call",
@@ -31,8 +32,8 @@ FUNCTIONS = {
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
 _NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as those above
 
-_MOST_ARRAYS = 11
-_DATA, _DIMENSIONS = 3, 5  # of an array
+_MOST_OPTIONAL = 11  # arrays of a call of which some may be left out
+_DATA, _RANK, _DIMENSIONS = 3, 4, 5  # of an array
 _METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # words of an extension, of the metadata, of the interface
 
 KNOWN = {
@@ -99,7 +100,7 @@ class Call(NamedTuple):
     """What XLA calls a function with.
 
     Attributes:
-        arguments: [_MOST_ARRAYS], addresses of the numbers of all arguments; 0 where there are fewer
+        arguments: [_MOST_OPTIONAL or more], addresses of the numbers of all arguments; 0 where there are fewer
         results: the same of results
         num_arguments: how many there are
         shapes: the address of the arguments
@@ -151,9 +152,18 @@ def shape(call, i):
 
 
 @jit
+def size(call, i):
+    """Return how many numbers argument i has."""
+    array, found = longs(longs(call.shapes, i + 1)[i], _DIMENSIONS + 1), 1
+    for length in longs(array[_DIMENSIONS], array[_RANK]):
+        found *= length
+    return found
+
+
+@jit
 def _addresses(arrays, count):
-    """Return the addresses of the numbers of all arguments or results; 0 for as many more as a call can have."""
-    found = np.zeros(_MOST_ARRAYS, np.int64)
+    """Return the addresses of the numbers of all arguments or results; 0 for those that are left out."""
+    found = np.zeros(max(_MOST_OPTIONAL, count), np.int64)
     each = longs(arrays, count)
     for i in range(count):
         found[i] = longs(each[i], _DATA + 1)[_DATA]

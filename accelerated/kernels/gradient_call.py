@@ -16,10 +16,10 @@ from .together import PIECE, RUNS_PIECE, address_of, num_threads, run_together
 ENOUGH = 1 << 22
 """Products of numbers that are worth a piece of their own: another thread takes some time to come."""
 
-PIECES = 4
+PIECES = 1
 """Pieces for each thread, at least, of a large result."""
 
-SIDE = 256
+SIDE = 512
 """The most rows and columns of a piece."""
 
 DEEP = 256

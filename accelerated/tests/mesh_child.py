@@ -22,6 +22,7 @@ from routelaws.accelerated.mesh_plan import plan_device
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.hashing import hash_table_of
 from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
+from routelaws.accelerated.training.optimizer import optimizer
 from routelaws.accelerated.training.step import (
     NOISE_STREAM,
     TrainState,
@@ -29,7 +30,6 @@ from routelaws.accelerated.training.step import (
     make_evaluate,
     make_train_steps,
     open_layout,
-    optimizer,
 )
 from routelaws.accelerated.transformer import draw_noise, loss, parameter_shapes
 from routelaws.conformance.bounds import BOUNDS

@@ -1,13 +1,16 @@
-"""The optimizer against AdamW written out in NumPy, at parameters that are not 0, and its learning rate by hand."""
+"""The optimizer, of optax and by loops, against AdamW written out in NumPy, at parameters that are not 0; and its
+learning rate by hand."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from routelaws.accelerated.training import step
+from routelaws.accelerated import loops
+from routelaws.accelerated.training import optimizer, step
 from routelaws.accelerated.training.configuration import from_mapping, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
@@ -69,7 +72,7 @@ def adamw(params: dict, gradients: list) -> list[dict]:
 @pytest.fixture(scope="module")
 def update():
     """The optimizer, compiled once: (gradient, state, parameters) -> (parameters, state)."""
-    transformation = step.optimizer(CONFIG)
+    transformation = optimizer.optimizer(CONFIG)
 
     @jax.jit
     def update(gradient, state, params):
@@ -79,27 +82,89 @@ def update():
     return transformation.init, update
 
 
+def draw_gradients(random, shapes) -> list[dict]:
+    """Return four gradients. They differ by a factor of a thousand between leaves: a gradient that is cut entry by
+    entry, or leaf by leaf, points elsewhere. The third one is below the limit and stays as it is."""
+    gradients = [draw(random, shapes) for _ in range(4)]
+    for i, gradient in enumerate(gradients):
+        sizes = iter(10.0 ** random.uniform(-3, 0, 12))
+        gradient = jax.tree.map(lambda leaf, sizes=sizes: leaf * next(sizes), gradient)
+        norm = math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
+        length = CONFIG.gradient_clip * (0.5 if i == 2 else 10)
+        gradients[i] = jax.tree.map(lambda leaf, factor=length / norm: leaf * factor, gradient)
+    return gradients
+
+
+def assert_moved(bound: str, params: dict, wanted: dict, t: int) -> None:
+    found = flat(params)
+    assert found.keys() == wanted.keys()
+    for path, leaf in wanted.items():
+        error = np.abs(found[path] - leaf).max()
+        check(bound, error, np.abs(leaf).max(), message=f"{'/'.join(path)} after step {t + 1}")
+
+
 def test_every_leaf_moves_as_by_adamw(update):
-    """In float64. Gradients differ by a factor of a thousand between leaves: a gradient that is cut entry by entry, or
-    leaf by leaf, points elsewhere. The third one is below the limit and stays as it is."""
+    """In float64."""
     init, update = update
     random = np.random.default_rng(5)
     with jax.enable_x64(True):
-        params = jax.tree.map(jnp.asarray, draw(random, SHAPES))
-        gradients = [draw(random, SHAPES) for _ in range(4)]
-        for i, gradient in enumerate(gradients):
-            sizes = iter(10.0 ** random.uniform(-3, 0, 12) * (0.05 if i == 2 else 20))
-            gradients[i] = jax.tree.map(lambda leaf, sizes=sizes: leaf * next(sizes), gradient)
-        norms = [math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient))) for gradient in gradients]
-        assert [norm > CONFIG.gradient_clip for norm in norms] == [True, True, False, True]
+        params, gradients = jax.tree.map(jnp.asarray, draw(random, SHAPES)), draw_gradients(random, SHAPES)
         wanted, state = adamw(flat(params), [flat(gradient) for gradient in gradients]), init(params)
         for t, gradient in enumerate(gradients):
             params, state = update(gradient, state, params)
-            found = flat(params)
-            assert found.keys() == wanted[t].keys()
-            for path, leaf in wanted[t].items():
-                error = np.abs(found[path] - leaf).max()
-                check("training.optimizer", error, np.abs(leaf).max(), message=f"{'/'.join(path)} after step {t + 1}")
+            assert_moved("training.optimizer", params, wanted[t], t)
+
+
+@pytest.fixture(scope="module")
+def update_in_loops():
+    """The optimizer by loops, compiled once: (gradient, state, parameters, rate, taken) -> (parameters, state)."""
+
+    @jax.jit
+    def update(gradient, state, params, rate, taken):
+        norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
+        return optimizer.update_in_loops(CONFIG, params, state, gradient, rate, norm, taken)
+
+    return update
+
+
+ABOVE_A_PIECE = {"embedding": (300, 113), "routed_ffn": {"router": (1, 129, 130)}, "final_norm": {"scale": (2,)}}
+"""Arrays of more numbers than a piece of work of the loops, and of one."""
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, ABOVE_A_PIECE])
+def test_loops_move_every_leaf_as_adamw_does(update_in_loops, shapes):
+    """In float32. Between steps there is one that is not taken, with a gradient that is no number: it changes nothing,
+    bit by bit, and is not counted."""
+    random = np.random.default_rng(5)
+    params, gradients = draw(random, shapes), draw_gradients(random, shapes)
+    wanted = adamw(flat(params), [flat(gradient) for gradient in gradients])
+    params = jax.tree.map(jnp.float32, params)
+    assert loops.loops_run(loops.ADAMW, jnp.float32) == optimizer.updates_in_loops(params)
+    state = optimizer.optimizer(CONFIG).init(params)
+    for t, gradient in enumerate(gradients):
+        gradient = jax.tree.map(jnp.float32, gradient)
+        params, state = update_in_loops(gradient, state, params, RATES[t], True)
+        assert_moved("training.optimizer_in_loops", params, wanted[t], t)
+        bad = jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(jnp.nan), gradient)
+        before = jax.tree.map(np.asarray, (params, state))
+        params, state = update_in_loops(bad, state, params, RATES[t], False)
+        jax.tree.map(np.testing.assert_array_equal, before, (params, state))
+    counts = [int(count) for _, count in optax.tree.get_all_with_path(state, "count")]
+    assert counts == [4, 4]
+
+
+def test_loops_leave_the_state_that_optax_leaves(update, update_in_loops):
+    """A run that goes on elsewhere, with optax, finds moments and counts as it would have left them."""
+    random = np.random.default_rng(7)
+    params = jax.tree.map(jnp.float32, draw(random, SHAPES))
+    state = other = update[0](params)
+    for t, gradient in enumerate(draw_gradients(random, SHAPES)):
+        gradient = jax.tree.map(jnp.float32, gradient)
+        state = update_in_loops(gradient, state, params, RATES[t], True)[1]
+        other = update[1](gradient, other, params)[1]
+        assert jax.tree.structure(state) == jax.tree.structure(other)
+        for this, that in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
+            check("training.optimizer_in_loops", np.abs(this - that).max(), np.abs(that).max(), message="moments")
 
 
 def test_decay_is_of_matrices_alone(update):
@@ -122,11 +187,12 @@ def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
         shapes = jax.tree.leaves_with_path(jax.eval_shape(lambda config=config: step.initial_state(config)).params)
         for path, leaf in shapes:
             vectors = 1 + (path[0].key != "final_norm")  # stacked over blocks
-            assert (path[-1].key in step.NOT_DECAYED) == (leaf.ndim <= vectors and path[0].key != "embedding"), path
+            undecayed = leaf.ndim <= vectors and path[0].key != "embedding"
+            assert (path[-1].key in optimizer.NOT_DECAYED) == undecayed, path
 
 
 def test_the_learning_rate_of_each_step_by_hand():
-    schedule = step.learning_rate_schedule(0.5, 3, 12)
+    schedule = optimizer.learning_rate_schedule(0.5, 3, 12)
     for t, rate in enumerate(RATES):
         check("training.rate", abs(float(schedule(t)) - rate), rate, message=f"rate of step {t + 1}")
     assert RATES[0] == 0.5 / 3 and RATES[2] == RATES[3] == 0.5 and 0.05 < RATES[11] < 0.07

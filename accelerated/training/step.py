@@ -18,20 +18,11 @@ from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .configuration import TrainConfig
 from .kept_programs import fields_of_programs, kept
 from .mesh import Layout
-
-FINAL_RATE = 0.1
-"""The cosine ends at this share of the peak learning rate."""
-
-BETAS = (0.9, 0.95)
-"""Decay rates of AdamW's two moments."""
-
+from .optimizer import optimizer, rates_of_steps, update_in_loops, updates_in_loops
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
 """After a call: the share of its time, and the most seconds, in which a thread of XLA frees its buffers.
 A share, since on a machine with other work both take longer."""
-
-NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
-"""Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2
 """Folded into the seed for what routers draw at random, and for which tokens the masked objective hides."""
@@ -81,59 +72,6 @@ class RunInputs(NamedTuple):
     noise_key: jax.Array
     hidden_key: jax.Array
     table: jax.Array | None  # of a hash
-
-
-def optimizer(
-    config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
-) -> optax.GradientTransformation:
-    """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only.
-
-    Args:
-        config: the run.
-        rate: the learning rate of this step where it is an input of a compiled program; None for the run's schedule.
-        norm: of the gradient over all leaves, where it is known; None to compute it.
-
-    Routers learn at a lower rate (our choice). At the full one, and at the high rates of small models, the raw logits
-    of one expert outgrow those of the others. The balanced plan hides that in training; the argmax of evaluation then
-    sends most tokens to that expert.
-    """
-    schedule = _schedule(config) if rate is None else lambda _: rate
-
-    def decayed(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
-
-    def clipped(gradient, _):
-        # By a factor. optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
-        length = optax.tree.norm(gradient) if norm is None else norm
-        share = jnp.where(length < config.gradient_clip, 1, config.gradient_clip / length)
-        return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient)
-
-    def slowed(updates, _):
-        def scale(path, leaf):
-            return leaf * config.router_rate if path[-1].key == "router" else leaf
-
-        return jax.tree_util.tree_map_with_path(scale, updates)
-
-    return optax.chain(
-        optax.stateless(clipped),
-        optax.adamw(schedule, *BETAS, weight_decay=config.weight_decay, mask=decayed),
-        optax.stateless(slowed),
-    )
-
-
-def _schedule(config: TrainConfig) -> optax.Schedule:
-    warmup_steps = max(1, round(config.warmup * config.steps))
-    return learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
-
-
-def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
-    """Return the rate of each step: linear up to `peak`, then a cosine down to `FINAL_RATE` of it.
-
-    The first step is taken at peak / warmup_steps, not at 0.
-    """
-    up = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
-    down = optax.cosine_decay_schedule(peak, max(1, steps - warmup_steps), FINAL_RATE)
-    return optax.join_schedules([up, down], [warmup_steps])
 
 
 def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainState:
@@ -228,7 +166,9 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         metrics, *found = _look(state, now, given, config, differentiate)
         left = jnp.where((left >= 0) & metrics.bad, left - 1, left)
         taken, found = ~metrics.bad & (left >= 0), (state, *found, given.rates[now[1]], metrics.gradient_norm)
-        if layout is None:  # one copy of the state less than a choice between two
+        if layout is None and updates_in_loops(state.params):
+            state = _changed_in_loops(config, taken, *found)
+        elif layout is None:  # one copy of the state less than a choice between two
             state = jax.lax.cond(taken, change, lambda state, *_: state, *found)
         else:  # no collective waits inside a condition, where devices could part
             state = jax.tree.map(functools.partial(jnp.where, taken), change(*found), state)
@@ -295,6 +235,15 @@ def _changed(
     return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
 
 
+def _changed_in_loops(config, taken, state: TrainState, numbers: BatchNumbers, gradient, rate, norm) -> TrainState:
+    """Return `_changed` of a step that is taken, and the state as it was of one that is not."""
+    params, opt_state = update_in_loops(config, *state, gradient, rate, norm, taken)
+    if numbers.bias is not None:
+        bias = jnp.where(taken, numbers.bias, state.params["routed_ffn"]["bias"])
+        params = carry_bias(params, numbers._replace(bias=bias))
+    return TrainState(params, opt_state)
+
+
 def wait_for(metrics: StepMetrics, begun: float) -> None:
     """Wait for the end of a call that began at `begun` (`time.perf_counter`), and for its buffers to be freed.
 
@@ -321,7 +270,7 @@ def highest_loss(config: TrainConfig) -> float:
 
 def run_inputs(config: TrainConfig, table: np.ndarray | None) -> RunInputs:
     """Return the rates, keys and table of a run. The streams of the keys are not that of the initial weights."""
-    rates = jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
+    rates = rates_of_steps(config)
     keys = (jax.random.fold_in(jax.random.key(config.seed), stream) for stream in (NOISE_STREAM, HIDDEN_STREAM))
     return RunInputs(rates, *keys, None if table is None else jnp.asarray(table))
 

@@ -298,11 +298,11 @@ NAMES = {
 
 
 def training(**options):
-    """Return the configuration of a run and the module of its steps."""
+    """Return the configuration of a run and the module of its optimizer."""
     pytest.importorskip("optax")
-    from routelaws.accelerated.training import configuration, step
+    from routelaws.accelerated.training import configuration, optimizer
 
-    return configuration.from_mapping(options), step
+    return configuration.from_mapping(options), optimizer
 
 
 @pytest.mark.library("torch")
@@ -324,8 +324,8 @@ class TestOptimizerOfTorch:
         return found
 
     def test_the_schedule(self, torch):
-        config, step = training(steps=40, warmup=0.2, learning_rate=0.01)
-        schedule = step.learning_rate_schedule(0.01, 8, 40)
+        config, ours = training(steps=40, warmup=0.2, learning_rate=0.01)
+        schedule = ours.learning_rate_schedule(0.01, 8, 40)
         with jax.enable_x64(True):
             found = schedule(jax.numpy.arange(40))
         assert_close_bounded("libraries.rate", found, self.rates(torch, config), 0.01, what="learning rates")
@@ -335,12 +335,12 @@ class TestOptimizerOfTorch:
 
         Torch divides by the norm + 1e-6 where it clips, and we by the norm: the one difference.
         """
-        config, step = training(steps=self.STEPS, warmup=0.3, learning_rate=0.01, weight_decay=0.5)
+        config, ours = training(steps=self.STEPS, warmup=0.3, learning_rate=0.01, weight_decay=0.5)
         random = np.random.default_rng(5)
         params = {name: random.standard_normal(shape) for name, (shape, _) in NAMES.items()}
         sizes = 10.0 ** np.array([-3, 1, -2, 2, 0, -1, 1, -2, 2, -1])  # some steps are clipped, some are not
         gradients = [{name: size * random.standard_normal(np.shape(p)) for name, p in params.items()} for size in sizes]
-        found = self.ours(step.optimizer(config), params, gradients)
+        found = self.ours(ours.optimizer(config), params, gradients)
         wanted = self.theirs(torch, config, params, gradients)
         for name, value in params.items():
             moved = np.abs(wanted[name] - value).max()  # an error of a step is in units of what was moved

@@ -1,0 +1,128 @@
+"""AdamW with clipping, as a transformation of optax and as compiled loops that give the same; and the learning rate."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..loops import ADAMW, call_loops, like, loops_run
+from .configuration import TrainConfig
+
+FINAL_RATE = 0.1
+"""The cosine ends at this share of the peak learning rate."""
+
+BETAS = (0.9, 0.95)
+"""Decay rates of AdamW's two moments."""
+
+EPSILON = 1e-8
+"""Added to the root of the second moment."""
+
+NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
+"""Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
+
+
+def optimizer(
+    config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
+) -> optax.GradientTransformation:
+    """Return AdamW with clipping, linear warm-up and a cosine; weight decay on matrices only.
+
+    Args:
+        config: the run.
+        rate: the learning rate of this step where it is an input of a compiled program; None for the run's schedule.
+        norm: of the gradient over all leaves, where it is known; None to compute it.
+
+    Routers learn at a lower rate (our choice). At the full one, and at the high rates of small models, the raw logits
+    of one expert outgrow those of the others. The balanced plan hides that in training; the argmax of evaluation then
+    sends most tokens to that expert.
+    """
+    schedule = _schedule(config) if rate is None else lambda _: rate
+
+    def decayed(params):
+        return jax.tree_util.tree_map_with_path(lambda path, _: _is_decayed(path), params)
+
+    def clipped(gradient, _):
+        # By a factor. optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
+        share = _clipping(optax.tree.norm(gradient) if norm is None else norm, config)
+        return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient)
+
+    def slowed(updates, _):
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * _slowing(path, config), updates)
+
+    return optax.chain(
+        optax.stateless(clipped),
+        optax.adamw(schedule, *BETAS, eps=EPSILON, weight_decay=config.weight_decay, mask=decayed),
+        optax.stateless(slowed),
+    )
+
+
+def _is_decayed(path) -> bool:
+    return path[-1].key not in NOT_DECAYED
+
+
+def _slowing(path, config) -> float:
+    return config.router_rate if path[-1].key == "router" else 1.0
+
+
+def _clipping(norm, config):
+    """Return the factor that a gradient of this norm is multiplied by."""
+    return jnp.where(norm < config.gradient_clip, 1, config.gradient_clip / norm)
+
+
+def updates_in_loops(params: dict) -> bool:
+    """Return whether `update_in_loops` runs for these parameters, see `loops.loops_run`."""
+    return all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)) and loops_run(ADAMW, jnp.float32)
+
+
+def update_in_loops(
+    config: TrainConfig, params: dict, state: optax.OptState, gradient: dict, rate, norm, taken
+) -> tuple[dict, optax.OptState]:
+    """Return the parameters and the state of `optimizer` after one step, by compiled loops (`kernels.adamw_call`).
+
+    They are those that its transformation gives, up to rounding, and lie where the ones before were: a step has no
+    second set of them, and each number goes through the processor once.
+
+    Args:
+        config: the run.
+        params: the tree that `transformer.parameter_shapes` describes, float32.
+        state: of `optimizer`.
+        gradient: a tree as that of the parameters.
+        rate: the learning rate, [].
+        norm: of the gradient over all leaves, [].
+        taken: [] bool; a step that is not taken changes nothing, whatever the gradient is.
+    """
+    count = optax.tree.get(state, "ScaleByAdamState").count + taken
+    leaves, structure = jax.tree.flatten_with_path(params)
+    unbiased = (1 / (1 - beta ** count.astype(jnp.float32)) for beta in BETAS)
+    numbers = jnp.stack([_clipping(norm, config), *unbiased, *BETAS, EPSILON, taken]).astype(jnp.float32)
+    own = jnp.stack([_rate_and_decay(path, rate, config) for path, _ in leaves])
+    moved = params, optax.tree.get(state, "mu"), optax.tree.get(state, "nu")
+    each = zip(*map(jax.tree.leaves, (*moved, gradient)), strict=True)
+    arrays = [array for arrays in each for array in arrays]
+    given = [i for i in range(len(arrays)) if i % 4 < 3]  # all but gradients
+    aliases = {2 + i: result for result, i in enumerate(given)}
+    flat = call_loops(ADAMW, (numbers, own, *arrays), [like(norm)(arrays[i].shape) for i in given], aliases)
+    params, first, second = (jax.tree.unflatten(structure, flat[kind::3]) for kind in range(3))
+    return params, optax.tree.set(state, mu=first, nu=second, count=count)
+
+
+def _rate_and_decay(path, rate, config):
+    return jnp.stack([rate * _slowing(path, config), config.weight_decay if _is_decayed(path) else 0.0])
+
+
+def rates_of_steps(config: TrainConfig) -> jax.Array:
+    """Return [steps], the learning rate of each step of a run."""
+    return jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
+
+
+def _schedule(config: TrainConfig) -> optax.Schedule:
+    warmup_steps = max(1, round(config.warmup * config.steps))
+    return learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
+
+
+def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
+    """Return the rate of each step: linear up to `peak`, then a cosine down to `FINAL_RATE` of it.
+
+    The first step is taken at peak / warmup_steps, not at 0.
+    """
+    up = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
+    down = optax.cosine_decay_schedule(peak, max(1, steps - warmup_steps), FINAL_RATE)
+    return optax.join_schedules([up, down], [warmup_steps])
