@@ -343,7 +343,7 @@ def routed_ffn(
 
     Differs from the reference: where nothing asks for a slot the dropped fraction is NaN. A gate that is NaN makes the
     output of its token NaN, with or without a slot. An expert that is out of range gets no slot and counts as dropped.
-    `params` may have "stacked" too, where the matrices are a layer of a stack, see `grouped.Stacked`.
+    `params` may have "stack" too, a `grouped.Stack` that the loops then take instead; matrices are constants beside it.
     """
     _check_ffn(params, x, expert, gate)
     num_experts = len(params["up"])
@@ -355,7 +355,9 @@ def routed_ffn(
     if asked is not None:
         gate = jnp.where(asked, gate, 0)
     slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
-    in_loops = num_experts > 1 and _loops_run(params, x)
+    in_loops = num_experts > 1 and loops_take(_matrices(params), x.dtype)
+    if "stack" in params and not in_loops:
+        raise InputError("params has a stack, which is for compiled loops alone, and they do not run here")
     if slots == num_tokens and num_experts > 1:  # then a smaller number of tokens drops nothing either
         none = jnp.zeros((), gate.dtype) if asked is None else jnp.where(asked.any(), 0, jnp.nan).astype(gate.dtype)
         if in_loops:
@@ -390,20 +392,22 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
     return combine(outputs, expert, placement, gate.astype(outputs.dtype))
 
 
-def _loops_run(params: dict, x: jax.Array) -> bool:
-    """Return whether the experts run by compiled loops (`grouped`), which the result does not depend on."""
-    return all(matrix.dtype == x.dtype for matrix in _matrices(params).values()) and loops_run(EXPERTS, x.dtype)
+def loops_take(matrices: dict, dtype) -> bool:
+    """Return whether the experts run by compiled loops (`grouped`) on tokens of a dtype, which the result does not
+    depend on."""
+    return all(matrix.dtype == dtype for matrix in matrices.values()) and loops_run(EXPERTS, dtype)
 
 
 def _run_in_loops(params, x, expert, gate, kept, activation) -> jax.Array:
     """Run every assignment that is kept (None: all), each expert on as many rows as it has."""
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
-    matrices = _matrices(params)
+    matrices, elsewhere = _matrices(params), functools.partial(_run_elsewhere, activation)
     _check_activation(activation, matrices.get("linear"))
+    if "stack" in params:
+        return params["stack"].ffn(activation, elsewhere, *alike(x, gate), queue).astype(x.dtype)
     wide, gate, *values = alike(x, gate, *matrices.values())
     matrices = dict(zip(matrices, values, strict=True))
-    elsewhere = functools.partial(_run_elsewhere, activation)
-    return grouped_ffn(activation, elsewhere, matrices, wide, gate, queue, params.get("stacked")).astype(x.dtype)
+    return grouped_ffn(activation, elsewhere, matrices, wide, gate, queue).astype(x.dtype)
 
 
 def _run_elsewhere(activation, matrices, x, gate, queue) -> jax.Array:

@@ -16,7 +16,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
-from .experts import _matrices, routed_ffn
+from .experts import _matrices, loops_take, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered
 from .parallel import Spread, routed_ffn_on_devices
 from .routers import hash_layer as hashes
@@ -114,7 +114,7 @@ def routed_block(
         ValueError: the group size does not divide b (or S, for neighbours), or noise or table is missing.
 
     Differs from the reference: router logits are computed in float32 at least, the experts in the dtype of x. Where no
-    token is real, loads and losses are NaN. `params` may have "stacked" too, see `grouped.Stacked`.
+    token is real, loads and losses are NaN. `params` may have a "stack" too, see `experts.routed_ffn`.
     """
     if config.router == "mixture_of_tokens":
         return _whole(_mixture_block(params, x, config, training, mask, spread), spread)
@@ -129,8 +129,8 @@ def routed_block(
     if config.sample_second:
         asks = routing.gate != 0
     send, experts = routed_ffn, _experts(params, x.dtype)
-    if "stacked" in params and spread is None and params["up"].dtype == x.dtype:
-        experts["stacked"] = params["stacked"]
+    if "stack" in params:
+        experts["stack"] = params["stack"]
     if spread is not None:
         over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
         send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
@@ -146,6 +146,14 @@ def routed_block(
     )
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
     return _whole(BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:]), spread)
+
+
+def reads_stack(config: ModelConfig, matrices: dict, dtype, spread: Spread | None) -> bool:
+    """Return whether blocks with these matrices run by loops that can take them from a stack of all layers."""
+    alone = ("mixture_of_tokens", "expert_choice")  # routers that have experts run in a way of their own
+    if spread is not None or config.router in alone or config.expert_count == 1:
+        return False
+    return loops_take(matrices, dtype)
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:

@@ -23,13 +23,14 @@ from .attention_rows import attend_rows
 from .configuration import UNGATED, ModelConfig
 from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .grouped import Stacked
+from .experts import _matrices
+from .grouped import Stack
 from .loops import ATTENTION, loops_run
 from .normalise import normalise, normed, row_statistics
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
 from .parallel import Spread
 from .products import Again, dense_ffn, product
-from .routed_block import Policy, routed_block
+from .routed_block import Policy, reads_stack, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 NORM_EPSILON = 1e-5
@@ -456,7 +457,9 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
             done = routed_block(ffn, x, tokens, config, noise=noise, held=held, **shared)
             return done._replace(output=layer_norm(ffn["output_norm"], done.output)) if config.output_norm else done
 
-        return _run_groups(run, h, params, params["routed_ffn"], seen, config, again, noise, held)
+        ffns = params["routed_ffn"]
+        in_stack = reads_stack(config, _matrices(ffns), h.dtype, spread)
+        return _run_groups(run, h, params, ffns, seen, config, again, noise, held, in_stack)
     if config.num_wide:
         run = functools.partial(_wide_block, activation=config.activation, axis_name=seen["axis_name"])
         h = _run_groups(run, h, params, params["wide_ffn"], seen, config, again)[0]
@@ -496,7 +499,7 @@ def _scan(step, h: jax.Array, layers, unroll: bool = True):
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
 
-def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None) -> tuple:
+def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None, in_stack=False) -> tuple:
     """Return the residual stream after all groups of 1/R blocks, and what `run` returned beside its output, stacked.
 
     In the layout "upper" all dense blocks come first, and then groups of one block.
@@ -511,6 +514,7 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
         again: see `_run_dense`.
         noise: stacked, or None.
         held: stacked, or None.
+        in_stack: whether `run` takes matrices from a `Stack`.
     """
     groups, blocks, dense = len(ffns["up"]), params["blocks"], params.get("dense_ffn")
     if config.layout == "upper" and dense is not None:
@@ -521,24 +525,29 @@ def _run_groups(run, h, params, ffns, seen, config, again, noise=None, held=None
     def by_group(tree):
         return jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), tree)
 
-    matrices = jax.lax.stop_gradient({name: ffns[name] for name in ("up", "down", "linear") if name in ffns})
+    passed = _matrices(ffns) if in_stack else {}
+    ffns, matrices = {name: ffns[name] for name in ffns if name not in passed}, jax.lax.stop_gradient(passed)
 
-    def group(h, layers):
+    def group(carry, layers):
+        h, passed = carry
         blocks, dense, ffn, noise, held, layer = layers
-        if config.num_routed:
-            ffn = ffn | {"stacked": Stacked(matrices, layer)}
         if dense is not None:
             h = _run_dense(h, jax.tree.map(lambda leaf: leaf[:-1], blocks), dense, seen, config, again)
         last = jax.tree.map(lambda leaf: leaf[-1], blocks)
-        return _kept_by_input(special, again)(h, last, ffn, noise, held)
+        return _kept_by_input(special, again)((h, passed), last, ffn, noise, held, layer)
 
-    def special(h, block, ffn, noise, held):
+    def special(carry, block, ffn, noise, held, layer):
+        h, passed = carry
+        stack = Stack(matrices, layer, passed)
+        if in_stack:
+            ffn = ffn | {name: matrix[layer] for name, matrix in matrices.items()} | {"stack": stack}
         h = _attend(block, h, seen)
         output, *rest = run(ffn, layer_norm(block["ffn_norm"], h), noise, held)
-        return h + output, tuple(rest)
+        return (h + output, stack.passed), tuple(rest)
 
     layers = by_group(blocks), by_group(dense), ffns, noise, held, jnp.arange(groups, dtype=jnp.int32)
-    return _scan(group, h, layers, unroll=not again)
+    (h, _), rest = _scan(group, (h, passed), layers, unroll=not again)
+    return h, rest
 
 
 def _cast(tree, dtype):

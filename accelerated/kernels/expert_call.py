@@ -113,9 +113,11 @@ def _experts(frame):
     """What XLA calls, forward and backward: a function of `foreign`.
 
     Forward: x, gate, queue, up, down, layer(, linear) -> output, order, start(, up_before(, linear_before)).
-    Backward: x, gate, gradient, up, down, layer, up_before, order, start(, linear, linear_before) -> gradients of x,
-    gate, up, down(, linear). See `Job`; that of x is one for each assignment. Matrices are given of all layers,
-    [layers, E, d, f], and their gradients are of the layer with that number, int32.
+    Backward: x, gate, gradient, up, down, layer, up_before, order, start(, linear, linear_before)(, gradients of up,
+    down(, linear)) -> gradients of x, gate, up, down(, linear). See `Job`; that of x is one for each assignment.
+    Matrices are given of all layers, [layers, E, d, f]; the layer, int32, is the number of one of them. If gradients of
+    all layers are given, those of this one are written there, and they are the results; otherwise the results are those
+    of this layer alone.
     """
     if is_question(frame):
         return 0
@@ -127,23 +129,25 @@ def _experts(frame):
     num_experts, width, hidden = matrices[1], matrices[2], matrices[3]
     layer = 4 * num_experts * width * hidden * np.int64(ints(a[5], 1)[0])
     up, down = a[3] + layer, a[4] + layer
-    activation, row = attribute(call, 0), hidden + ROW_PADDING
+    activation, row, none = attribute(call, 0), hidden + ROW_PADDING, np.int64(0)
+    gated = activation == SWIGLU
+    linear = a[9 if backward else 6] + layer if gated else none
     order_at, start_at = (a[7], a[8]) if backward else (r[1], r[2])
     order, start = ints(order_at, assignments), ints(start_at, num_experts + 1)
     if not backward:
         _sort(ints(a[2], assignments), num_experts, order, start)
     threads = num_threads(call.interface, call.context)
     split = backward and threads > 1 and 3 * threads * _largest(start) > start[num_experts]
-    kept = np.empty((3 if activation == SWIGLU else 2, start[num_experts] if split else 0, row), np.float32)
+    kept = np.empty((3 if gated else 2, start[num_experts] if split else 0, row), np.float32)
     kept_at, of_kept = address(kept), 4 * kept.shape[1] * row
     past_cache = np.int64(num_experts * width * hidden >= PAST_CACHE_FROM)
     if backward:
-        linear = a[9] + layer if a[9] else a[9]
-        job = Job(a[0], a[1], a[2], up, linear, down, a[6], a[10], order_at, start_at, r[0], r[1], r[2], r[4], r[3],
-                  kept_at, kept_at + of_kept, kept_at + 2 * of_kept,
+        place = layer if call.num_arguments > (11 if gated else 9) else none
+        of_linear, linear_before = (r[4] + place, a[10]) if gated else (none, none)
+        job = Job(a[0], a[1], a[2], up, linear, down, a[6], linear_before, order_at, start_at, r[0], r[1],
+                  r[2] + place, of_linear, r[3] + place, kept_at, kept_at + of_kept, kept_at + 2 * of_kept,
                   choices, width, hidden, row, activation, past_cache)  # fmt: skip
     else:
-        none, linear = np.int64(0), a[6] + layer if a[6] else a[6]
         job = Job(a[0], a[1], none, up, linear, down, r[3], r[4], order_at, start_at, r[0], none, none, none, none,
                   none, none, none, choices, width, hidden, row, activation, past_cache)  # fmt: skip
     _mark_dropped(job, order[start[num_experts] :], backward)

@@ -227,32 +227,46 @@ def test_models(name, dtype):
         assert float(jnp.abs(this - that).max()) <= limit * max(scale, 1e-2), (name, that.shape)
 
 
-@pytest.mark.parametrize("unlike", ["a layer", "a stack"])
-def test_experts_are_read_where_they_lie_in_a_stack(unlike):
-    """The layer of a stack counts, and its gradient is that of the layer."""
+def test_experts_are_read_where_they_lie_in_a_stack():
+    """Two layers of a stack of three, one after the other: outputs and gradients are those of the layers by themselves,
+    bit by bit; those of the layer that is left out are 0."""
     random = np.random.default_rng(3)
-    stack = {
-        "up": np.float32(random.standard_normal((3, 4, 6, 10))),
-        "down": np.float32(random.standard_normal((3, 4, 10, 6))),
-    }
-    x, gate = np.float32(random.standard_normal((20, 6))), np.float32(random.uniform(size=(20, 1)))
-    queue = np.int32(random.integers(0, 4, (20, 1)))
-    stacked = grouped.Stacked(stack, jnp.int32(2)) if unlike == "a layer" else None
+    for names in (["up", "down"], ["up", "down", "linear"]):
+        stack = {
+            name: np.float32(random.standard_normal((3, 4, *((10, 6) if name == "down" else (6, 10)))))
+            for name in names
+        }
+        x, gate = np.float32(random.standard_normal((20, 6))), np.float32(random.uniform(size=(20, 1)))
+        queue = np.int32(random.integers(0, 4, (20, 1)))
+        activation = "swiglu" if "linear" in names else "gelu"
+        elsewhere = functools.partial(experts._run_elsewhere, activation)
 
-    elsewhere = functools.partial(experts._run_elsewhere, "gelu")
+        def in_stack(matrices, x, activation=activation, elsewhere=elsewhere, gate=gate, queue=queue):
+            constant, passed = jax.lax.stop_gradient(matrices), matrices
+            for number in (2, 0):
+                stack = grouped.Stack(constant, jnp.int32(number), passed)
+                x, passed = stack.ffn(activation, elsewhere, x, gate, queue), stack.passed
+            return (x**2).sum()
 
-    def total(matrices, x):
-        return (grouped.grouped_ffn("gelu", elsewhere, matrices, x, gate, queue, stacked) ** 2).sum()
+        def by_layer(matrices, x, activation=activation, elsewhere=elsewhere, gate=gate, queue=queue):
+            for number in (2, 0):
+                layer = {name: matrix[number] for name, matrix in matrices.items()}
+                x = grouped.grouped_ffn(activation, elsewhere, layer, x, gate, queue)
+            return (x**2).sum()
 
-    def of(number):
-        return {name: matrix[number] for name, matrix in stack.items()}
+        (value, gradients), (wanted, right) = (
+            jax.jit(jax.value_and_grad(of, argnums=(0, 1)))(stack, x) for of in (in_stack, by_layer)
+        )
+        jax.tree.map(np.testing.assert_array_equal, (value, gradients), (wanted, right))
+        assert all(np.any(gradients[0][name][::2]) and not np.any(gradients[0][name][1]) for name in names)
 
-    gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))
-    given = jax.tree.map(np.zeros_like, of(0)) if stacked else of(2)
-    plain = jax.jit(
-        jax.value_and_grad(lambda m, x: (grouped.grouped_ffn("gelu", elsewhere, m, x, gate, queue) ** 2).sum(), (0, 1))
-    )
-    jax.tree.map(np.testing.assert_array_equal, gradient(given, x), plain(of(2), x))
+
+def test_a_stack_is_for_loops_alone():
+    """Where they do not run the gradient of the matrices would be lost."""
+    zeros = {"up": jnp.zeros((2, 3, 4)), "down": jnp.zeros((2, 4, 3))}
+    stack = grouped.Stack({}, jnp.int32(0), {})
+    with loops.portable(), pytest.raises(ValueError, match="compiled loops alone"):
+        experts.routed_ffn(zeros | {"stack": stack}, jnp.zeros((5, 3)), jnp.zeros((5, 1), int), jnp.zeros((5, 1)))
 
 
 @pytest.mark.slow
