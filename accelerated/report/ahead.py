@@ -36,7 +36,7 @@ def compiled_ahead() -> Iterator[subprocess.Popen]:
 
 
 def compile_loops() -> None:
-    """Compile the loops of the experts; then fit the law to a small table and take an interval of it, which compiles
+    """Compile the loops of training; then fit the law to a small table and take an interval of it, which compiles
     all that a report of a sweep compiles."""
     for call in CALLS:
         loops_run(call, np.float32)
