@@ -46,7 +46,8 @@ def _run_piece(job, piece, memory):
     """Move some parameters; `together.RUNS_PIECE` says with what. A piece is its array, and the first and number of its
     parameters there. A job is the addresses of what all arrays have in common and of what each has, then ARRAYS of each
     array."""
-    array, first, some = longs(piece, PIECE)[0], longs(piece, PIECE)[1], longs(piece, PIECE)[2]
+    piece = longs(piece, PIECE)
+    array, first, some = piece[0], piece[1], piece[2]
     at = longs(job, 2 + ARRAYS * (array + 1))
     own, here, to = floats(at[1] + BYTES * 2 * array, 2), 2 + ARRAYS * array, BYTES * first
     p, m, v = floats(at[here] + to, some), floats(at[here + 1] + to, some), floats(at[here + 2] + to, some)
