@@ -89,10 +89,15 @@ def draw_gradients(random, shapes) -> list[dict]:
     for i, gradient in enumerate(gradients):
         sizes = iter(10.0 ** random.uniform(-3, 0, 12))
         gradient = jax.tree.map(lambda leaf, sizes=sizes: leaf * next(sizes), gradient)
-        norm = math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
-        length = CONFIG.gradient_clip * (0.5 if i == 2 else 10)
-        gradients[i] = jax.tree.map(lambda leaf, factor=length / norm: leaf * factor, gradient)
+        factor = CONFIG.gradient_clip * (0.5 if i == 2 else 10) / norm_of(gradient)
+        gradients[i] = jax.tree.map(lambda leaf, factor=factor: leaf * factor, gradient)
+    assert [norm_of(gradient) > CONFIG.gradient_clip for gradient in gradients] == [True, True, False, True]
     return gradients
+
+
+def norm_of(gradient: dict):
+    """Return the norm over all leaves."""
+    return sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)) ** 0.5
 
 
 def assert_moved(bound: str, params: dict, wanted: dict, t: int) -> None:
@@ -121,8 +126,7 @@ def update_in_loops():
 
     @jax.jit
     def update(gradient, state, params, rate, taken):
-        norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
-        return optimizer.update_in_loops(CONFIG, params, state, gradient, rate, norm, taken)
+        return optimizer.update_in_loops(CONFIG, params, state, gradient, rate, norm_of(gradient), taken)
 
     return update
 
