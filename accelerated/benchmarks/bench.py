@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..cores import available_cores
 from .figure import Outcome, Side
+from .handover import Handover
 from .measure import Load, interleave, process_seconds
 from .worker import NotHereError, Worker
 
@@ -26,7 +27,7 @@ class Settings:
     """
 
     rounds: int = 5
-    more: int = 5
+    more: int = 10
     block_seconds: float = 0.4
     pause: float = 0.05
     quick: bool = False
@@ -46,7 +47,7 @@ class Bench:
     def __init__(self, settings: Settings | None = None):
         self.settings = settings or Settings()
         self.workers: dict[tuple[str, int], Worker] = {}
-        self.load = Load(own=self._own_seconds)
+        self.load, self.handover = Load(own=self._own_seconds), Handover()
         self._ceilings: dict[int, dict] = {}
         self._machine: dict | None = None
 
@@ -66,7 +67,7 @@ class Bench:
         if known is None or known.process.poll() is not None:
             if known is not None:
                 known.close()
-            self.workers[library, threads] = Worker(threads)
+            self.workers[library, threads] = Worker(threads, library)
         return self.workers[library, threads]
 
     def machine(self) -> dict:
@@ -136,7 +137,8 @@ class Bench:
                 calls[name] = _calls(self.settings.block_seconds, took)
             blocks = {name: _block(running[name], name, side.per, calls[name]) for name, side in sides.items()}
             wanted = min(rounds or self.settings.rounds, self.settings.rounds)
-            taken = interleave(blocks, wanted, self.load, self.settings.more, self.settings.pause)
+            handover = None if threads < 2 or self.settings.quick else self.handover
+            taken = interleave(blocks, wanted, self.load, self.settings.more, self.settings.pause, handover)
             facts = {name: found for name in sides if (found := running[name].facts(name))}
         finally:
             for name in built:

@@ -5,8 +5,9 @@ are measured in rounds: each round runs a block of every side, the next one in t
 What is reported is the median of the ratios, and their quartiles as the spread.
 
 A round is disturbed where other processes, or the host of a virtual machine, had more than `DISTURBED` of the cores
-meanwhile. It is taken again, a bounded number of times. Of all rounds those with the least foreign load are kept, and
-the result says how many of these were disturbed all the same.
+meanwhile, and where the host had put two cores apart (`handover`). It is taken again, a bounded number of times. Of all
+rounds those with the least foreign load are kept, first of all those with the cores together, and the result says how
+many of these were disturbed all the same.
 """
 
 import os
@@ -16,9 +17,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .handover import Handover
+
 DISTURBED = 0.05
 """Share of all cores that others may have in a round. An idle Linux machine has about 0.01; the clock of the kernel
 counts in hundredths of a second, which is as much again in a round of a second."""
+
+APART = 2.0
+"""Times of the shortest handover from which two cores are apart; where a host moves them it is three to eight."""
 
 _STOLEN_AND_BUSY = (0, 1, 2, 5, 6, 7)
 """Of a line `cpu` in /proc/stat: user, nice, system, irq, softirq and stolen; idle and waiting for a disk are not."""
@@ -30,10 +36,21 @@ class Round(NamedTuple):
     Attributes:
         seconds: by side, the median of its block
         foreign: share of all cores that others had; None where that is not known
+        handover: the longest between its blocks, seconds; None where that is not known
     """
 
     seconds: dict[str, float]
     foreign: float | None
+    handover: float | None = None
+
+    def is_apart(self, least: float | None) -> bool:
+        """Return whether the cores were apart, beside the shortest handover of all."""
+        return self.handover is not None and least is not None and self.handover > APART * least
+
+    def is_disturbed(self, least: float | None = None) -> bool:
+        """Return whether the cores were apart, or others had more of them than is allowed; what is not known is not
+        held against a round."""
+        return self.is_apart(least) or (self.foreign is not None and self.foreign > DISTURBED)
 
 
 class Rounds(NamedTuple):
@@ -93,7 +110,12 @@ class Load:
 
 
 def interleave(
-    sides: dict[str, Callable[[], Sequence[float]]], rounds: int, load: Load, more: int, pause: float = 0.0
+    sides: dict[str, Callable[[], Sequence[float]]],
+    rounds: int,
+    load: Load,
+    more: int,
+    pause: float = 0.0,
+    handover: Handover | None = None,
 ) -> Rounds:
     """Measure the sides in turns.
 
@@ -103,31 +125,34 @@ def interleave(
         load: the load of the machine.
         more: how many rounds may be taken beside these, where some are disturbed.
         pause: seconds before each block, in which the threads of the block before it go to sleep.
+        handover: measured before each block and after the last, for sides that compute on two cores.
 
     Returns:
         `Rounds`.
     """
     taken: list[Round] = []
-    calm = 0
-    while calm < rounds and len(taken) < rounds + more:
+    least = lambda: None if handover is None else handover.least  # noqa: E731
+    while sum(not each.is_disturbed(least()) for each in taken) < rounds and len(taken) < rounds + more:
         order = list(sides) if len(taken) % 2 == 0 else list(sides)[::-1]
-        load.start()
-        seconds = {}
-        for side in order:
-            time.sleep(pause)
-            seconds[side] = statistics.median(sides[side]())
-        taken.append(Round({side: seconds[side] for side in sides}, load.foreign()))
-        calm += not is_disturbed(taken[-1].foreign)
-    calmest = sorted(range(len(taken)), key=lambda i: (taken[i].foreign or 0.0, i))[:rounds]
-    kept = [taken[i] for i in sorted(calmest)]
+        taken.append(_round({side: sides[side] for side in order}, load, pause, handover or (lambda: None)))
+    together = lambda i: (taken[i].is_apart(least()), taken[i].foreign or 0.0, i)  # noqa: E731
+    kept = [taken[i] for i in sorted(sorted(range(len(taken)), key=together)[:rounds])]
     known = all(each.foreign is not None for each in kept)
-    disturbed = sum(is_disturbed(each.foreign) for each in kept) if known else None
+    disturbed = sum(each.is_disturbed(least()) for each in kept) if known else None
     return Rounds(kept, len(taken) - len(kept), disturbed)
 
 
-def is_disturbed(foreign: float | None) -> bool:
-    """Return whether others had more of the cores than is allowed; what is not known is not held against a round."""
-    return foreign is not None and foreign > DISTURBED
+def _round(sides: dict[str, Callable], load: Load, pause: float, handover: Callable[[], float | None]) -> Round:
+    """Run a block of each side, in this order."""
+    load.start()
+    seconds, handovers = {}, []
+    for side, block in sides.items():
+        time.sleep(pause)
+        handovers.append(handover())
+        seconds[side] = statistics.median(block())
+    time.sleep(pause)
+    known = [each for each in (*handovers, handover()) if each is not None]
+    return Round(seconds, load.foreign(), max(known, default=None))
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, list[float]]:

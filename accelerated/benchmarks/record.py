@@ -10,7 +10,7 @@ from pathlib import Path
 from ..files import write_atomically
 from .bench import Bench
 from .figure import Figure, Outcome
-from .measure import DISTURBED
+from .measure import APART, DISTURBED
 from .worker import MissingError, NotHereError
 
 NOT_INSTALLED = "peer not installed: pip install 'routelaws[bench]'"
@@ -40,12 +40,14 @@ def record_of(entries: list[dict], bench: Bench) -> dict:
 
     Returns:
         "figures", a list of `entry`; "ceilings", a list of {"threads", "gflops", "gbytes", "disturbed"}, for each
-        number of threads that a floor was counted with; "machine"; "settings"; "measured_at".
+        number of threads that a floor was counted with; "handover_seconds", the shortest between two cores, or None;
+        "machine"; "settings"; "measured_at".
     """
     settings = bench.settings
     return {
         "figures": list(entries),
         "ceilings": plain(bench.measured_ceilings()),
+        "handover_seconds": bench.handover.least,
         "machine": bench.machine(),
         "settings": {
             "quick": settings.quick,
@@ -53,6 +55,7 @@ def record_of(entries: list[dict], bench: Bench) -> dict:
             "more_rounds_at_most": settings.more,
             "block_seconds": settings.block_seconds,
             "disturbed_above": DISTURBED,
+            "apart_above": APART,
         },
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

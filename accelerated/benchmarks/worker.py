@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 
 from ..cores import available_cores
-from ..training.allocator import huge_pages, keep_freed_memory
+from ..training.allocator import compute_where_called, huge_pages, keep_freed_memory
 
 SLOW = 2.0
 """Seconds from which a call is so long that a block has no call before it that does not count."""
@@ -73,14 +73,15 @@ class Worker:
 
     Args:
         threads: how many it may use; it is kept to as many cores.
+        library: what its jobs run; "jax" is set up as `routelaws train` does it.
         settings: environment variables of the process.
     """
 
-    def __init__(self, threads: int, settings: dict[str, str] | None = None):
+    def __init__(self, threads: int, library: str = "jax", settings: dict[str, str] | None = None):
         self.threads = threads
         self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import main; main({threads})"],
+            [sys.executable, "-c", f"from {__name__} import main; main({threads}, {library!r})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,
@@ -208,11 +209,13 @@ def _timed(job: Job) -> float:
     return time.perf_counter() - begin if own is None else own
 
 
-def main(threads: int) -> None:
+def main(threads: int, library: str) -> None:
     """Keep to as many cores as there are threads, keep what libraries print away from the answers, and serve."""
     if hasattr(os, "sched_setaffinity") and threads < available_cores():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     keep_freed_memory()
+    if library == "jax":
+        compute_where_called()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers)

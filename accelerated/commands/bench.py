@@ -35,7 +35,8 @@ def bench(
     """Measure how fast this is, as ratios to other libraries in one run.
 
     Every figure is the median of the ratios of several rounds; a round runs both sides in turns. Rounds in which other
-    processes had more than a twentieth of the machine are taken again, a bounded number of times.
+    processes had more than a twentieth of the machine, or its host moved two cores apart, are taken again, a bounded
+    number of times.
 
     Args:
         only: A figure, or how the names of several begin, such as dense-step; can be given again. All if not given.
@@ -55,7 +56,7 @@ def bench(
     _check_file("--out", out)
     if markdown_to is not None:
         _check_file("--markdown", markdown_to)
-    record = _measure(figures, QUICK if quick else Settings(rounds=rounds, more=rounds), out)
+    record = _measure(figures, QUICK if quick else Settings(rounds=rounds, more=2 * rounds), out)
     if markdown_to is not None:
         write_atomically(markdown_to, markdown(record))
     print_record(record)
@@ -151,6 +152,8 @@ def closing_lines(record: dict) -> list[str]:
     lines = [f"{machine['processor']}, {machine['cores']} cores, backend {machine['backend']}; {versions}"]
     for each in record["ceilings"]:
         lines.append(f"ceilings, threads {each['threads']}: {each['gflops']:.0f} GFLOP/s, {each['gbytes']:.1f} GB/s")
+    if record.get("handover_seconds"):
+        lines.append(f"a line of memory from core to core, at best: {1e9 * record['handover_seconds']:.0f} ns")
     judged = [entry["holds"] for entry in record["figures"] if entry["holds"] is not None]
     if record["settings"]["quick"]:
         lines.append("small sizes: no goal is judged")
@@ -158,5 +161,6 @@ def closing_lines(record: dict) -> list[str]:
         lines.append(f"goals that hold: {sum(judged)} of {len(judged)}")
     disturbed = sum(bool(entry.get("disturbed_rounds")) for entry in record["figures"])
     if disturbed:
-        lines.append(f"figures with rounds in which others had the machine: {disturbed}; measure these again")
+        what = "others had the machine, or its cores were apart"
+        lines.append(f"figures with disturbed rounds, in which {what}: {disturbed}; measure these again")
     return lines

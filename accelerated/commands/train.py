@@ -9,7 +9,7 @@ import tyro
 from ..configuration import ModelConfig
 from ..errors import InputError
 from ..training import hosts
-from ..training.allocator import keep_freed_memory
+from ..training.allocator import compute_where_called, keep_freed_memory
 from ..training.board import Board
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, read_fields, read_toml
 from ..training.corpus import read_corpus
@@ -90,6 +90,8 @@ def main(arguments: list[str]) -> None:
             run: The run.
         """
         chosen, others = run.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
+        if chosen.mesh is None:
+            compute_where_called()
         with hosts.joined(others):
             run_of(chosen, out, tensorboard)
 

@@ -102,3 +102,19 @@ def test_memory_comes_in_huge_pages():
         pytest.skip("this glibc knows nothing of them")
     small, huge = (int(said(HUGE_KILOBYTES, tunables=t)[0]) for t in (None, HUGE))
     assert small < 64 << 10 < huge
+
+
+CALLS = """
+import sys
+import jax
+from routelaws.accelerated.training import allocator
+if sys.argv[1] == "here":
+    allocator.compute_where_called()
+products = jax.jit(lambda a: jax.lax.fori_loop(0, 100, lambda i, b: a @ b, a)).lower(jax.numpy.ones((500, 500)))
+print(allocator.computes_where_called(), products.compile()(jax.numpy.ones((500, 500))).is_ready())
+"""
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_call_that_is_computed_where_it_is_made_returns_at_its_end(here):
+    assert said(CALLS, "here" if here else "elsewhere") == [f"{here} {here}"]

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from routelaws.accelerated.benchmarks.bench import Bench
+from routelaws.accelerated.benchmarks.figure import Side
+from routelaws.accelerated.benchmarks.handover import Handover
 from routelaws.accelerated.benchmarks.measure import (
     DISTURBED,
     Load,
@@ -79,6 +82,60 @@ def test_it_is_not_taken_again_for_ever_and_the_calmest_rounds_are_kept():
     found = interleave({"a": lambda: machine.run(1.0, next(others))}, 2, machine.load(), 3)
     assert (len(found.kept), found.repeated, found.disturbed) == (2, 3, 2)
     assert [round(each.foreign, 3) for each in found.kept] == [0.25, 0.3]  # of two cores
+
+
+class Cores:
+    """Two cores whose host moves them: a handover takes the next of these seconds, the last one from then on."""
+
+    def __init__(self, *seconds):
+        self.seconds, self.least = list(seconds), None
+
+    def __call__(self):
+        now = self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
+        self.least = min(now, self.least or now)
+        return now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "taken"),
+    [
+        ([30.0], 2),
+        ([30.0, 40.0, 200.0, 30.0], 3),  # apart after the second block
+        ([200.0, 200.0, 200.0, 30.0], 3),  # the first round was taken apart, which the second one shows
+    ],
+)
+def test_rounds_with_the_cores_apart_are_taken_again(seconds, taken):
+    machine = Machine()
+    sides = dict.fromkeys("ab", lambda: machine.run(1.0))
+    found = interleave(sides, 2, machine.load(), 5, handover=Cores(*seconds))
+    assert (len(found.kept) + found.repeated, found.disturbed) == (taken, 0)
+    assert max(each.handover for each in found.kept) <= 40.0
+
+
+def test_rounds_with_the_cores_together_are_kept_first():
+    machine, others = Machine(), iter([0.5, 0.0, 0.0])
+    found = interleave({"a": lambda: machine.run(1.0, next(others))}, 1, machine.load(), 2, handover=Cores(1, 1, 9))
+    assert (found.kept[0].foreign, found.kept[0].handover, found.disturbed) == (0.25, 1, 1)
+
+
+@pytest.mark.skipif(not Handover()(), reason="there is one core, or threads cannot be kept to one")
+def test_a_handover_is_as_long_as_cores_have_it():
+    cores = Handover()
+    taken = [cores() for _ in range(3)]
+    assert cores.least == min(taken) and 5e-9 < min(taken) < 1e-4
+
+
+def test_handovers_are_measured_for_two_threads_alone():
+    with Bench() as bench:
+        bench.handover, bench.settings = (
+            Cores(1.0),
+            bench.settings.__class__(rounds=1, more=0, block_seconds=0, pause=0),
+        )
+        side = {"a": Side("ceilings:product", {"quick": True})}
+        bench.compare(side, "a", threads=1)
+        assert bench.handover.least is None
+        bench.compare(side, "a", threads=2)
+        assert bench.handover.least == 1.0
 
 
 def test_where_the_load_is_not_known_that_is_said():

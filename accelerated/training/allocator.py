@@ -1,7 +1,8 @@
 """How a process gets its memory from the system: it keeps what it was given, in pages of 2 MB where it can.
 
 XLA on CPU frees its buffers after every call. Returned to the system, they are faulted in again page by page at the
-next one, which can take as long as the computation. All of this is for glibc, the C library of most Linux systems.
+next one, which can take as long as the computation. All but `compute_where_called` is for glibc, the C library of most
+Linux systems.
 """
 
 import ctypes
@@ -29,6 +30,28 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOPT.items():
             libc.mallopt(parameter, value)
+
+
+_ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
+
+
+def compute_where_called() -> None:
+    """Let XLA on CPU begin in the thread that calls it, in place of one of its own; call before JAX has any device.
+
+    Then all buffers of a call are freed when it returns. And glibc keeps memory of any size for the main thread, for
+    others only pieces of less than 64 MB: what is larger is mapped and faulted in anew by each call. JAX reads no
+    environment variable for this. Not for a mesh: processes that share one then wait for each other for ever.
+    """
+    import jax
+
+    jax.config.update(_ASYNCHRONOUS, False)
+
+
+def computes_where_called() -> bool:
+    """Whether XLA on CPU has freed the buffers of a call when the call returns."""
+    import jax
+
+    return not jax.config.values[_ASYNCHRONOUS]
 
 
 def huge_pages(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -15,6 +15,7 @@ from ..attention_kernels import AttentionShape, Choice, choose
 from ..configuration import ModelConfig
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
+from .allocator import computes_where_called
 from .configuration import TrainConfig
 from .kept_programs import fields_of_programs, kept
 from .mesh import Layout
@@ -247,12 +248,13 @@ def _changed_in_loops(config, taken, state: TrainState, numbers: BatchNumbers, g
 def wait_for(metrics: StepMetrics, begun: float) -> None:
     """Wait for the end of a call that began at `begun` (`time.perf_counter`), and for its buffers to be freed.
 
-    XLA on CPU says that the results are there, and then frees the temporary buffers. A call that begins in between
-    takes a second set of them, which the process keeps from then on. There is no event to wait for: this sleeps. Beside
-    much other work that may be too short, which costs memory and nothing else.
+    Where threads of XLA's own begin calls (see `allocator.compute_where_called`), they say that the results are there,
+    and then free the temporary buffers. A call that begins in between takes a second set of them, which the process
+    keeps from then on. There is no event to wait for: this sleeps. Beside much other work that may be too short, which
+    costs memory and nothing else.
     """
     jax.block_until_ready(metrics)
-    if jax.default_backend() == "cpu":
+    if jax.default_backend() == "cpu" and not computes_where_called():
         time.sleep(min(FREED * (time.perf_counter() - begun), LONGEST_WAIT))
 
 
