@@ -6,6 +6,7 @@ tokens are kept in a folder of the benchmark's own, so that the user's cache nei
 
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -13,14 +14,14 @@ import time
 from pathlib import Path
 
 from .figure import Figure, Goal, Outcome, Side
-from .measure import interleave, median_and_quartiles
+from .measure import interleave
 from .train_step import QUICK, SIZES, run_config
 from .worker import Job, WorkerError
 
 DEPTHS = (4, 24)
 MODEL = {"d_model": 24, "heads": 2, "blocks": 2, "vocab_size": 512}
 RUN = {"sequence_length": 64, "batch_size": 16, "steps": 2000, "evaluations": 10, "steps_per_call": 16}
-SMOKE = {"sequence_length": 16, "batch_size": 4, "steps": 64, "evaluations": 4, "steps_per_call": 8}
+SMOKE = {"sequence_length": 16, "batch_size": 4, "steps": 64, "evaluations": 4, "steps_per_call": 4}
 PATIENCE = 600.0
 """Seconds after which a start has failed."""
 
@@ -119,67 +120,95 @@ def _has_stepped(log: Path) -> bool:
 def training_loop(quick: bool, folder: str) -> Job:
     """Return a job whose time is what a run of `training.loop` takes beside its steps and evaluations, as a share.
 
-    The run is watched from its second evaluation on, when everything is compiled. What its steps and evaluations take
-    by themselves is measured in the same process, before and after.
+    The run is watched from its second evaluation on, when everything is compiled. What its calls and evaluations take
+    by themselves is measured in between: the same programs, called from the run's own log.
     """
     from ..configuration import ModelConfig
     from ..training.configuration import TrainConfig
     from ..training.corpus import read_corpus
+    from ..training.loop import Run
     from ..training.tokens import prepare_tokens
 
     config = TrainConfig(ModelConfig(**MODEL), **(SMOKE if quick else RUN))
     tokens = prepare_tokens(read_corpus([_short_text(folder)] if quick else None), 512, folder, tell=lambda line: None)
-    number, held = [0], {}
+    number, held = itertools.count(), {}
 
     def run():
-        number[0] += 1
-        step, evaluation = _bare_seconds(config, tokens)
-        wall, steps, evaluations = _watched(config, tokens, Path(folder, f"run{number[0]}"))
-        again = _bare_seconds(config, tokens)
-        step, evaluation = min(step, again[0]), min(evaluation, again[1])
-        held.update(wall=wall, steps=steps * step, evaluations=evaluations * evaluation)
-        return (wall - held["steps"] - held["evaluations"]) / wall
+        beside = _Beside(config, tokens)
+        Run(config, Path(folder, f"run{next(number)}"), tokens, watch=beside).train()
+        held.update(beside.seconds())
+        return (held["wall"] - held["steps"] - held["evaluations"]) / held["wall"]
 
     return Job(run, lambda: {f"{name}_seconds": value for name, value in held.items()})
 
 
-def _watched(config, tokens, folder: Path) -> tuple[float, int, int]:
-    """Train, and return the seconds from the first step after the second evaluation to the end, with the numbers of
-    steps and evaluations in them."""
-    from ..training.loop import Run
+class _Beside:
+    """Watches a run from its second evaluation on, and takes calls and evaluations of its own in between.
 
-    seen = {"evaluations": 0}
+    A call of its own follows each call of the run but the first two after an evaluation, beside which a checkpoint is
+    written; an evaluation of its own follows each of the run's. So both meet the same moods of the machine.
 
-    def watch(kind, **fields):
+    Args:
+        config: of the run.
+        tokens: its text.
+    """
+
+    WRITING = 2
+    """Calls after an evaluation in which a checkpoint may be under way."""
+
+    def __init__(self, config, tokens):
+        from ..training.loop import open_text
+        from ..training.step import initial_state, make_evaluate, make_train_steps
+
+        batches, texts = open_text(config, tokens)
+        self._steps, self._state, self._evaluate = (
+            make_train_steps(config),
+            initial_state(config),
+            make_evaluate(config),
+        )
+        self._windows, self._text = batches.stacked(config.steps_per_call), texts["validation"].tokens
+        self._own = {"call": [], "evaluation": []}
+        self._seen = {"calls": 0, "evaluations": 0, "last": 0}
+        for _ in range(2):  # compiled, then once more
+            self._call()
+            self._evaluation()
+
+    def __call__(self, kind: str, **_) -> None:
+        """Take what belongs after an event of the run."""
+        now, seen = time.perf_counter(), self._seen
         if kind == "evaluation":
-            seen["evaluations"] += 1
-        elif kind == "step" and seen["evaluations"] == 2 and "begin" not in seen:
-            seen.update(begin=time.perf_counter(), step=fields["step"])
+            seen["evaluations"], seen["last"] = seen["evaluations"] + 1, seen["calls"]
+            if seen["evaluations"] == 2:
+                self._begin, self._calls_before = now, seen["calls"]
+            elif seen["evaluations"] > 2:
+                self._take("evaluation", self._evaluation)
+        elif kind == "step":
+            seen["calls"] += 1
+            if seen["evaluations"] >= 2 and seen["calls"] > seen["last"] + self.WRITING:
+                self._take("call", self._call)
 
-    Run(config, folder, tokens, watch=watch).train()
-    return time.perf_counter() - seen["begin"], config.steps - seen["step"], seen["evaluations"] - 2
-
-
-def _bare_seconds(config, tokens) -> tuple[float, float]:
-    """Return the seconds of a step and of an evaluation, with nothing around them."""
-    import jax
-
-    from ..training.loop import open_text
-    from ..training.step import initial_state, make_evaluate, make_train_steps
-
-    batches, texts = open_text(config, tokens)
-    steps, state, evaluate = make_train_steps(config), initial_state(config), make_evaluate(config)
-    windows, text = batches.stacked(config.steps_per_call), texts["validation"].tokens
-    step_seconds, evaluation_seconds = [], []
-    for _ in range(25):
+    def _take(self, kind: str, work) -> None:
         begin = time.perf_counter()
-        state, metrics = jax.block_until_ready(steps(state, windows, 0))
-        step_seconds.append((time.perf_counter() - begin) / config.steps_per_call)
-    for _ in range(4):
-        begin = time.perf_counter()
-        jax.block_until_ready(evaluate(state.params, text))
-        evaluation_seconds.append(time.perf_counter() - begin)
-    return median_and_quartiles(step_seconds[1:])[0], median_and_quartiles(evaluation_seconds[1:])[0]
+        work()
+        self._own[kind].append(time.perf_counter() - begin)
+
+    def _call(self) -> None:
+        import jax
+
+        self._state, _ = jax.block_until_ready(self._steps(self._state, self._windows, 0))
+
+    def _evaluation(self) -> None:
+        import jax
+
+        jax.block_until_ready(self._evaluate(self._state.params, self._text))
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds since the second evaluation, without what was taken here, and those of the calls and the
+        evaluations in them, at the mean of those that were taken here."""
+        wall = time.perf_counter() - self._begin - sum(map(sum, self._own.values()))
+        calls, evaluations = self._seen["calls"] - self._calls_before, self._seen["evaluations"] - 2
+        means = {kind: statistics.fmean(taken) for kind, taken in self._own.items()}
+        return {"wall": wall, "steps": calls * means["call"], "evaluations": evaluations * means["evaluation"]}
 
 
 def outside_the_step(bench):

@@ -6,6 +6,7 @@ AdamW and tie the embedding with the output; torch's has learned positions, ours
 """
 
 import functools
+import math
 
 import numpy as np
 
@@ -29,14 +30,16 @@ def draw_tokens(seed: int, shape: tuple[int, ...], vocab_size: int) -> np.ndarra
 
 
 def run_config(
-    d_model, heads, blocks, vocab_size, length, batch, router="dense", experts=1, dtype="float32", rematerialise=False
-):
-    """Return the `TrainConfig` of a run with these sizes and every other field at its default."""
+    d_model, heads, blocks, vocab_size, length, batch,
+    router="dense", experts=1, dtype="float32", rematerialise=False, dropless=False,
+):  # fmt: skip
+    """Return the `TrainConfig` of a run with these sizes, without a limit of slots where `dropless`, and every other
+    field at its default."""
     from ..configuration import ModelConfig
     from ..training.configuration import TrainConfig
 
     sizes = {"vocab_size": vocab_size, "d_model": d_model, "blocks": blocks, "heads": heads}
-    model = ModelConfig(**sizes, router=router, experts=experts)
+    model = ModelConfig(**sizes, router=router, experts=experts, capacity_factor=math.inf if dropless else None)
     how = {"steps_per_call": STEPS, "dtype": dtype, "rematerialise": rematerialise}
     return TrainConfig(model, sequence_length=length, batch_size=batch, **how)
 
@@ -98,10 +101,13 @@ def over_torch(bench, d_model: int, threads: int, relative: bool):
     return bench.compare(sides, lambda s: s["ours"] / s["torch"], threads, floor)
 
 
-def over_dense(bench, d_model: int, experts: int, dtype: str = "float32", sizes: dict | None = None):
+def over_dense(
+    bench, d_model: int, experts: int, dtype: str = "float32", sizes: dict | None = None, dropless: bool = False
+):
     """Measure the step of S-BASE over the dense one."""
     threads, sizes = bench.threads(), (sizes or sizes_of(bench, d_model)) | {"dtype": dtype}
-    routed = sizes | {"router": "sinkhorn", "experts": min(experts, 4) if bench.settings.quick else experts}
+    experts = min(experts, 4) if bench.settings.quick else experts
+    routed = sizes | {"router": "sinkhorn", "experts": experts, "dropless": dropless}
     sides = {
         "routed": Side("train_step:our_step", routed, per=STEPS),
         "dense": Side("train_step:our_step", sizes, per=STEPS),
@@ -146,16 +152,19 @@ def _relative_figure(d_model: int, threads: int) -> Figure:
     return Figure(name, what, Goal(0.8), measure, backends=BACKENDS[threads], threads=threads)
 
 
-def _routed_figure(d_model: int, experts: int) -> Figure:
-    what = f"S-BASE training step over the dense one, d = {d_model}, E = {experts}"
-    goal = Goal({8: 1.05, 32: 1.25}[experts])
-    return Figure(f"sbase-step-d{d_model}-e{experts}", what, goal, lambda b: over_dense(b, d_model, experts))
+def _routed_figure(d_model: int, experts: int, dropless: bool = False) -> Figure:
+    slots = ", nothing dropped" if dropless else ""
+    what = f"S-BASE training step over the dense one, d = {d_model}, E = {experts}{slots}"
+    name = f"sbase-step-d{d_model}-e{experts}{'-dropless' if dropless else ''}"
+    measure = functools.partial(over_dense, d_model=d_model, experts=experts, dropless=dropless)
+    return Figure(name, what, Goal({8: 1.05, 32: 1.25}[experts]), measure)
 
 
 FIGURES = (
     *(_dense_figure(d, threads) for d in WIDTHS for threads in (1, 2)),
     *(_relative_figure(d, threads) for d in WIDTHS for threads in (1, 2)),
     *(_routed_figure(d, experts) for d in WIDTHS for experts in (8, 32)),
+    *(_routed_figure(d, 32, dropless=True) for d in WIDTHS),
     Figure(
         "gpu-utilisation",
         "share of the rate of matrix products that a dense step of 370M reaches, bfloat16",

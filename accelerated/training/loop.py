@@ -200,7 +200,7 @@ class Run:
         batches = self._batches(n)
         state, metrics = train_steps(state, batches, step, self.config.skip_bad_batches - self.skipped)
         if step + n < self.config.steps:
-            self.batches.read_ahead(self.config.steps_per_call)  # while the devices are at work
+            self.batches.read_ahead(self.config.steps_per_call)  # while devices are at work beside this thread
         wait_for(metrics, started)
         self._look_for_bad(step, batches, metrics, state.params, checkpoints)
         self._record_steps(step + n, n, metrics, started)

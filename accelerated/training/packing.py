@@ -20,9 +20,10 @@ Pieces = dict[str, list[np.ndarray]]
 
 def packed(tree: dict) -> Pieces:
     """Return the numbers of a tree of arrays, in memory of their own."""
-    leaves = jax.tree.leaves(tree)
-    names = sorted({leaf.dtype.name for leaf in leaves})
-    return {name: _cut([leaf for leaf in leaves if leaf.dtype.name == name]) for name in names}
+    of_dtype = {}
+    for leaf in jax.tree.leaves(tree):
+        of_dtype.setdefault(leaf.dtype, []).append(leaf)
+    return dict(sorted((dtype.name, _cut(leaves)) for dtype, leaves in of_dtype.items()))
 
 
 def _cut(leaves: list) -> list[np.ndarray]:
@@ -43,23 +44,25 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
         ValueError: the pieces hold other numbers than the tree needs.
     """
     leaves, structure = jax.tree.flatten(like)
-    needed = {leaf.dtype.name: 0 for leaf in leaves}
+    sizes = dict.fromkeys((leaf.dtype for leaf in leaves), 0)
     for leaf in leaves:
-        needed[leaf.dtype.name] += math.prod(leaf.shape)
+        sizes[leaf.dtype] += math.prod(leaf.shape)
+    needed = {dtype.name: size for dtype, size in sizes.items()}  # numpy makes the name anew whenever it is asked
     found = {name: sum(piece.size for piece in parts) for name, parts in pieces.items()}
     if found != needed:
         raise ValueError(f"it holds {_counts(found)}, needed: {_counts(needed)}")
-    lines = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
+    whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
+    lines = {dtype: whole[dtype.name] for dtype in sizes}
     return jax.tree.unflatten(structure, _parts(lines, leaves))
 
 
-def _parts(lines: dict[str, np.ndarray], leaves: list) -> list[np.ndarray]:
+def _parts(lines: dict[np.dtype, np.ndarray], leaves: list) -> list[np.ndarray]:
     """Return the arrays of a tree, taken one after the other from the long ones."""
     starts, arrays = dict.fromkeys(lines, 0), []
     for leaf in leaves:
-        name, start = leaf.dtype.name, starts[leaf.dtype.name]
-        starts[name] = start + math.prod(leaf.shape)
-        arrays.append(lines[name][start : starts[name]].reshape(leaf.shape))
+        start = starts[leaf.dtype]
+        starts[leaf.dtype] = start + math.prod(leaf.shape)
+        arrays.append(lines[leaf.dtype][start : starts[leaf.dtype]].reshape(leaf.shape))
     return arrays
 
 
