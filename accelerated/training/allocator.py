@@ -40,7 +40,7 @@ def compute_where_called() -> None:
 
     Then all buffers of a call are freed when it returns. And glibc keeps memory of any size for the main thread, for
     others only pieces of less than 64 MB: what is larger is mapped and faulted in anew by each call. JAX reads no
-    environment variable for this. Not for a mesh: processes that share one then wait for each other for ever.
+    environment variable for this. Not for a mesh: processes that share one then wait for each other without end.
     """
     import jax
 
