@@ -161,11 +161,8 @@ class _Beside:
         from ..training.step import initial_state, make_evaluate, make_train_steps
 
         batches, texts = open_text(config, tokens)
-        self._steps, self._state, self._evaluate = (
-            make_train_steps(config),
-            initial_state(config),
-            make_evaluate(config),
-        )
+        self._steps, self._state = make_train_steps(config), initial_state(config)
+        self._evaluate = make_evaluate(config)
         self._windows, self._text = batches.stacked(config.steps_per_call), texts["validation"].tokens
         self._own = {"call": [], "evaluation": []}
         self._seen = {"calls": 0, "evaluations": 0, "last": 0}

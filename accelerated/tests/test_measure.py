@@ -1,5 +1,6 @@
 """How the benchmark measures: in turns, with medians, and again where others had the machine. By a clock of our own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,15 @@ def test_a_handover_is_as_long_as_cores_have_it():
     cores = Handover()
     taken = [cores() for _ in range(3)]
     assert cores.least == min(taken) and 5e-9 < min(taken) < 1e-4
+
+
+def test_where_threads_may_not_be_kept_to_a_core_the_handover_is_not_known(monkeypatch):
+    def forbidden(thread, cores):
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    assert Handover()() is None
 
 
 def test_handovers_are_measured_for_two_threads_alone():
