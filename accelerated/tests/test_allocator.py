@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated.benchmarks import worker
+from routelaws.accelerated.commands import train
 from routelaws.accelerated.training import allocator
 from routelaws.accelerated.training.workers import thread_environment
 
@@ -118,3 +119,12 @@ print(allocator.computes_where_called(), products.compile()(jax.numpy.ones((500,
 @pytest.mark.parametrize("here", [True, False])
 def test_a_call_that_is_computed_where_it_is_made_returns_at_its_end(here):
     assert said(CALLS, "here" if here else "elsewhere") == [f"{here} {here}"]
+
+
+@pytest.mark.parametrize("mesh", [None, "data=1"])
+def test_training_computes_in_its_main_thread_but_on_a_mesh(monkeypatch, tmp_path, mesh):
+    done = []
+    for name in ("keep_freed_memory", "compute_where_called", "run_of"):
+        monkeypatch.setattr(train, name, lambda *_, name=name: done.append(name))
+    train.main(["--out", str(tmp_path), *(["--mesh", mesh] if mesh else [])])
+    assert done == ["keep_freed_memory", *([] if mesh else ["compute_where_called"]), "run_of"]

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 _MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 """glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD. M_ARENA_MAX stays: threads with one arena wait for each other."""
 
+_ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
+
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 BEGUN_AGAIN = "ROUTELAWS_BEGUN_AGAIN"
 """Set in a process that was begun again. A Python with rights of its own gets no tunables, and would go on for ever."""
@@ -30,9 +32,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOPT.items():
             libc.mallopt(parameter, value)
-
-
-_ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
 
 
 def compute_where_called() -> None:
