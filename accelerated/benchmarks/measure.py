@@ -134,7 +134,7 @@ def interleave(
     least = lambda: None if handover is None else handover.least  # noqa: E731
     while sum(not each.is_disturbed(least()) for each in taken) < rounds and len(taken) < rounds + more:
         order = list(sides) if len(taken) % 2 == 0 else list(sides)[::-1]
-        taken.append(_round({side: sides[side] for side in order}, load, pause, handover or (lambda: None)))
+        taken.append(_round(sides, order, load, pause, handover or (lambda: None)))
     together = lambda i: (taken[i].is_apart(least()), taken[i].foreign or 0.0, i)  # noqa: E731
     kept = [taken[i] for i in sorted(sorted(range(len(taken)), key=together)[:rounds])]
     known = all(each.foreign is not None for each in kept)
@@ -142,17 +142,19 @@ def interleave(
     return Rounds(kept, len(taken) - len(kept), disturbed)
 
 
-def _round(sides: dict[str, Callable], load: Load, pause: float, handover: Callable[[], float | None]) -> Round:
+def _round(
+    sides: dict[str, Callable], order: list[str], load: Load, pause: float, handover: Callable[[], float | None]
+) -> Round:
     """Run a block of each side, in this order."""
     load.start()
     seconds, handovers = {}, []
-    for side, block in sides.items():
+    for side in order:
         time.sleep(pause)
         handovers.append(handover())
-        seconds[side] = statistics.median(block())
+        seconds[side] = statistics.median(sides[side]())
     time.sleep(pause)
     known = [each for each in (*handovers, handover()) if each is not None]
-    return Round(seconds, load.foreign(), max(known, default=None))
+    return Round({side: seconds[side] for side in sides}, load.foreign(), max(known, default=None))
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, list[float]]:

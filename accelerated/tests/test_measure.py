@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from routelaws.accelerated.benchmarks.bench import Bench
+from routelaws.accelerated.benchmarks.bench import Bench, Settings
 from routelaws.accelerated.benchmarks.figure import Side
 from routelaws.accelerated.benchmarks.handover import Handover
 from routelaws.accelerated.benchmarks.measure import (
@@ -42,8 +42,9 @@ def test_sides_take_turns_and_the_order_is_turned_round():
     def side(name):
         return lambda: order.append(name) or machine.run(1.0)
 
-    interleave({"a": side("a"), "b": side("b")}, 3, machine.load(), 0)
+    found = interleave({"a": side("a"), "b": side("b")}, 3, machine.load(), 0)
     assert order == ["a", "b", "b", "a", "a", "b"]
+    assert all([*each.seconds] == ["a", "b"] for each in found.kept)  # as they were given, in whatever order they ran
 
 
 def test_a_machine_that_slows_down_does_not_move_the_ratio():
@@ -137,10 +138,7 @@ def test_where_threads_may_not_be_kept_to_a_core_the_handover_is_not_known(monke
 
 def test_handovers_are_measured_for_two_threads_alone():
     with Bench() as bench:
-        bench.handover, bench.settings = (
-            Cores(1.0),
-            bench.settings.__class__(rounds=1, more=0, block_seconds=0, pause=0),
-        )
+        bench.handover, bench.settings = Cores(1.0), Settings(rounds=1, more=0, block_seconds=0, pause=0)
         side = {"a": Side("ceilings:product", {"quick": True})}
         bench.compare(side, "a", threads=1)
         assert bench.handover.least is None

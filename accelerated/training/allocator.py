@@ -50,7 +50,7 @@ def computes_where_called() -> bool:
     """Whether XLA on CPU has freed the buffers of a call when the call returns."""
     import jax
 
-    return not jax.config.values[_ASYNCHRONOUS]
+    return not jax.config.read(_ASYNCHRONOUS)
 
 
 def huge_pages(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
