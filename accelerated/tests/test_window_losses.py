@@ -11,6 +11,7 @@ import pytest
 from routelaws import accelerated, reference
 from routelaws.accelerated.training.window_losses import (
     EvaluationText,
+    Rows,
     WindowLosses,
     documents,
     loss_difference,
@@ -44,6 +45,23 @@ def test_a_loss_belongs_to_the_window_and_document_of_the_token_it_predicts(obje
         "masked": [(5, 0, 2, 3), (5, 1, 1, 4), (9, 2, 1, 8), (9, 3, 1, 32)],  # tokens 0, 1, 2
     }[objective]
     assert list(zip(*found, strict=True)) == expected
+
+
+def test_rows_that_were_found_once_sum_every_evaluation_of_the_same_tokens():
+    """A document goes on in the next window, and comes back after another: two stretches of one row."""
+    documents_of_tokens = np.array([[[0, 0, 1, 1], [1, 2, 2, 2]], [[3, 3, 3, 3], [4, 5, 4, 4]]])
+    text = EvaluationText(np.zeros((2, 2, 4), np.int32), np.array([[0, 1], [2, 3]]), documents_of_tokens)
+    counted = np.ones((2, 2, 3), bool)
+    rows = Rows(text, counted, "causal")
+    for loss in (np.arange(12.0).reshape(2, 2, 3), np.ones((2, 2, 3), np.float32)):
+        kept = {(0, 0): loss[0, 0, :1], (0, 1): loss[0, 0, 1:], (1, 2): loss[0, 1], (2, 3): loss[1, 0]}
+        kept |= {(3, 4): loss[1, 1, 1:], (3, 5): loss[1, 1, :1]}
+        expected = [(*pair, len(losses), losses.sum()) for pair, losses in kept.items()]
+        assert list(zip(*rows.sums(loss), strict=True)) == expected
+    hidden = counted & (np.arange(3) != 1)
+    assert rows.fit(counted) and not rows.fit(hidden) and not rows.fit(counted[:1])
+    nothing = window_losses(text, loss, np.zeros_like(counted), "causal")
+    assert [len(column) for column in nothing] == [0, 0, 0, 0]
 
 
 def test_an_interval_of_two_errors_holds_the_loss_of_the_source():

@@ -237,9 +237,9 @@ def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int
 
 def _gatherer(tokens: np.ndarray, sequence_length: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function that reads windows [...] out of the tokens as [..., S+1] int32."""
-    span = np.arange(sequence_length + 1)
+    all_windows = np.lib.stride_tricks.sliding_window_view(tokens, sequence_length + 1)[::sequence_length]
 
     def gather(windows: np.ndarray) -> np.ndarray:
-        return tokens[windows[..., None] * sequence_length + span].astype(np.int32)
+        return all_windows[windows].astype(np.int32)  # whole rows: a quarter of the time of an index for each token
 
     return gather

@@ -49,7 +49,7 @@ from .step import (
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
-from .window_losses import EvaluationText, WindowLosses, mean_loss, window_losses, write_window_losses
+from .window_losses import EvaluationText, Rows, WindowLosses, mean_loss, write_window_losses
 
 GRACE = 5.0
 """Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
@@ -106,6 +106,7 @@ class Run:
                 write_atomically(self.folder / "tokenizer.model", tokens.tokenizer.read_bytes())
             if kept is None:
                 keep_hash_table(self.table, self.folder)
+        self.window_rows: dict[str, Rows] = {}
         self.seconds = 0.0
         self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
@@ -303,11 +304,8 @@ class Run:
 
     def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> tuple[dict, WindowLosses]:
         """Return the row of an evaluation and what it is the mean of; the log has it from here on."""
-        texts, objective = self.evaluation_sets, self.config.model.objective
-        found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in texts.items()}
-        by_window = {
-            name: window_losses(texts[name], result.loss, result.counted, objective) for name, result in found.items()
-        }
+        found = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
+        by_window = {name: self._rows_of(name, result.counted).sums(result.loss) for name, result in found.items()}
         losses = {name: mean_loss(result) for name, result in by_window.items()}
         if not math.isfinite(losses["validation"]):
             what = f"the validation loss is {losses['validation']} at step {step:,}"
@@ -318,6 +316,13 @@ class Run:
         validation = by_window["validation"]
         row = result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds)
         return row, validation
+
+    def _rows_of(self, name: str, counted: np.ndarray) -> Rows:
+        """Return the rows in which the losses of a text are summed, those of the evaluation before where they fit."""
+        rows = self.window_rows.get(name)
+        if rows is None or not rows.fit(counted):
+            rows = self.window_rows[name] = Rows(self.evaluation_sets[name], counted, self.config.model.objective)
+        return rows
 
     def _keep(self, row: dict, validation: WindowLosses) -> None:
         """Write an evaluation into the table; what was counted for it begins anew."""

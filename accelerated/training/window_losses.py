@@ -18,8 +18,6 @@ Which windows a validation text gives depends on the text, the tokenizer, the se
 number of evaluation tokens; runs that agree in these were evaluated on the same windows.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +48,41 @@ class WindowLosses(NamedTuple):
     loss: np.ndarray  # [n] their summed loss, nats
 
 
+class Rows:
+    """Which predicted tokens of a text are summed in which row: the same at each evaluation, so found once.
+
+    Args:
+        text: what is evaluated on.
+        counted: [n, b, S] bool, the tokens that are predicted.
+        objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
+    """
+
+    def __init__(self, text: EvaluationText, counted: np.ndarray, objective: str):
+        self._counted = np.array(counted, bool)
+        document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
+        window = np.broadcast_to(text.window[..., None], document.shape)
+        pairs = np.stack([window[self._counted], document[self._counted]])
+        # The tokens of a document are neighbours: a thousand stretches of them are sorted and summed sooner than all.
+        self._begins = np.flatnonzero(np.diff(pairs, axis=1, prepend=-1).any(axis=0))
+        (self._window, self._document), row = np.unique(pairs[:, self._begins], axis=1, return_inverse=True)
+        self._row = row.reshape(-1)
+        self._tokens = self._summed(np.ones(pairs.shape[1], np.int64)).astype(np.int64)
+
+    def fit(self, counted: np.ndarray) -> bool:
+        """Return whether these are rows of an evaluation in which these tokens were predicted."""
+        return np.array_equal(self._counted, counted)
+
+    def sums(self, loss: np.ndarray) -> WindowLosses:
+        """Return the losses [n, b, S] of the tokens, nats, summed within each window and document."""
+        total = self._summed(np.asarray(loss)[self._counted].astype(np.float64))
+        return WindowLosses(self._window, self._document, self._tokens, total)
+
+    def _summed(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum in each row of a value for each predicted token."""
+        stretches = np.add.reduceat(values, self._begins)
+        return np.bincount(self._row, weights=stretches, minlength=len(self._window))
+
+
 def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, objective: str) -> WindowLosses:
     """Return the losses of an evaluation, summed within each window and document.
 
@@ -59,17 +92,7 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
         counted: [n, b, S] bool, the tokens that were predicted.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
-    counted = np.asarray(counted)
-    document = text.document[..., 1:] if objective == "causal" else text.document[..., :-1]
-    window = np.broadcast_to(text.window[..., None], document.shape)
-    pairs = np.stack([window[counted], document[counted]])
-    # The tokens of a document are neighbours: a thousand stretches of them are sorted sooner than all tokens.
-    begins = np.ones(pairs.shape[1], bool)
-    begins[1:] = (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)
-    (window, document), row = np.unique(pairs[:, begins], axis=1, return_inverse=True)
-    row = row.reshape(-1)[np.cumsum(begins) - 1]
-    total = np.bincount(row, weights=np.asarray(loss, np.float64)[counted], minlength=len(window))
-    return WindowLosses(window, document, np.bincount(row, minlength=len(window)), total)
+    return Rows(text, counted, objective).sums(loss)
 
 
 def mean_loss(losses: WindowLosses) -> float:
@@ -111,11 +134,9 @@ def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses
 
 def write_window_losses(folder: Path, losses: WindowLosses) -> None:
     """Write the window losses of a run, whole or not at all; numbers read back exactly."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(WindowLosses._fields)
-    writer.writerows(zip(*(column.tolist() for column in losses), strict=True))
-    write_atomically(Path(folder) / FILE, text.getvalue())
+    rows = zip(*(column.tolist() for column in losses), strict=True)
+    lines = [",".join(WindowLosses._fields), *(f"{w},{d},{tokens},{loss}" for w, d, tokens, loss in rows)]
+    write_atomically(Path(folder) / FILE, "\n".join(lines) + "\n")
 
 
 def read_window_losses(folder: Path) -> WindowLosses | None:
