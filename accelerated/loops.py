@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-ADAMW, ATTENTION, EXPERTS, GRADIENT = (f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient"))
-CALLS = ADAMW, ATTENTION, EXPERTS, GRADIENT
+CALLS = tuple(f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient", "unwritten"))
 """What compiled programs call loops by."""
+
+ADAMW, ATTENTION, EXPERTS, GRADIENT, UNWRITTEN = CALLS
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
