@@ -24,6 +24,9 @@ from .together import PIECE, num_threads, run_together
 PAST_CACHE_FROM = 1 << 21
 """Numbers in the matrices of one kind from which their gradients are written past the cache, which they would fill."""
 
+FEWEST_ROWS = 32
+"""Rows of a piece of work, at least, if an expert has as many: with fewer, reading the matrices takes the time."""
+
 
 @jit
 def _sort(queue, num_experts, order, start):
@@ -47,55 +50,107 @@ def _add(pieces, n, kind, expert, first, size):
 
 
 @jit
-def _add_rows(pieces, kind, start, most):
-    """Write pieces of up to `most` rows of one expert; return how many."""
-    n = 0
-    for e in range(start.size - 1):
-        rows = np.int64(start[e + 1] - start[e])
-        parts = (rows + most - 1) // most
-        for i in range(parts):
-            first = rows * i // parts
-            n = _add(pieces, n, kind, e, start[e] + first, rows * (i + 1) // parts - first)
+def _most_rows(left, threads):
+    """Return how many rows the next piece may have when so many are left: fewer and fewer, so that threads end
+    together."""
+    if threads == 1:
+        return ROWS_AT_ONCE
+    return min(ROWS_AT_ONCE, max(FEWEST_ROWS, left // (2 * threads)))
+
+
+@jit
+def _rows_of(start, split):
+    """Return how many rows the experts have of which `split` [E] is not 0."""
+    rows = np.int64(0)
+    for e in range(split.size):
+        if split[e]:
+            rows += start[e + 1] - start[e]
+    return rows
+
+
+@jit
+def _add_rows(pieces, n, kind, start, split, threads):
+    """Write pieces of rows of the experts in `split` behind the n that are there; return how many there are."""
+    left = _rows_of(start, split)
+    for e in range(split.size):
+        first, end = np.int64(start[e]), np.int64(start[e + 1])
+        while split[e] and first < end:
+            most = _most_rows(left, threads)
+            parts = (end - first + most - 1) // most
+            rows = (end - first + parts - 1) // parts
+            n, first, left = _add(pieces, n, kind, e, first, rows), first + rows, left - rows
     return n
 
 
 @jit
-def _add_experts(pieces, start):
-    """Write a piece for each expert, with all its rows; return how many. Large ones go first: one that is begun last
-    would leave the other threads without work."""
-    n, num_experts = 0, start.size - 1
-    for large in (1, 0):
-        for e in range(num_experts):
+def _add_experts(pieces, n, start, split):
+    """Write a piece for each expert that is not in `split`, with all its rows, large ones first; return how many pieces
+    there are."""
+    above = np.int64(start[split.size]) + 1
+    while above > 0:
+        from_ = above // 2
+        for e in range(split.size):
             rows = np.int64(start[e + 1] - start[e])
-            if np.int64(rows * num_experts > start[num_experts]) == large:
+            if from_ <= rows < above and not split[e]:
                 n = _add(pieces, n, np.int64(WHOLE_BACKWARD), e, np.int64(start[e]), rows)
+        above = from_
     return n
 
 
 @jit
-def _add_columns(pieces, n, num_experts, hidden, parts):
-    """Write pieces of hidden columns of each expert behind the n that are there; return how many there are."""
-    panels = (hidden + PANEL - 1) // PANEL
-    for e in range(num_experts):
-        for i in range(parts):
-            first, end = PANEL * (panels * i // parts), min(hidden, PANEL * (panels * (i + 1) // parts))
-            n = _add(pieces, n, np.int64(GRADIENT), e, first, end - first)
+def _add_columns(pieces, n, start, split, hidden, threads):
+    """Write pieces of hidden columns of the experts in `split`, each of as much work as rows of `_add_rows` give."""
+    left, panels = _rows_of(start, split), (hidden + PANEL - 1) // PANEL
+    for e in range(split.size):
+        if split[e]:
+            rows, most = np.int64(start[e + 1] - start[e]), _most_rows(left, threads)
+            parts = min(panels, (rows + most - 1) // most)
+            for i in range(parts):
+                first, end = PANEL * (panels * i // parts), min(hidden, PANEL * (panels * (i + 1) // parts))
+                n = _add(pieces, n, np.int64(GRADIENT), e, first, end - first)
+            left -= rows
     return n
 
 
 @jit
-def _largest(start):
-    """Return the most rows of an expert."""
-    most = 0
-    for e in range(start.size - 1):
-        most = max(most, start[e + 1] - start[e])
-    return most
+def _split(start, threads):
+    """Return [E], 1 for the experts whose rows and whose matrices are shared out among threads in the backward pass.
+
+    Those are all that have more than half of a thread's share of the rows, and, so that there is something to share out
+    at the end, the largest of the others, up to a quarter of all rows. What is left is done expert by expert, where
+    less goes through the memory. One that is small beside a thread's share is never shared out.
+    """
+    split = np.zeros(start.size - 1, np.int64)
+    total, chosen = np.int64(start[split.size]), np.int64(0)
+    if threads == 1:
+        return split
+    for e in range(split.size):
+        rows = np.int64(start[e + 1] - start[e])
+        if 2 * threads * rows > total:
+            split[e], chosen = 1, chosen + rows
+    while 4 * chosen < total:
+        largest, most = -1, total // (16 * threads)
+        for e in range(split.size):
+            rows = np.int64(start[e + 1] - start[e])
+            if rows > most and not split[e]:
+                largest, most = e, rows
+        if largest < 0:
+            break
+        split[largest], chosen = 1, chosen + most
+    return split
 
 
 @jit
-def _most_rows(assignments, threads):
-    """Return how many rows a piece may have, so that there are some pieces for each thread."""
-    return min(ROWS_AT_ONCE, max(32, assignments // (4 * threads)))
+def _pieces(start, split, hidden, threads, backward):
+    """Return the pieces of work [more, PIECE], how many there are, and the first that waits for those before it."""
+    experts = split.size
+    pieces = np.empty((3 * (experts + start[experts] // FEWEST_ROWS + 1), PIECE), np.int64)
+    if not backward:
+        count = _add_rows(pieces, 0, np.int64(FORWARD), start, split, threads)
+        return pieces, count, count
+    count = _add_experts(pieces, 0, start, split)
+    wait_from = _add_rows(pieces, count, np.int64(BACKWARD), start, split, threads)
+    return pieces, _add_columns(pieces, wait_from, start, split, hidden, threads), wait_from
 
 
 @jit
@@ -137,8 +192,9 @@ def _experts(frame):
     if not backward:
         _sort(ints(a[2], assignments), num_experts, order, start)
     threads = num_threads(call.interface, call.context)
-    split = backward and threads > 1 and 3 * threads * _largest(start) > start[num_experts]
-    kept = np.empty((3 if gated else 2, start[num_experts] if split else 0, row), np.float32)
+    split = _split(start, threads) if backward else np.ones(num_experts, np.int64)
+    shared = backward and _rows_of(start, split) > 0
+    kept = np.empty((3 if gated else 2, start[num_experts] if shared else 0, row), np.float32)
     kept_at, of_kept = address(kept), 4 * kept.shape[1] * row
     past_cache = np.int64(num_experts * width * hidden >= PAST_CACHE_FROM)
     if backward:
@@ -151,15 +207,7 @@ def _experts(frame):
         job = Job(a[0], a[1], none, up, linear, down, r[3], r[4], order_at, start_at, r[0], none, none, none, none,
                   none, none, none, choices, width, hidden, row, activation, past_cache)  # fmt: skip
     _mark_dropped(job, order[start[num_experts] :], backward)
-    rows, kind = _most_rows(assignments, threads), np.int64(BACKWARD if backward else FORWARD)
-    parts = min((hidden + PANEL - 1) // PANEL, (4 * threads + num_experts - 1) // num_experts)
-    pieces = np.empty((num_experts * (1 + parts) + assignments // rows, PIECE), np.int64)
-    if backward and not split:
-        count = wait_from = _add_experts(pieces, start)
-    else:
-        count = wait_from = _add_rows(pieces, kind, start, rows)
-    if split:
-        count = _add_columns(pieces, count, num_experts, hidden, parts)
+    pieces, count, wait_from = _pieces(start, split, hidden, threads, backward)
     run, memory = address_of_run(), scratch_size(job)
     run_together(run, np.array(job), memory, pieces, count, wait_from, call.interface, call.context)
     keep(kept)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from routelaws.accelerated import experts, grouped, loops, products
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.configuration import ModelConfig
-from routelaws.accelerated.kernels import attention_call, attention_pieces
+from routelaws.accelerated.kernels import attention_call, attention_pieces, expert_call, expert_pieces
 from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
@@ -296,6 +296,47 @@ def test_a_stack_is_for_loops_alone():
     stack = grouped.Stack({}, jnp.int32(0), {})
     with loops.portable(), pytest.raises(ValueError, match="compiled loops alone"):
         experts.routed_ffn(zeros | {"stack": stack}, jnp.zeros((5, 3)), jnp.zeros((5, 1), int), jnp.zeros((5, 1)))
+
+
+LOADS = st.lists(st.integers(0, 600) | st.just(0), min_size=1, max_size=40)
+
+
+@hypothesis.given(LOADS, st.integers(1, 16), st.sampled_from((5, 256, 1000)))
+@hypothesis.example([2048], 2, 1024)
+@hypothesis.example([440, 247, 187, 246, 310, 238, 214, 166], 2, 512)
+@hypothesis.example([64] * 32, 64, 1024)
+def test_pieces_of_experts_are_the_whole_of_them(loads, threads, hidden):
+    """Each row is in one piece, forward and backward, and so is each hidden column of each matrix."""
+    start = np.cumsum([0, *loads]).astype(np.int32)
+    for backward in (False, True):
+        split = expert_call._split(start, threads) if backward else np.ones(len(loads), np.int64)
+        pieces, count, wait_from = expert_call._pieces(start, split, hidden, threads, backward)
+        assert wait_from <= count <= len(pieces)
+        assert all(kind == expert_pieces.GRADIENT for kind in pieces[wait_from:count, 0])
+        rows, columns = np.zeros(start[-1], int), np.zeros((len(loads), hidden), int)
+        for kind, expert, first, size in pieces[:count]:
+            if kind == expert_pieces.GRADIENT:
+                columns[expert, first : first + size] += 1
+                continue
+            assert start[expert] <= first and first + size <= start[expert + 1]
+            assert kind == expert_pieces.WHOLE_BACKWARD or size <= expert_pieces.ROWS_AT_ONCE
+            rows[first : first + size] += 1
+            columns[expert] += kind == expert_pieces.WHOLE_BACKWARD
+        assert np.all(rows == 1) and np.all(columns == (1 if backward else 0))
+
+
+@pytest.mark.parametrize("loads", [[440, 247, 187, 246, 310, 238, 214, 166], [256] * 8, [1800, *[8] * 31], [64] * 32])
+def test_two_threads_end_the_work_of_experts_together(loads):
+    """Whoever is free takes the next piece, and rows take their time: the second to end has little more to do."""
+    start = np.cumsum([0, *loads]).astype(np.int32)
+    pieces, count, wait_from = expert_call._pieces(start, expert_call._split(start, 2), 1024, 2, True)
+    free = np.zeros(2)
+    for i, (kind, expert, _, size) in enumerate(pieces[:count]):
+        if i == wait_from:
+            free[:] = free.max()
+        half = 0.5 * (loads[expert] * size / 1024 if kind == expert_pieces.GRADIENT else size)
+        free[free.argmin()] += 2 * half if kind == expert_pieces.WHOLE_BACKWARD else half
+    assert free.max() < 1.02 * sum(loads) / 2
 
 
 @pytest.mark.slow
