@@ -1,5 +1,9 @@
 """Checkpoints of one CPU hold the arrays packed; those that hold them one by one are read as well."""
 
+import os
+import sys
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,6 +104,21 @@ def test_the_next_step_may_take_the_memory_of_a_state_that_is_being_saved(tmp_pa
     jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(state)
     opened.close()
     assert_same(checkpoints.Checkpoints(tmp_path, None).restore(state_of(0)).state, state_of(3))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
+def test_the_step_goes_before_a_checkpoint_that_is_being_written(tmp_path, monkeypatch):
+    digest, priorities = checkpoints._digest, []
+
+    def seen(*given):
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return digest(*given)
+
+    monkeypatch.setattr(checkpoints, "_digest", seen)
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    saved(tmp_path / "run").close()
+    assert priorities == [checkpoints.LEAST] * 2
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_what_cannot_be_written_is_said_when_it_is_waited_for(tmp_path):

@@ -21,6 +21,7 @@ import logging
 import os
 import shutil
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +39,9 @@ from . import hosts, packing
 
 PACKED = "packed"
 """Name of the packed arrays in a checkpoint, and of the field that says whether it has any."""
+
+LEAST = 19
+"""The lowest priority of a thread on Linux."""
 
 KEPT = 2
 """Checkpoints kept per run if nothing else is said: the last one, and one to fall back to."""
@@ -70,7 +74,7 @@ class Checkpoints:
         self._rules = policies.AnyPreservationPolicy(rules)
         self._damaged: list[int] = []
         self._writer: ocp.training.Checkpointer | None = None
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, initializer=_give_way)
         self._begun: Future | None = None
         self._silence = contextlib.ExitStack()
 
@@ -240,6 +244,17 @@ def _alone() -> Iterator[None]:
     )
     with ocp.Context(multiprocessing_options=options):
         yield
+
+
+def _give_way() -> None:
+    """Let this thread, and those that it starts, run where the step leaves a core idle: it waits for none of them.
+
+    Threads of the step wait for each other at every operation, so a core that is taken from one holds up all. On Linux
+    alone a thread has a priority of its own.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST)
 
 
 def _copy(state: dict) -> dict:
