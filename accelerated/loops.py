@@ -1,6 +1,7 @@
 """Compiled loops that programs of XLA call on CPU: whether they run here, and what calls of them need.
 
-The loops are in `kernels`; who calls them is in `attention_rows`, `grouped`, `products` and `training.optimizer`.
+The loops are in `kernels`; who calls them is in `attention_rows`, `grouped`, `products`, `routers.sinkhorn` and
+`training.optimizer`.
 """
 
 import contextlib
@@ -10,10 +11,10 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-CALLS = tuple(f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient", "unwritten"))
+CALLS = tuple(f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient", "sweep", "unwritten"))
 """What compiled programs call loops by."""
 
-ADAMW, ATTENTION, EXPERTS, GRADIENT, UNWRITTEN = CALLS
+ADAMW, ATTENTION, EXPERTS, GRADIENT, SWEEP, UNWRITTEN = CALLS
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 

@@ -26,6 +26,7 @@ FUNCTIONS = {
     "routelaws_attention": "attention_call",
     "routelaws_experts": "expert_call",
     "routelaws_gradient": "gradient_call",
+    "routelaws_sweep": "sweep_call",
     "routelaws_unwritten": "unwritten_call",
 }
 """What XLA knows each function by, and the module whose `compiled` returns it."""

@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError, _check_k
+from ..loops import SWEEP, alike, call_loops, like, loops_run
 from ..notation import (
     Routing,
     _as_bool,
@@ -48,7 +49,7 @@ GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
 _CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
-_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
+_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_in_blocks`; measured
 
 
 class SinkhornPlan(NamedTuple):
@@ -303,18 +304,41 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    Where no cache holds the kernel, the second product is taken over blocks of rows, whose results are added, if T can
-    be split into such blocks. Cores then share them, where XLA on CPU splits the one product badly; and the rounding
-    error, which is that of one sum over all rows otherwise, does not grow with T.
+    Where no cache holds the kernel, the second product is taken over blocks of rows, whose results are added: the
+    rounding error, which is that of one sum over all rows otherwise, does not grow with T. On CPU in float32 compiled
+    loops then read the kernel once for both products.
     """
+    if kernel.nbytes <= _CACHED:
+        weights = _weights(kernel, u, real)
+        return weights, jnp.matmul(weights, kernel, precision="highest")
+    loops = kernel.dtype == jnp.float32 and loops_run(SWEEP, kernel.dtype)
+    on_cpu = _in_one_pass if loops else _in_blocks
+    return jax.lax.platform_dependent(kernel, u, real, cpu=on_cpu, default=_in_blocks)
+
+
+def _weights(kernel, u, real):
     weights = 1 / jnp.matmul(kernel, u, precision="highest")
-    weights = weights if real is None else jnp.where(real, weights, 0)
-    num_rows, num_experts = kernel.shape
+    return weights if real is None else jnp.where(real, weights, 0)
+
+
+def _in_blocks(kernel, u, real):
+    """Return `_products` by two products, the second over blocks of rows if T can be split into such blocks."""
+    weights, (num_rows, num_experts) = _weights(kernel, u, real), kernel.shape
     block = math.gcd(num_rows, _BLOCK)
-    if kernel.nbytes <= _CACHED or block < _LEAST_BLOCK:
+    if block < _LEAST_BLOCK:
         return weights, jnp.matmul(weights, kernel, precision="highest")
     blocks = weights.reshape(-1, 1, block), kernel.reshape(-1, block, num_experts)
     return weights, jnp.matmul(*blocks, precision="highest").sum(axis=(0, 1))
+
+
+def _in_one_pass(kernel, u, real):
+    """Return `_products` by loops (`kernels.sweep_call`)."""
+    from ..kernels.sweep_call import BLOCK
+
+    given, of = alike(kernel, u, *([] if real is None else [real])), like(kernel)
+    results = of((len(kernel),)), of((-(-len(kernel) // BLOCK), kernel.shape[1]))
+    weights, sums = call_loops(SWEEP, given, results)
+    return weights, sums.sum(axis=0)
 
 
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
