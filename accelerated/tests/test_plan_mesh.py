@@ -13,6 +13,7 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.commands.plan_mesh import words
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.loops import portable
 from routelaws.accelerated.mesh_plan import (
     AXES,
     DevicePlan,
@@ -226,7 +227,7 @@ ACCOUNT = {
 }
 LEAST, MOST = 1 / 4, 1.5
 """The compiler's account of one device in units of the plan; measured: 0.78 to 1.22 where autodiff keeps what it reads
-again, and 0.38 to 0.54 with backward passes that keep less. It is 0.30 at a vocabulary of 8,192, where most of the plan
+again, and 0.43 to 0.67 with backward passes that keep less. It is 0.30 at a vocabulary of 8,192, where most of the plan
 is 12 V bytes a token for logits, which a step computes in chunks and never has whole."""
 
 
@@ -242,7 +243,8 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
     assert plan.parameters + plan.optimizer + counters == bytes_of_state
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
     table = np.zeros((512, 1), np.int32) if name == "hash" else None
-    lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
+    with portable():  # as on an accelerator: loops on CPU keep less, of attention above all
+        lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
     found = lowered.compile().memory_analysis()
     ratio = (found.argument_size_in_bytes + found.temp_size_in_bytes) / plan.memory()
     assert LEAST < ratio < MOST, ratio
