@@ -149,11 +149,12 @@ def routed_block(
 
 
 def reads_stack(config: ModelConfig, matrices: dict, dtype, spread: Spread | None) -> bool:
-    """Return whether blocks with these matrices run by loops that can take them from a stack of all layers."""
+    """Return whether blocks with these matrices run by loops that can take them from a stack of all layers: they read
+    float32, and what is bfloat16 has to be raised, layer by layer."""
     alone = ("mixture_of_tokens", "expert_choice")  # routers that have experts run in a way of their own
     if spread is not None or config.router in alone or config.expert_count == 1:
         return False
-    return loops_take(matrices, dtype)
+    return dtype == jnp.float32 and loops_take(matrices, dtype)
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:

@@ -290,6 +290,24 @@ def test_layers_together_write_the_whole_gradient_of_a_stack(fields, monkeypatch
         np.testing.assert_allclose(gradient, wanted[name], rtol=1e-4, atol=1e-7)
 
 
+def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
+    """Loss and gradients are those of the same numbers in float32, up to the rounding of bfloat16."""
+    config = ModelConfig(vocab_size=40, d_model=16, blocks=2, heads=2, router="hash", experts=4)
+    tokens = jax.random.randint(jax.random.key(1), (3, 33), 0, 40)
+    table = np.arange(40)[:, None] % 4
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), init(jax.random.key(0), config))
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), narrow)
+
+    def run(params, dtype):
+        total = functools.partial(loss, tokens=tokens, config=config, table=table, compute_dtype=dtype)
+        value, gradient = jax.jit(jax.value_and_grad(lambda params: total(params).total))(params)
+        return value, gradient["routed_ffn"]["up"].astype(jnp.float32)
+
+    (value, gradient), (wanted, right) = run(narrow, jnp.bfloat16), run(wide, jnp.float32)
+    assert abs(value - wanted) < 0.02
+    assert jnp.linalg.norm(gradient - right) < 0.05 * jnp.linalg.norm(right)
+
+
 def test_a_stack_is_for_loops_alone():
     """Where they do not run the gradient of the matrices would be lost."""
     zeros = {"up": jnp.zeros((2, 3, 4)), "down": jnp.zeros((2, 4, 3))}
