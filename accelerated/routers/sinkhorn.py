@@ -49,7 +49,7 @@ GATES = ("softmax", "sigmoid")
 """Names of the functions that turn the logit of a chosen expert into its gate."""
 
 _CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
-_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_in_blocks`; measured
+_BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_by_two_products`; measured
 
 
 class SinkhornPlan(NamedTuple):
@@ -308,24 +308,19 @@ def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[
     rounding error, which is that of one sum over all rows otherwise, does not grow with T. On CPU in float32 compiled
     loops then read the kernel once for both products.
     """
-    if kernel.nbytes <= _CACHED:
-        weights = _weights(kernel, u, real)
-        return weights, jnp.matmul(weights, kernel, precision="highest")
-    loops = kernel.dtype == jnp.float32 and loops_run(SWEEP, kernel.dtype)
-    on_cpu = _in_one_pass if loops else _in_blocks
-    return jax.lax.platform_dependent(kernel, u, real, cpu=on_cpu, default=_in_blocks)
+    large = kernel.nbytes > _CACHED and kernel.dtype == jnp.float32
+    if not (large and loops_run(SWEEP, kernel.dtype)):
+        return _by_two_products(kernel, u, real)
+    return jax.lax.platform_dependent(kernel, u, real, cpu=_in_one_pass, default=_by_two_products)
 
 
-def _weights(kernel, u, real):
-    weights = 1 / jnp.matmul(kernel, u, precision="highest")
-    return weights if real is None else jnp.where(real, weights, 0)
-
-
-def _in_blocks(kernel, u, real):
+def _by_two_products(kernel, u, real):
     """Return `_products` by two products, the second over blocks of rows if T can be split into such blocks."""
-    weights, (num_rows, num_experts) = _weights(kernel, u, real), kernel.shape
+    weights = 1 / jnp.matmul(kernel, u, precision="highest")
+    weights = weights if real is None else jnp.where(real, weights, 0)
+    num_rows, num_experts = kernel.shape
     block = math.gcd(num_rows, _BLOCK)
-    if block < _LEAST_BLOCK:
+    if kernel.nbytes <= _CACHED or block < _LEAST_BLOCK:
         return weights, jnp.matmul(weights, kernel, precision="highest")
     blocks = weights.reshape(-1, 1, block), kernel.reshape(-1, block, num_experts)
     return weights, jnp.matmul(*blocks, precision="highest").sum(axis=(0, 1))

@@ -11,8 +11,8 @@ import pytest
 from routelaws import accelerated, reference
 from routelaws.accelerated.training.window_losses import (
     EvaluationText,
-    Rows,
     WindowLosses,
+    WindowRows,
     documents,
     loss_difference,
     mean_loss,
@@ -52,7 +52,7 @@ def test_rows_that_were_found_once_sum_every_evaluation_of_the_same_tokens():
     documents_of_tokens = np.array([[[0, 0, 1, 1], [1, 2, 2, 2]], [[3, 3, 3, 3], [4, 5, 4, 4]]])
     text = EvaluationText(np.zeros((2, 2, 4), np.int32), np.array([[0, 1], [2, 3]]), documents_of_tokens)
     counted = np.ones((2, 2, 3), bool)
-    rows = Rows(text, counted, "causal")
+    rows = WindowRows(text, counted, "causal")
     for loss in (np.arange(12.0).reshape(2, 2, 3), np.ones((2, 2, 3), np.float32)):
         kept = {(0, 0): loss[0, 0, :1], (0, 1): loss[0, 0, 1:], (1, 2): loss[0, 1], (2, 3): loss[1, 0]}
         kept |= {(3, 4): loss[1, 1, 1:], (3, 5): loss[1, 1, :1]}

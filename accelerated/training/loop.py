@@ -10,7 +10,7 @@
         checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
 Checkpoints are written while training goes on, and the last row when the last of them is whole. A run that was killed
-goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
+goes on from its last whole checkpoint: weights, optimizer and position in the text. WindowRows and log lines that were
 written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
 took. A batch whose loss or gradient is not finite changes nothing: the run stops, or passes it over where it may.
 """
@@ -49,7 +49,7 @@ from .step import (
 from .tokens import TokenFiles
 from .watch import Watch, silent
 from .weights import check_lender, check_params, load_params
-from .window_losses import EvaluationText, Rows, WindowLosses, mean_loss, write_window_losses
+from .window_losses import EvaluationText, WindowLosses, WindowRows, mean_loss, write_window_losses
 
 GRACE = 5.0
 """Seconds to wait for another process that trains the same run: a worker whose sweep was just killed ends in less."""
@@ -106,7 +106,7 @@ class Run:
                 write_atomically(self.folder / "tokenizer.model", tokens.tokenizer.read_bytes())
             if kept is None:
                 keep_hash_table(self.table, self.folder)
-        self.window_rows: dict[str, Rows] = {}
+        self.window_rows: dict[str, WindowRows] = {}
         self.seconds = 0.0
         self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
@@ -317,11 +317,11 @@ class Run:
         row = result_row(self.config, self.hyper_id, step, losses, validation, dropped, load, self.seconds)
         return row, validation
 
-    def _rows_of(self, name: str, counted: np.ndarray) -> Rows:
+    def _rows_of(self, name: str, counted: np.ndarray) -> WindowRows:
         """Return the rows in which the losses of a text are summed, those of the evaluation before where they fit."""
         rows = self.window_rows.get(name)
         if rows is None or not rows.fit(counted):
-            rows = self.window_rows[name] = Rows(self.evaluation_sets[name], counted, self.config.model.objective)
+            rows = self.window_rows[name] = WindowRows(self.evaluation_sets[name], counted, self.config.model.objective)
         return rows
 
     def _keep(self, row: dict, validation: WindowLosses) -> None:

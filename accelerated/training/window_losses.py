@@ -48,7 +48,7 @@ class WindowLosses(NamedTuple):
     loss: np.ndarray  # [n] their summed loss, nats
 
 
-class Rows:
+class WindowRows:
     """Which predicted tokens of a text are summed in which row: the same at each evaluation, so found once.
 
     Args:
@@ -92,7 +92,7 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
         counted: [n, b, S] bool, the tokens that were predicted.
         objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
     """
-    return Rows(text, counted, objective).sums(loss)
+    return WindowRows(text, counted, objective).sums(loss)
 
 
 def mean_loss(losses: WindowLosses) -> float:
