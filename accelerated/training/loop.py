@@ -10,7 +10,7 @@
         checkpoints/       the last two, or as many as `keep_last` and `keep_every` say
 
 Checkpoints are written while training goes on, and the last row when the last of them is whole. A run that was killed
-goes on from its last whole checkpoint: weights, optimizer and position in the text. WindowRows and log lines that were
+goes on from its last whole checkpoint: weights, optimizer and position in the text. Rows and log lines that were
 written after that checkpoint are dropped and written anew, so that nothing tells the two runs apart but the time they
 took. A batch whose loss or gradient is not finite changes nothing: the run stops, or passes it over where it may.
 """
