@@ -21,10 +21,6 @@ REMEDIES = {
 """What helps where a file cannot be written, by the number of the error."""
 
 
-PROGRAMS = "ROUTELAWS_PROGRAMS"
-"""The environment variable that names the folder of `training.kept_programs`, to the workers of a sweep, too."""
-
-
 def user_cache() -> Path:
     """Return the folder of this program in the user's cache folder: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws"

@@ -37,10 +37,10 @@ def loops_run(call: str, dtype) -> bool:
     """
     if _PORTABLE.get() or jax.default_backend() != "cpu" or dtype not in (jnp.float32, jnp.bfloat16):
         return False
-    return make_known(call)
+    return _made_known(call)
 
 
-def make_known(call: str) -> bool:
+def _made_known(call: str) -> bool:
     """Let XLA know the loops of a call; return False where it cannot."""
     from .kernels import foreign  # numba, which takes a while to import
 
@@ -50,7 +50,7 @@ def make_known(call: str) -> bool:
 def call_loops(call: str, arrays, results, aliases: dict[int, int] | None = None, **attributes):
     """Call loops on arrays; `results` are types, see `like`, and attributes are integers. `aliases` says which results
     are written where an argument was: {argument: result}."""
-    make_known(call)
+    _made_known(call)
     options = {"vmap_method": "sequential", "input_output_aliases": aliases}
     return jax.ffi.ffi_call(call, results, **options)(*arrays, **attributes)
 

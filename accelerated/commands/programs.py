@@ -1,8 +1,8 @@
 """Where the command line keeps compiled programs, so that a second run of the same shapes starts without a compiler.
 
-JAX's own persistent cache keeps what the compiler made, `training.kept_programs` what goes into it; here are their
-folders, and the limits of JAX's. A program that was compiled for one processor may not run on another, so each kind of
-processor, and each version of the compiler, has a folder of its own.
+JAX's own persistent cache keeps what the compiler made; here are its folder and its limits. A program that was compiled
+for one processor may not run on another, so each kind of processor, and each version of the compiler, has a folder of
+its own.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ..files import PROGRAMS, user_cache
+from ..files import user_cache
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 FIRST = (0, 10, 2)
@@ -38,7 +38,7 @@ def keep_programs() -> None:
     except OSError:
         return
     os.environ |= {name: os.environ.get(name, value) for name, value in LIMITS.items()}
-    os.environ |= {CACHE: str(folder), PROGRAMS: str(folder / "lowered")}
+    os.environ |= {CACHE: str(folder)}
 
 
 def programs_folder() -> Path:

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from routelaws.accelerated import transformer
 from routelaws.accelerated.commands import programs
 from routelaws.accelerated.configuration import ModelConfig
-from routelaws.accelerated.files import PROGRAMS
-from routelaws.accelerated.training import kept_programs, step
+from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.sweep import fields_of_programs
 
 SAY = """
 import os
@@ -74,42 +73,12 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 
 
-def trained(config: TrainConfig) -> list[np.ndarray]:
-    """Everything that four steps and an evaluation give, as a process does that has compiled nothing."""
-    jax.clear_caches()
-    steps, state = step.make_train_steps(config), step.initial_state(config)
+def test_a_second_call_of_the_steps_compiles_nothing():
+    steps, state = step.make_train_steps(CONFIG), step.initial_state(CONFIG)
     state, _ = steps(state, WINDOWS, 0)
     before = len(COMPILED)
-    state, metrics = steps(state, WINDOWS, 2)
+    steps(state, WINDOWS, 2)
     assert len(COMPILED) == before > 0
-    return jax.tree.leaves(
-        jax.tree.map(np.asarray, (state, metrics, step.make_evaluate(config)(state.params, WINDOWS)))
-    )
-
-
-OTHERWISE = {
-    "weight_decay": 0.2, "gradient_clip": 0.5, "router_rate": 0.5, "loss_limit": 5.0, "dtype": "bfloat16",
-    "rematerialise": True,
-}  # fmt: skip
-"""Fields that the steps of a run follow from, while the shapes of its arrays do not."""
-
-
-def test_a_later_process_traces_nothing_and_gets_the_same_numbers(tmp_path, monkeypatch):
-    live = trained(CONFIG)
-    monkeypatch.setenv(PROGRAMS, str(tmp_path))
-    first = trained(CONFIG)
-    monkeypatch.setattr(step, "loss", None)  # what is traced asks for it
-    again = trained(CONFIG)
-    assert all(np.array_equal(*pair) for found in (first, again) for pair in zip(live, found, strict=True))
-    assert len(list(tmp_path.iterdir())) == 2  # steps and evaluation
-    state = step.initial_state(CONFIG)
-    for name, value in OTHERWISE.items():
-        steps = step.make_train_steps(dataclasses.replace(CONFIG, **{name: value}))
-        with pytest.raises(TypeError, match="callable"):
-            pytest.fail(f"{name} {value}: the kept program of another run takes its steps: {steps(state, WINDOWS, 0)}")
-    evaluate = step.make_evaluate(CONFIG, model=dataclasses.replace(CONFIG.model, activation="relu"))
-    with pytest.raises(TypeError, match="callable"):
-        pytest.fail(f"the kept program of another model evaluates: {evaluate(state.params, WINDOWS)}")
 
 
 def test_the_weights_that_models_of_about_one_size_start_from_compile_one_program(monkeypatch):
@@ -128,7 +97,7 @@ def test_the_weights_that_models_of_about_one_size_start_from_compile_one_progra
 
 def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
     other = dataclasses.replace(CONFIG, seed=7, learning_rate=0.02, corpus=("elsewhere",))
-    assert kept_programs.fields_of_programs(other) == kept_programs.fields_of_programs(CONFIG)
+    assert fields_of_programs(other) == fields_of_programs(CONFIG)
     lowered = [
         step.compiled_steps(config)
         .lower(step.initial_state(config), WINDOWS, 0, np.int32(0), step.run_inputs(config, None))
@@ -136,67 +105,6 @@ def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
         for config in (CONFIG, other)
     ]
     assert lowered[0] == lowered[1]  # whatever is left out of the fields is in no program either
-
-
-def doubled(x, what="run") -> float:
-    """Twice a number or the sum of numbers, by a program that may be kept."""
-    return float(kept_programs.kept(jax.jit(lambda x: 2 * jnp.sum(x)), "doubled", lambda x: x, [what])(x))
-
-
-def test_whatever_a_program_follows_from_gives_it_a_file_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv(PROGRAMS, str(tmp_path))
-    numbers = []
-
-    def files(x=3.0, **given):
-        assert doubled(x, **given) == 2 * np.sum(x)
-        numbers.append(len(list(tmp_path.iterdir())))
-
-    files()
-    files(4.0)  # the same program
-    files(what="another run")
-    files(3)
-    files(np.ones(3, np.float32))
-    files(np.ones(4, np.float32))
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " ")
-    files()
-    monkeypatch.setattr(kept_programs, "_source_digest", lambda: "another source")
-    files()
-    monkeypatch.setattr(kept_programs, "version", lambda package: "99.0.0")
-    files()
-    assert numbers == [1, 1, 2, 3, 4, 5, 6, 7, 8]
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:40] + b"?" + content[41:]])
-def test_a_damaged_program_is_made_again(tmp_path, monkeypatch, damage):
-    monkeypatch.setenv(PROGRAMS, str(tmp_path))
-    assert doubled(3.0) == 6
-    [path] = tmp_path.iterdir()
-    damaged = damage(path.read_bytes())
-    path.write_bytes(damaged)
-    assert doubled(4.0) == 8 and path.read_bytes() != damaged
-    written = path.stat().st_mtime_ns
-    assert doubled(5.0) == 10 and path.stat().st_mtime_ns == written
-
-
-def test_a_full_folder_lets_the_oldest_programs_go(tmp_path, monkeypatch):
-    monkeypatch.setenv(PROGRAMS, str(tmp_path))
-    monkeypatch.setattr(kept_programs, "ROOM", 1)
-    assert doubled(3.0) == 6 and not list(tmp_path.iterdir())
-    monkeypatch.setattr(kept_programs, "ROOM", 1 << 20)
-    old = tmp_path / "doubled-of-long-ago"
-    old.write_bytes(bytes(1 << 20))
-    os.utime(old, (1, 1))
-    assert doubled(3.0) == 6 and len(list(tmp_path.iterdir())) == 1 and not old.exists()
-
-
-def test_what_calls_back_into_python_or_cannot_be_written_runs_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setenv(PROGRAMS, str(tmp_path))
-    shape = jax.ShapeDtypeStruct((), np.float32)
-    back = jax.jit(lambda x: jax.pure_callback(lambda x: np.float32(2 * x), shape, x))
-    assert kept_programs.kept(back, "back", lambda x: x, [])(jnp.float32(3)) == 6 and not list(tmp_path.iterdir())
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    monkeypatch.setenv(PROGRAMS, str(tmp_path / "file"))
-    assert doubled(3.0) == 6
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
 from .allocator import computes_where_called
 from .configuration import TrainConfig
-from .kept_programs import fields_of_programs, kept
 from .mesh import Layout
 from .optimizer import optimizer, rates_of_steps, update_in_loops, updates_in_loops
 
@@ -137,10 +136,9 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
-        result = lambda state, *_: (state, StepMetrics(*StepMetrics._fields))  # noqa: E731
-        what = [fields_of_programs(config), attention_of(config).kernel]
-        program = kept(train_steps, "train_steps", result, what, donates=True)
-        return lambda state, batches, first_step, left=0: program(state, batches, first_step, np.int32(left), inputs)
+        return lambda state, batches, first_step, left=0: train_steps(
+            state, batches, first_step, np.int32(left), inputs
+        )
     shardings = state_shardings(config, layout)
 
     def run(state, batches, first_step, left=0):
@@ -294,9 +292,6 @@ def make_evaluate(
     model = model or config.model
     attention = attention_of(config).kernel
     evaluate = _compiled_evaluate(model, compute_dtype(config), attention, layout)
-    if layout is None:
-        result = lambda *_: Evaluation(*Evaluation._fields)  # noqa: E731
-        evaluate = kept(evaluate, "evaluate", result, [fields_of_programs(config), model, attention])
 
     def run(params, batches):
         if layout is not None:

@@ -30,7 +30,6 @@ from ..files import locked, storage_errors
 from .configuration import TrainConfig
 from .corpus import read_corpus
 from .grid import Grid
-from .kept_programs import fields_of_programs
 from .loop import Run, open_text
 from .stopping import Resumable, asked, held
 from .sweep_folder import check_sweep_folder, claim_sweep_folder, collect_rows, folder_of_run, is_finished, session
@@ -40,6 +39,9 @@ from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8
 """A process forgets what it has compiled after so many runs: some 15 MB of each at the size of the demo."""
+
+NOT_IN_PROGRAMS = ("seed", "learning_rate", "corpus", "eval", "init_from")
+"""Fields of a run that are inputs of its programs, or are in none: runs that differ in these alone share them."""
 
 STOPPED = "stopped"
 """What a worker returns of a run that it was told to stop; no message of a failure is that short."""
@@ -164,6 +166,11 @@ def in_order(tasks: list[Task]) -> list[Task]:
         return -round(math.log10(length), 1), before[program], -length
 
     return sorted(tasks, key=place)
+
+
+def fields_of_programs(config: TrainConfig) -> dict:
+    """Return the fields of a run that its programs may depend on."""
+    return {name: value for name, value in config.fields().items() if name not in NOT_IN_PROGRAMS}
 
 
 def cost(config: TrainConfig) -> float:
