@@ -21,8 +21,7 @@ from ..tables.schema import (
     BLANK,
     DENSE,
     NAME_COLUMNS,
-    OWN_COLUMNS,
-    RELEASED_COLUMNS,
+    TABLE_COLUMNS,
     range_of,
     run_names,
     to_numbers,
@@ -73,7 +72,7 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
     found = [None if "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
     if not compute:
         found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED if name not in known]
-    known_here = (*RELEASED_COLUMNS, *OWN_COLUMNS, *NAME_COLUMNS)
+    known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
     unknown = [name for name in frame.columns if name not in known_here and not range_of(name)]
     return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
 

@@ -37,7 +37,7 @@ from ..wording import in_short
 from .cells import Cells
 from .deriving import derive, replace_cells, to_nats
 from .log import RUN
-from .schema import BLANK, NAME_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS, to_numbers
+from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, read_table
@@ -45,7 +45,6 @@ from .table import CONVERTED, read_table
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """What a loss may be given in: nats or bits per token, or their perplexity."""
 
-_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS)
 _CALLED = {
     "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
     "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
@@ -80,8 +79,8 @@ def convert_runs(
             folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; a column that already has the table's name needs no entry.
-            Allowed are the columns of the released table and our own, and `loss_` with any name. Of several tables
-            each takes those that it has. In a log hyper_id is the column `run` unless another one is named.
+            Allowed are the columns of TABLE_COLUMNS, and `loss_` with any name. Of several tables each takes those
+            that it has. In a log hyper_id is the column `run` unless another one is named.
         constants: {column of the table: value} for cells that `runs` leaves blank.
         loss_unit: one of LOSS_UNITS, for every loss.
         keep: columns of `runs` that the table gets besides, under their own names.
@@ -150,8 +149,10 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) ->
         raise InputError(f"loss unit {loss_unit!r} is not known; allowed: {', '.join(LOSS_UNITS)}")
     for flag, names in (("--columns", columns), ("--set", constants)):
         for name in names:
-            if name not in _COLUMNS and not name.startswith("loss_"):
-                raise InputError(f"{flag} {name}: not a column of the table; allowed: {', '.join(_COLUMNS)}, loss_NAME")
+            if name not in TABLE_COLUMNS and not name.startswith("loss_"):
+                raise InputError(
+                    f"{flag} {name}: not a column of the table; allowed: {', '.join(TABLE_COLUMNS)}, loss_NAME"
+                )
 
 
 def _converted(
@@ -165,7 +166,7 @@ def _converted(
     if source.at is not None:
         columns = {"hyper_id": RUN} | columns
     keep = [name for name in keep if name in source.cells]
-    losses = _losses(source.cells, {*columns.values(), *_COLUMNS, *keep}, loss_unit)
+    losses = _losses(source.cells, {*columns.values(), *TABLE_COLUMNS, *keep}, loss_unit)
     cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
     if not cells:
         there = ", ".join(dropped)
@@ -220,7 +221,7 @@ def _located(message: str, at: list[str] | None) -> str:
 
 def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
     """Return the cells under the table's names, those that are kept besides, and the columns that have no place."""
-    own = [name for name in _COLUMNS if name in cells and name not in columns]
+    own = [name for name in TABLE_COLUMNS if name in cells and name not in columns]
     table = {name: list(cells[source]) for name, source in columns.items()}
     table |= {name: list(cells[name]) for name in (*own, *keep) if name not in table}
     return table, [name for name in cells if name not in {*columns.values(), *own, *keep}]
@@ -254,7 +255,7 @@ def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict,
 def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
     """Return cells that are a results table, without rows that are there twice, and the remarks of `read_table`."""
     used = [column for column in cells if any(cell.strip() not in BLANK for cell in cells[column])]
-    order = [column for column in _COLUMNS if column in used] + [column for column in used if column not in _COLUMNS]
+    order = [name for name in TABLE_COLUMNS if name in used] + [name for name in used if name not in TABLE_COLUMNS]
     rows = list(zip(*(cells[column] for column in order), strict=True))
     temporary = out.with_name(f".{os.getpid()}.{out.name}")
     try:

@@ -29,6 +29,12 @@ OWN_COLUMNS = (
 )  # fmt: skip
 """The columns that our own training adds, after the released ones."""
 
+MORE_COLUMNS = ("training_flops", "unique_tokens", "epochs")
+"""The columns that only a table of a user's own has."""
+
+TABLE_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS, *MORE_COLUMNS)
+"""Every column that has a meaning."""
+
 NEEDED_COLUMNS = ("hyper_id", "step", "router_type", "num_experts", "dense_parameter_count")
 """What every table has to have, besides at least one column whose name starts with `loss_`."""
 
@@ -96,6 +102,8 @@ RANGES = {
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _COUNT),
     "standard_error": Range("0 or more", 0),  # of loss_validation over documents, nats per token
     "wall_seconds": Range("0 or more", 0),
+    **dict.fromkeys(("training_flops", "epochs"), Range("0 or more", 0)),  # 0 at step 0
+    "unique_tokens": _ABOVE_0,
 }
 """The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""
 
@@ -111,7 +119,7 @@ def with_numbers(frame):
     Blank cells apart, and not the names of runs; a column with numbers of 2^53 or more stays text, since float64 does
     not tell these apart.
     """
-    known, found = (*RELEASED_COLUMNS, *OWN_COLUMNS, *NAME_COLUMNS), {}
+    known, found = (*TABLE_COLUMNS, *NAME_COLUMNS), {}
     for name in (name for name in frame.columns if name not in known and not range_of(name)):
         texts = [str(text) for text in frame[name].unique()]
         if to_numbers(texts[:100])[1].any():
