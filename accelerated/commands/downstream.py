@@ -8,6 +8,7 @@ import tyro
 from ..findings.downstream import Study, as_dict, check_numbers, compare_laws
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
+from ..tables.units import flops_of
 from ..wording import by_reason, plural
 from .working import Working
 
@@ -23,7 +24,7 @@ SIGN = (
 def downstream(
     table: tyro.conf.Positional[Path | None] = None,
     *,
-    cut: float = 2e20,
+    cut: str = "2e20",
     tasks: Path | None = None,
     loss: str | None = None,
     ratio: float | None = None,
@@ -37,7 +38,7 @@ def downstream(
             tokens, loss_TEXT and acc_TASK (and, where known, run, training_set and flops), or one row for each run,
             benchmark and metric with the columns tokens, benchmark, metric_type, score and tpr. If none is given, the
             104 over-training runs of Gadre et al. 2024, which are downloaded once.
-        cut: Training FLOPs; the laws are fitted to the runs with at most these and scored on the others.
+        cut: Training FLOPs, such as 2e20; the laws are fitted to the runs with at most these and scored on the others.
         tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
         loss: The text whose loss the two-stage laws go through; loss_validation, or else the first of the table, if
             not given.
@@ -45,14 +46,15 @@ def downstream(
         least_gain: Laws of log accuracy take rows that are this far above the guess rate.
         json: Print one JSON object and nothing else.
     """
-    check_numbers(cut, ratio, least_gain)  # before a table is fetched
+    budget = flops_of(cut, "--cut")
+    check_numbers(budget, ratio, least_gain)  # before a table is fetched
     if table is None:
         tasks = tasks or released_table("downstream_tasks.csv")
         table, loss = released_table("overtraining_runs.csv"), loss or "c4_val"
     accuracies = read_accuracies(table)
     rates = None if tasks is None else read_guess_rates(tasks)
     with Working("fitting the laws of each task"):
-        study = compare_laws(accuracies, cut, rates, loss, ratio, least_gain)
+        study = compare_laws(accuracies, budget, rates, loss, ratio, least_gain)
     if json:
         print(dump_json(as_dict(study) | {"remarks": accuracies.remarks}, allow_nan=False))
     else:

@@ -17,10 +17,10 @@ from ..laws.planning import Budget
 from ..report.plan_words import NOT_COMPARABLE, budget_words, cells, heading, memory_words, notes, titles
 from ..tables.released import released_table
 from ..tables.several import named, naming, read_tables
+from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
 from .laws import law_of, rows_of_released
 from .shown import plain
-from .units import bytes_of, flops_of, number_bytes_of, tokens_of
 from .working import Working
 
 DTYPE = "bf16"
@@ -201,7 +201,7 @@ def plan(
     rows: str | None = None,
     published: bool = True,
     next: str | None = None,
-    n: float | None = None,
+    n: str | None = None,
     experts: float | None = None,
     router: str | None = None,
     level: float = LEVEL,
@@ -230,7 +230,7 @@ def plan(
         next: Rank runs that could be added to the table instead, by how narrow each makes the interval of this number:
             prediction, at --n and --experts; slope, at --n or the largest size; or a number of the fit, such as
             N_cutoff. With --flops, a run may cost so much.
-        n: N of the number that --next asks for.
+        n: N of the number that --next asks for, such as 1e9 or 370M.
         experts: E of the number that --next asks for.
         router: The router_type for --next, where the table has several.
         level: Confidence level of the intervals.
@@ -249,7 +249,8 @@ def plan(
         refuse(unused, "--next does not take it")
         if not published:
             raise InputError("--no-published: --next asks the table alone")
-        _plan_next(paths, next, n, experts, router, law, loss, rows, level, flops, top, json)
+        size = None if n is None else parameters_of(n)
+        _plan_next(paths, next, size, experts, router, law, loss, rows, level, flops, top, json)
         return
     refuse({"n": n, "experts": experts, "router": router}, "it is for --next")
     budget = _budget(flops, memory, cached_tokens, inference_tokens, dtype)

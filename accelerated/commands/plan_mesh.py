@@ -20,10 +20,10 @@ from ..mesh_plan import (
     smallest_that_fits,
     why_not,
 )
+from ..tables.units import bytes_of
 from ..training.configuration import TrainConfig
 from . import flags
 from .train import RunFlags, default_flags
-from .units import bytes_of
 
 
 def main(arguments: list[str]) -> None:

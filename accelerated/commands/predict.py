@@ -15,8 +15,10 @@ from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, has_no_floor, how_far_off, left_out_lines
 from ..report.words import span
 from ..tables.released import released_table
+from ..tables.schema import to_numbers
 from ..tables.several import naming, read_tables
 from ..tables.table import RouterRows, of_router, select_rows
+from ..tables.units import UNITS_OF, parameters_of
 from ..wording import once
 from . import measured
 from .fit import only_for_accuracy, warnings_of, with_options
@@ -282,7 +284,7 @@ def _table(report: PredictReport, level: str):
 def predict(
     tables: tyro.conf.Positional[tuple[Path, ...]] = (),
     law: str = "routed-bounded",
-    n: float | None = None,
+    n: str | None = None,
     experts: float | None = None,
     teraflops: float | None = None,
     utilisation: float | None = None,
@@ -311,13 +313,14 @@ def predict(
             ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
             two-stage-ratio. Of efficiency leverage: leverage. Or FILE.py:NAME, a law of your own that the file
             registers.
-        n: N, dense parameters.
+        n: N, dense parameters, such as 1e9, 370M or 4.6B.
         experts: E, experts per routed layer; 1 is a dense model.
         teraflops: F, TeraFLOPs of a forward pass of 2,048 tokens, for routed-utilisation.
         utilisation: B, parameters per forward FLOP of one token, for routed-utilisation.
         at: Other columns of a law, each as NAME=VALUE: tokens, granularity, sparsity, total_parameters,
             active_parameters (with embedding and unembedding), flops, parameters, attempts, activation,
-            tian_granularity, or those of a law that was registered.
+            tian_granularity, or those of a law that was registered. Tokens, parameters and FLOPs may be sizes, such as
+            tokens=300B.
         published: Instead of a table, printed coefficients by this name: routed-bounded S-Base, RL-R or Hash; compute
             marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64, validation"
             or E=16, joint joint, leverage tian.
@@ -339,7 +342,8 @@ def predict(
     """
     asked, options = law_of(law), {} if floor is None else {"floor": floor}
     only_for_accuracy(asked, task=task, guess_rate=guess_rate, tasks=tasks)
-    point = {"dense_parameters": n, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
+    size = None if n is None else parameters_of(n)
+    point = {"dense_parameters": size, "num_experts": experts, "teraflops": teraflops, "utilisation": utilisation}
     point = _with_named(point, at)
     if published is not None:
         idle = {"router": router, "loss": loss, "rows": rows, "huber": huber, "task": task or None, "floor": floor}
@@ -397,8 +401,8 @@ def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[
         if point.get(name) is not None:
             other = _input(name)[0].removesuffix("=")
             raise InputError(f"--at {text}: {other} {point[name]:g} says the same column; give one of both")
-        try:
-            point[name] = float(value)
-        except ValueError:
-            raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9") from None
+        [number], [wrong] = to_numbers([value], UNITS_OF.get(name))
+        if wrong or math.isnan(number):
+            raise InputError(f"--at {text}: needed: the name of a column and a number, as tokens=1e9")
+        point[name] = float(number)
     return point

@@ -3,6 +3,7 @@
 import numpy as np
 
 from .schema import BLANK, to_numbers
+from .units import UNITS_OF
 
 
 class Cells:
@@ -31,7 +32,7 @@ class Cells:
 
     def number(self, name: str) -> np.ndarray:
         """Return a column as numbers, NaN where there is none: [rows] float64."""
-        return to_numbers(self.cells.get(name, [""] * self.rows))[0]
+        return to_numbers(self.cells.get(name, [""] * self.rows), UNITS_OF.get(name))[0]
 
 
 def in_rows(count: int, rows: int) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from .schema import Problems, to_numbers
+from .units import UNITS_OF
 
 
 class CheckedColumns:
@@ -37,7 +38,7 @@ class CheckedColumns:
             where: [n] bool, the rows that are looked at; all if None.
         """
         cells = self.cells.get(name, [""] * len(self.rows))
-        values, wrong = to_numbers(cells)
+        values, wrong = to_numbers(cells, UNITS_OF.get(name))
         missing = np.isnan(values) & ~wrong
         bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
         bad = bad | (missing & (not blank))

@@ -12,7 +12,8 @@ from ..accounting import ROUTER_TYPES
 from ..errors import InputError
 from .cells import Cells, in_rows
 from .counting import fill_counts
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE
+from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, to_numbers
+from .units import UNITS_OF
 
 _RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
 _LARGEST_ID = 2.0**53
@@ -39,6 +40,7 @@ def derive(table: Cells) -> None:
             table.remarks.append(f"{name}: not set to {value}, since no cell is blank")
         elif name != "router_type":
             table.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
+    _write_out_sizes(table)
     _router(table)
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
@@ -48,6 +50,19 @@ def derive(table: Cells) -> None:
     fill_counts(table)
     if table.names and "run" not in table.cells:
         table.cells["run"] = [name.strip() for name in table.names]
+
+
+def _write_out_sizes(table: Cells) -> None:
+    """Write sizes such as 4.6M as numbers, which other programs read too."""
+    for name in (name for name in UNITS_OF if name in table.cells):
+        numbers, cells = table.number(name), table.cells[name]
+        rows = np.flatnonzero(to_numbers(cells)[1] & np.isfinite(numbers))
+        if rows.size:
+            first = cells[rows[0]].strip()
+            for i in rows:
+                cells[i] = repr(int(numbers[i]) if numbers[i] % 1 == 0 else float(numbers[i]))
+            count = in_rows(len(rows), table.rows)
+            table.remarks.append(f"{name}: sizes are written out, such as {first} as {cells[rows[0]]}{count}")
 
 
 def _router(table: Cells) -> None:

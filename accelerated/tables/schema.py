@@ -13,6 +13,7 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES
 from ..errors import InputError
+from .units import amount
 
 RELEASED_COLUMNS = (
     "hyper_id", "step", "loss_c4", "loss_curation_corpus", "loss_lambada", "loss_pile", "loss_validation",
@@ -188,7 +189,7 @@ def shorten(value: str) -> str:
     return repr(value if len(value) <= 40 else value[:37] + "...")
 
 
-def to_numbers(cells: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers in cells of text, and where there is text that is none; a blank is NaN and is no problem.
 
     Numbers are those of a CSV file anywhere: ASCII digits, a decimal point, an exponent, infinity. Each becomes the
@@ -196,6 +197,7 @@ def to_numbers(cells: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         cells: [n] text.
+        units: those that a number may have, such as UNITS_OF["tokens"] for 300B; none if None.
 
     Returns:
         [n] float64, and [n] bool.
@@ -205,8 +207,11 @@ def to_numbers(cells: list[str]) -> tuple[np.ndarray, np.ndarray]:
         cell = cell.strip()
         if _NUMBER.fullmatch(cell):
             values[i] = float(cell)
-        else:
-            wrong[i] = cell not in BLANK
+        elif cell not in BLANK:
+            try:
+                values[i] = amount(cell, units or {})
+            except ValueError:
+                wrong[i] = True
     return values, wrong
 
 

@@ -27,6 +27,7 @@ from .schema import (
     with_numbers,
 )
 from .selection import RouterRows, of_router, select_rows
+from .units import UNITS_OF
 
 __all__ = [
     "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "of_router",
@@ -174,9 +175,9 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
     for name, texts in (cells.columns | absent).items():
         raw = texts
         if range_of(name):
-            columns[name], wrong = to_numbers(texts)
+            columns[name], wrong = to_numbers(texts, UNITS_OF.get(name))
             checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
-            checks.append((wrong, "a number"))
+            checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}"))
         elif name == "router_type":
             texts = [text.strip() for text in texts]
             columns[name] = np.array(texts, dtype=object)

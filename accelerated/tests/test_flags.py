@@ -768,7 +768,7 @@ IDLE = {
     "--dtype fp8: --next does not take it": ("plan", *NEXT, "--dtype", "fp8"),
     "--out x: --next does not take it": ("plan", *NEXT, "--out", "x"),
     "--no-published: --next asks the table alone": ("plan", *NEXT, "--no-published"),
-    "--n 1e+09: it is for --next": (*PLAN, "--n", "1e9"),
+    "--n 1e9: it is for --next": (*PLAN, "--n", "1e9"),
     "--loss books: the law direct goes through no loss": (
         "fit",
         "accuracies.csv",

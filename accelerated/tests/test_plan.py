@@ -13,7 +13,6 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands.fit import fit_report
 from routelaws.accelerated.commands.plan import as_dict, plan_report, print_plan
 from routelaws.accelerated.commands.predict import predict_report
-from routelaws.accelerated.commands.units import bytes_of, flops_of, number_bytes_of, tokens_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import plan as plans
 from routelaws.accelerated.findings.hull import beyond
@@ -70,24 +69,6 @@ def planned(path, budget, resamples=0, **options):
     return plan_report(path, budget, law="separable", resamples=resamples, published=False, **options)
 
 
-@pytest.mark.parametrize(
-    "read, text, value",
-    [
-        (flops_of, "1e21", 1e21), (flops_of, "1E21 FLOPs", 1e21), (flops_of, "3ZFLOPs", 3e21),
-        (flops_of, "2.5 Z", 2.5e21), (flops_of, "10 PF-days", 8.64e20), (flops_of, ".5e3", 500.0),
-        (flops_of, "5E", 5e18), (flops_of, "5E3", 5e3),
-        (bytes_of, "80GB", 80e9), (bytes_of, "24GiB", 24 * 2**30), (bytes_of, "80 gb", 80e9),
-        (bytes_of, "1.5TB", 1.5e12), (bytes_of, "512MiB", 2**29), (bytes_of, "1e10B", 1e10), (bytes_of, " 7kB ", 7e3),
-        (tokens_of, "300B", 3e11), (tokens_of, "1.5T tokens", 1.5e12), (tokens_of, "2e10", 2e10),
-        (tokens_of, "7M", 7e6),
-        (number_bytes_of, "bf16", 2.0), (number_bytes_of, "int4", 0.5), (number_bytes_of, "fp32", 4.0),
-        (number_bytes_of, "3", 3.0),
-    ],
-)  # fmt: skip
-def test_amounts(read, text, value):
-    assert (read(text, "--tokens") if read is tokens_of else read(text)) == pytest.approx(value, rel=1e-15)
-
-
 def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
     def ranked():
         return plan_report(path, Budget(1e19), law="separable", resamples=0, published=False).rankings[0]
@@ -116,7 +97,7 @@ HOSTILE = [
     (["--flops", "1e400"], "is more than 1e+35"),
     (["--flops", "1e36"], "is more than 1e+35"),
     (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
-    (["--flops", "1,000"], "is not known"),
+    (["--flops", "1,000"], "has a comma"),
     (["--flops", "1_000"], "is not known"),
     (["--flops", ""], "--flops '': is not an amount"),
     (["--flops", "two\nlines"], "is not an amount"),
@@ -474,7 +455,7 @@ def test_a_next_run_costs_no_more_than_is_allowed(path, capsys):
         (["--next=c", "--router=Hash"], "c: the law separable has intervals of a, b, d"),
         (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: --next does not take it"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: no run costs so little; the cheapest takes"),
-        (["--next=b", "--router=Hash", "--n=-1"], "--n -1: needed: a finite number above 0"),
+        (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
         (["--flops=1e21", "--router=Hash"], "--router Hash: it is for --next"),
     ],
 )

@@ -111,11 +111,11 @@ WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted by least squa",
     "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a finite number above 0",
     "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted by least squares alone",
-    "downstream --cut 0": "--cut 0: needed: a finite number above 0",
+    "downstream --cut 0": "--cut 0: is less than 1; needed: FLOPs",
     "downstream --ratio nan": "--ratio nan: needed: a finite number above 0",
     "downstream --least-gain 1": "--least-gain 1: needed: at least 0 and below 1",
     "plan --next slope --level 3": "--level 3: needed: a number between 0 and 1",
-    "plan --next prediction --n -1 --experts 4": "--n -1: needed: a finite number above 0",
+    "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; needed: parameters",
     "reproduce --out paper --huber -1": "--huber -1: a finite number above 0, in log10 units",
 }
 

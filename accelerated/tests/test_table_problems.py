@@ -37,7 +37,7 @@ BAD = {
     "step": ["", "-5", "2.5", "NaN", "last"],
     "router_type": ["", "  ", "nan"],
     "num_experts": ["", "0", "-4", "2.5", "many", "infinity", "4; 8"],
-    "dense_parameter_count": ["0", " ", "1e400", "-1e7", "10M", "1_000"],
+    "dense_parameter_count": ["0", " ", "1e400", "-1e7", "10 X", "1_000", "1,2B"],
     "loss_validation": ["0", "-2.5", "inf", "-inf", "diverged", "0x1p3", "3,1", "\u0663", "2.5.1"],
     "loss_c4": ["0", "+", "e5", "true", '"'],
     "k": ["0", "1.5", "two"],

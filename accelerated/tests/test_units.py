@@ -1,0 +1,83 @@
+"""Amounts as people write them: one reader for tables, flags and points, and one line for what is no amount."""
+
+import re
+
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.convert import convert_runs
+from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
+
+
+@pytest.mark.parametrize(
+    "read, text, value",
+    [
+        (flops_of, "1e21", 1e21), (flops_of, "1E21 FLOPs", 1e21), (flops_of, "3ZFLOPs", 3e21),
+        (flops_of, "2.5 Z", 2.5e21), (flops_of, "10 PF-days", 8.64e20), (flops_of, ".5e3", 500.0),
+        (flops_of, "5E", 5e18), (flops_of, "5E3", 5e3), (flops_of, "0.3B", 3e8), (flops_of, "6 GFLOPs", 6e9),
+        (bytes_of, "80GB", 80e9), (bytes_of, "24GiB", 24 * 2**30), (bytes_of, "80 gb", 80e9),
+        (bytes_of, "1.5TB", 1.5e12), (bytes_of, "512MiB", 2**29), (bytes_of, "1e10B", 1e10), (bytes_of, " 7kB ", 7e3),
+        (tokens_of, "300B", 3e11), (tokens_of, "1.5T tokens", 1.5e12), (tokens_of, "2e10", 2e10),
+        (tokens_of, "7M", 7e6), (tokens_of, "512k", 512e3), (tokens_of, "10.870B", 10_870_000_000),
+        (parameters_of, "370M", 370e6), (parameters_of, "53.3m", 53_300_000), (parameters_of, "7b params", 7e9),
+        (parameters_of, "4.6M", 4_600_000), (parameters_of, "1.1e3 M", 1.1e9), (parameters_of, "0.29B", 290_000_000),
+        (number_bytes_of, "bf16", 2.0), (number_bytes_of, "int4", 0.5), (number_bytes_of, "fp32", 4.0),
+        (number_bytes_of, "3", 3.0),
+    ],
+)  # fmt: skip
+def test_amounts(read, text, value):
+    assert (read(text, "--tokens") if read is tokens_of else read(text)) == value
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("1,2B", "has a comma"), ("20,000,000", "has a comma"), ("M", "is not an amount"), ("-4M", "is not an amount"),
+        ("4.6MM", "unit MM is not known"), ("4_6M", "unit _6M is not known"), ("4.6\u041c", "unit \u041c is not known"),
+        ("\u0664M", "is not an amount"), ("1e30M", "is more than 1e+18"), ("0.1", "is less than 1"),
+        ("1e999M", "is more than 1e+18"), ("1e-999999999M", "is less than 1"), ("1GB", "unit GB is not known"),
+        ("4.6M" + "x" * 999, "unit"), ("", "is not an amount"),
+    ],
+)  # fmt: skip
+def test_what_is_no_amount_is_one_line(text, reason):
+    needed = "needed: parameters, such as 1e9, 370M or 4.6B"
+    with pytest.raises(InputError, match=rf"--n .*: {re.escape(reason)}.*; {needed}$") as said:
+        parameters_of(text)
+    assert str(said.value).isprintable() and len(str(said.value)) < 200
+
+
+HEADER = "run,step,num_experts,dense_parameter_count,tokens,flops_per_step,loss_validation\n"
+
+
+def test_sizes_in_cells(tmp_path):
+    """A table that is read as it stands, and one that is converted, which holds plain numbers."""
+    sizes, tokens = ["4.6M", "512k", " 1.2B", "3e6"], ["10.870B", "1.2T", "7e9", "20m tokens"]
+    cells = sizes, tokens, ["1.5e12", "2T", "3P", "4GFLOPs"]
+    numbers = [4_600_000, 512_000, 1.2e9, 3e6], [10.87e9, 1.2e12, 7e9, 2e7], [1.5e12, 2e12, 3e15, 4e9]
+    lines = [f"r{i},{i + 7},1,{n},{d},{c},3.5\n" for i, (n, d, c) in enumerate(zip(*cells, strict=True))]
+    (tmp_path / "own.csv").write_text(HEADER + "".join(lines))
+    names = HEADER.split(",")[3:6]
+    done = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", {"hyper_id": "run"})
+    assert [read_table(tmp_path / "t.csv")[name].tolist() for name in names] == list(numbers)
+    assert "M" not in (tmp_path / "t.csv").read_text()
+    assert "dense_parameter_count: sizes are written out, such as 4.6M as 4600000, in 3 of 4 rows" in done.remarks
+    lines = [f"{i},{line.split(',', 1)[1].strip()},Dense\n" for i, line in enumerate(lines)]
+    (tmp_path / "as_is.csv").write_text(HEADER.strip().replace("run", "hyper_id") + ",router_type\n" + "".join(lines))
+    assert [read_table(tmp_path / "as_is.csv")[name].tolist() for name in names] == list(numbers)
+
+
+@pytest.mark.parametrize("flags", [("--n", "{}"), ("--n", "1e9", "--at", "tokens={}")])
+def test_sizes_in_flags(flags, capsys):
+    law = ["predict", "--law", "hoffmann", "--published", "besiroglu", "--json"]
+    rest = [] if "--at" in flags else ["--at", "tokens=2e10"]
+
+    def said(size: str) -> str:
+        code = main([*law, *(flag.format(size) for flag in flags), *rest])
+        output = capsys.readouterr()
+        return output.out if code == 0 else output.err
+
+    assert said("370M") == said("3.7e8") and '"value": ' in said("370M")
+    for wrong in ("370MM", "3_7", "\uff13", "1,5B", "nan"):
+        assert said(wrong).startswith(f"routelaws: {flags[-2]} ") and said(wrong).count("\n") == 1
