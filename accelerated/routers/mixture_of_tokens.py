@@ -179,7 +179,7 @@ def mixture_of_tokens(
     wide = jnp.promote_types(x.dtype, jnp.float32)
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
-    logits = x.astype(wide) @ params["router"].astype(wide)
+    logits = jnp.matmul(x.astype(wide), params["router"].astype(wide), precision="highest")
     weights = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)  # [g, E]
     shares = weights
     if emit != "mixing" or emit_temperature is not None:

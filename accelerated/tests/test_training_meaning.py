@@ -308,6 +308,7 @@ def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeyp
         assert found[f"tokens_{name}"] == 128
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers round bfloat16 elsewhere in each program")
 def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
     """Products are rounded to three digits; the loss of the logits that come of them is not rounded again."""
     config = from_mapping({**small_fields, "dtype": "bfloat16"}, "test")

@@ -148,6 +148,7 @@ def pytest_configure(config):
         if settings.default.derandomize:
             providers.is_local_module_file = no_local_modules
         harness.compile_quickly(suite.options.profile == "quick")
+        harness.multiply_in_full()
         if suite.options.profile == "quick":
             suite.collector = gc.get_threshold()
             gc.set_threshold(*SELDOM)
