@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 
-from .commands.programs import keep_programs
+from .commands.programs import keep_loops, keep_programs
 from .errors import InputError, WorkerDiedError
 from .training.allocator import start_again_with_huge_pages
 from .training.stopping import Resumable, stoppable
@@ -96,6 +96,7 @@ def _obey(command: str, arguments: list[str]) -> None:
         return
     if command not in COMMANDS:
         raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+    keep_loops()
     if command in TRAINING:
         keep_programs()
     with stoppable() if command in RESUMABLE else contextlib.nullcontext():

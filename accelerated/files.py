@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import filelock
 
@@ -20,49 +22,62 @@ REMEDIES = {
 }
 """What helps where a file cannot be written, by the number of the error."""
 
+_BEGINNING = ".writing-"
+"""Of the names of files that are being written."""
 
-def user_cache() -> Path:
-    """Return the folder of this program in the user's cache folder: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "routelaws"
+
+@contextlib.contextmanager
+def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
+    """Write a whole file under a random name in the folder of `path`; it is gone at the end, unless it was renamed."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "is there already and no file", str(path))
+    temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    except OSError as error:  # the reader has not heard of the other name
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of `path`: a reader, or a kill, sees the old content or the new, never a part."""
+    """Replace the content of `path`: a reader, or a kill, sees the old content or the new, never a part.
+
+    Where `path` is a symbolic link, the link is replaced and the file that it leads to stays. Devices and pipes are
+    errors. This is the only writer of files, see `tests/test_files.py`.
+    """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # of a killed process with this number, or a link that leads elsewhere
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _written_beside(path, content) as temporary:
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_once(path: Path, content: str) -> None:
     """Write a file whole, unless it is there already: of several processes one writes it, and nobody sees a part."""
     path = Path(path)
-    whole = path.with_name(f".{path.name}.whole.{os.getpid()}")
-    write_atomically(whole, content)
-    try:
-        os.link(whole, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        if not path.exists():
-            os.replace(whole, path)
-    finally:
-        whole.unlink(missing_ok=True)
+    with _written_beside(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            if not path.exists():
+                os.replace(temporary, path)
+
+
+def append_to(path: Path) -> IO[str]:
+    """Open a file of text to add lines at its end; a symbolic link is an error."""
+    no_links = getattr(os, "O_NOFOLLOW", 0)
+    return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))
 
 
 def remove_left(folder: Path) -> None:
     """Remove what killed processes left of `write_atomically` in a folder; call it with the folder locked."""
-    for path in Path(folder).glob(".*.*"):
-        if path.suffix[1:].isdigit() and path.is_file():
-            path.unlink(missing_ok=True)
+    for path in Path(folder).glob(f"{_BEGINNING}*"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

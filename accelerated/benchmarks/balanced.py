@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..files import write_atomically
+
 INPUTS = ("random", "skewed", "anisotropic", "tied", "integer")
 
 ENTROPIES = (1.0, 0.1, 0.01, 0.001)
@@ -211,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [line for kind in given.inputs for line in measure(kind, *size, given.repeats, given.seed)]
     print(report(lines))
     if given.markdown:
-        given.markdown.write_text(markdown(lines), encoding="utf-8")
+        write_atomically(given.markdown, markdown(lines))
 
 
 if __name__ == "__main__":

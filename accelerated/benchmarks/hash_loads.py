@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..files import write_atomically
+
 SIZES = ("1024x16x1x1", "1024x16x4x1", "32000x4x4x1", "32000x16x1x2", "32000x16x4x1", "32000x64x4x1", "32000x64x4x2")
 
 DIMENSION = 8
@@ -151,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"--sizes has {size}: {error}")
     print(report(lines))
     if given.markdown:
-        given.markdown.write_text(markdown(lines), encoding="utf-8")
+        write_atomically(given.markdown, markdown(lines))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..files import write_atomically
 from .figure import Figure, Goal, Outcome, Side
 from .measure import interleave
 from .train_step import QUICK, SIZES, run_config
@@ -88,7 +89,7 @@ def _short_text(folder: str) -> str:
     texts = Path(folder, "text")
     texts.mkdir(exist_ok=True)
     for path in sorted(Path(__file__).parents[1].rglob("*.py"))[:60]:
-        texts.joinpath(f"{path.parent.name}-{path.stem}.txt").write_text(path.read_text("utf-8"), "utf-8")
+        write_atomically(texts / f"{path.parent.name}-{path.stem}.txt", path.read_bytes())
     return str(texts)
 
 

@@ -1,10 +1,11 @@
-"""Where the command line keeps compiled programs, so that a second run of the same shapes starts without a compiler.
+"""Where the command line keeps what was compiled, so that a second run of the same shapes starts without a compiler.
 
-JAX's own persistent cache keeps what the compiler made; here are its folder and its limits. A program that was compiled
-for one processor may not run on another, so each kind of processor, and each version of the compiler, has a folder of
-its own.
+JAX's persistent cache keeps programs, and that of numba keeps loops; here are their folders, which this user alone can
+write to, and the limits of JAX's. A program that was compiled for one processor may not run on another, so each kind of
+processor, and each version of the compiler, has a folder of its own.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -12,9 +13,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ..files import user_cache
+from .. import kernels
+from ..caches import cache_folder, private_folder
 
-CACHE = "JAX_COMPILATION_CACHE_DIR"
+CACHE, LOOPS = "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"
 FIRST = (0, 10, 2)
 """The first jaxlib whose programs for CPUs can be kept: earlier ones refuse what they have written themselves."""
 
@@ -27,28 +29,45 @@ LIMITS = {
 def keep_programs() -> None:
     """Let compiled programs be kept, in this process and in those that it starts. Call before JAX is imported.
 
-    Nothing happens where the user has named a folder (JAX_COMPILATION_CACHE_DIR, which may be empty for none), where no
-    folder can be made, or with a jaxlib before `FIRST`.
+    They are kept in `cache_folder`/programs/KIND, or in a folder that the user has named (JAX_COMPILATION_CACHE_DIR,
+    empty for none). Nothing is kept where no folder can be made, or with a jaxlib before `FIRST`.
+
+    Raises:
+        InputError: others could write to the folder.
     """
-    if CACHE in os.environ or "jax" in sys.modules or _version("jaxlib") < FIRST:
-        return
-    folder = programs_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    os.environ |= {name: os.environ.get(name, value) for name, value in LIMITS.items()}
-    os.environ |= {CACHE: str(folder)}
+    if not _named_folder(CACHE) and "jax" not in sys.modules and _version("jaxlib") >= FIRST:
+        with contextlib.suppress(OSError):
+            os.environ[CACHE] = str(private_folder(cache_folder(), "programs", kind_of_program()))
+            os.environ |= {name: os.environ.get(name, value) for name, value in LIMITS.items()}
 
 
-def programs_folder() -> Path:
-    """Return ROUTELAWS_CACHE/programs/KIND or `routelaws/programs/KIND` in the user's cache folder.
+def keep_loops() -> None:
+    """Let compiled loops be kept, in this process and in those that it starts. Call before numba is imported.
 
-    KIND stands for the version of jaxlib and the processor with all that it can do.
+    They are kept in a folder that the user has named (NUMBA_CACHE_DIR), or else beside their source, or, where that is
+    read-only, in `cache_folder`/loops.
+
+    Raises:
+        InputError: others could write to the folder.
     """
-    named = os.environ.get("ROUTELAWS_CACHE")
-    kind = hashlib.sha256("\n".join([platform.machine(), version("jaxlib"), *_abilities()]).encode()).hexdigest()[:16]
-    return (Path(named) if named else user_cache()) / "programs" / kind
+    if not _named_folder(LOOPS) and not os.access(Path(kernels.__file__).parent, os.W_OK):
+        with contextlib.suppress(OSError):
+            os.environ[LOOPS] = str(private_folder(cache_folder(), "loops"))
+
+
+def _named_folder(variable: str) -> bool:
+    """Return whether the user has named a folder by a variable; InputError where others could write to it."""
+    named = os.environ.get(variable)
+    if named and "://" not in named:  # a folder and no bucket
+        with contextlib.suppress(OSError):
+            private_folder(Path(named), variable=variable)
+    return named is not None
+
+
+def kind_of_program() -> str:
+    """Return what stands for the version of jaxlib and the processor with all that it can do."""
+    kind = "\n".join([platform.machine(), version("jaxlib"), *_abilities()])
+    return hashlib.sha256(kind.encode()).hexdigest()[:16]
 
 
 def _abilities() -> list[str]:

@@ -2,12 +2,16 @@
 
 import functools
 import time
+import warnings
 from pathlib import Path
 
 import filelock
 import llvmlite.binding
 from numba import cfunc, config, njit
 from numba.core.compiler_lock import global_compiler_lock
+
+from ..caches import private_folder
+from ..errors import InputError
 
 
 def compiler(**options):
@@ -16,7 +20,7 @@ def compiler(**options):
     def compile_(function):
         try:
             return _by_one_process(njit(cache=True, error_model="numpy", **options)(function))
-        except RuntimeError:  # numba finds no folder it may write to
+        except RuntimeError:  # numba finds no folder that it may write to, or others may, too
             return njit(error_model="numpy", **options)(function)
 
     return compile_
@@ -42,12 +46,30 @@ def _by_one_process(dispatcher):
 
 
 def _lock(dispatcher) -> filelock.BaseFileLock:
-    """Return the lock of the file of loops that a function is in."""
+    """Return the lock of the file of loops that a function is in; RuntimeError where others can write to its folder."""
     module = dispatcher.py_func.__module__.rpartition(".")[-1]
-    folder = Path(dispatcher.stats.cache_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    _forget_stale(folder, Path(dispatcher.py_func.__code__.co_filename).parent)
+    folder, sources = Path(dispatcher.stats.cache_path), Path(dispatcher.py_func.__code__.co_filename).parent
+    if not _is_trusted(folder, sources):
+        raise RuntimeError(folder)
+    _forget_stale(folder, sources)
     return filelock.FileLock(folder / f"{module}.lock", thread_local=False, is_singleton=True)
+
+
+@functools.cache
+def _is_trusted(folder: Path, sources: Path) -> bool:
+    """Return whether machine code from a folder may be run, with a warning where it may not.
+
+    Whoever can write beside the sources can change the sources themselves.
+    """
+    if folder.parent == sources:
+        folder.mkdir(exist_ok=True)
+        return True
+    try:
+        private_folder(folder.parent, folder.name, variable="NUMBA_CACHE_DIR")
+    except (InputError, OSError) as error:
+        warnings.warn(f"loops are compiled anew in each process: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 @functools.cache
@@ -78,7 +100,7 @@ def c_function(function, signature, name: str | None = None):
     options = {"error_model": "numpy"}
     try:
         lock = _lock(njit(cache=True)(function))
-    except RuntimeError:  # as above
+    except RuntimeError:  # as above, or others may write to it
         compiled = cfunc(signature, **options)(function)
     else:
         with global_compiler_lock, lock:

@@ -5,7 +5,6 @@ router darker means larger. The same numbers give the same bytes.
 """
 
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +40,7 @@ def save_figure(figure, path: Path) -> None:
     for ending, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         content = io.BytesIO()
         figure.savefig(content, format=ending[1:], metadata=metadata)
-        target = path.with_name(path.name + ending)
-        if ending == ".svg":
-            write_atomically(target, content.getvalue().decode("utf-8"))
-            continue
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_bytes(content.getvalue())
-        os.replace(temporary, target)
+        write_atomically(path.with_name(path.name + ending), content.getvalue())
 
 
 def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:

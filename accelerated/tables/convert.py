@@ -25,14 +25,15 @@ which table a row is from, as where `fit` is given several.
 import csv
 import gzip
 import io
-import os
 import re
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
+from ..files import write_atomically
 from ..wording import in_short
 from .cells import Cells
 from .deriving import derive, replace_cells, to_nats
@@ -257,10 +258,11 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     used = [column for column in cells if any(cell.strip() not in BLANK for cell in cells[column])]
     order = [name for name in TABLE_COLUMNS if name in used] + [name for name in used if name not in TABLE_COLUMNS]
     rows = list(zip(*(cells[column] for column in order), strict=True))
-    temporary = out.with_name(f".{os.getpid()}.{out.name}")
     try:
-        temporary.write_bytes(_packed(order, rows, temporary))
-        remarks = read_table(temporary).attrs["remarks"]
+        with tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder, out.name)
+            write_atomically(temporary, _packed(order, rows, out))
+            remarks = read_table(temporary).attrs["remarks"]
     except InputError as error:
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? .* (is|are) missing; needed", told)
@@ -269,8 +271,6 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         raise InputError(told + "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     if remarks:
         rows = list(dict.fromkeys(rows))
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
@@ -278,14 +278,10 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
 
 def _write(out: Path, cells: dict[str, list[str]]) -> None:
     """Write cells as a file, which is there whole or not at all."""
-    temporary = out.with_name(f".{os.getpid()}.{out.name}")
     try:
-        temporary.write_bytes(_packed(list(cells), zip(*cells.values(), strict=True), out))
-        os.replace(temporary, out)
+        write_atomically(out, _packed(list(cells), zip(*cells.values(), strict=True), out))
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _packed(names, rows, out: Path) -> bytes:

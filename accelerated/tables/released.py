@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..caches import user_cache
 from ..errors import InputError
-from ..files import user_cache, write_atomically
+from ..files import write_atomically
 from .overtraining import downstream_tasks, overtraining_runs
 
 

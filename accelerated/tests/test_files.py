@@ -1,14 +1,20 @@
 """Files that are written whole, and the lock of a folder: one holder, refused or waited for, free when it dies."""
 
+import ast
+import os
+import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from routelaws import accelerated, conformance
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.files import locked, write_atomically
+from routelaws.accelerated.files import append_to, locked, remove_left, write_atomically, write_once
 
 HOLDER = """
 import sys, time
@@ -63,9 +69,100 @@ def test_within_a_process_too_and_free_after_an_error(tmp_path):
 
 
 def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
-    path = tmp_path / "file"
+    path = tmp_path / ("n" * 255)
     write_atomically(path, "old\n")
     monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError("no space")))
     with pytest.raises(OSError, match="no space"):
         write_atomically(path, "new\n")
-    assert path.read_bytes() == b"old\n"
+    assert path.read_bytes() == b"old\n" and os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("write", [write_atomically, write_once])
+def test_no_link_is_followed(tmp_path, monkeypatch, write):
+    """Neither one that stands where the file is to be, nor one that was planted where it is written first."""
+    other = tmp_path / "other"
+    other.write_text("kept")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0")
+    (tmp_path / ".writing-0").symlink_to(other)
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "file", "new")
+    (tmp_path / ".writing-0").unlink(missing_ok=True)
+    (tmp_path / "file").symlink_to(other)
+    write(tmp_path / "file", "new")
+    assert other.read_text() == "kept" and (tmp_path / "file").is_symlink() == (write is write_once)
+
+
+def test_devices_and_pipes_are_no_files_to_write(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(OSError, match="no file"):
+            write_atomically(path, "new")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_lines_are_added_through_no_link(tmp_path):
+    with append_to(tmp_path / "log") as log:
+        log.write("one\n")
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with pytest.raises(OSError):
+        append_to(tmp_path / "link")
+    assert (tmp_path / "log").read_text() == "one\n"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from routelaws.accelerated import files
+os.replace = lambda *paths: os._exit(9)
+files.write_atomically(Path(sys.argv[1]), "new")
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "file")]).returncode == 9
+    (tmp_path / ".kept").write_text("")
+    assert len(os.listdir(tmp_path)) == 2
+    remove_left(tmp_path)
+    assert os.listdir(tmp_path) == [".kept"]
+
+
+WRITERS = {
+    "dump", "save", "savefig", "savetxt", "savez", "savez_compressed", "to_csv", "to_parquet", "tofile", "write_bytes",
+    "write_text",
+}  # fmt: skip
+FOLDERS = [Path(accelerated.__file__).parent, Path(conformance.__file__).parent]
+ALLOWED = {
+    ("files.py", "open"),  # the writer itself, and lines added to a log
+    ("training/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
+    ("training/run_folder.py", "save"), ("report/style.py", "savefig"),  # into memory
+    ("training/loop.py", "save"),  # a checkpoint, of Orbax
+    ("benchmarks/memory.py", "write_text"),  # a switch of the system below /proc
+    ("benchmarks/worker.py", "fdopen"),  # an open pipe
+    ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull
+}  # fmt: skip
+
+
+def writes(call: ast.Call) -> bool:
+    """Whether a call may write to a file that it names."""
+    if name_of(call) not in ("open", "fdopen"):
+        return name_of(call) in WRITERS
+    words = [ast.unparse(word) for word in [*call.args, *(each.value for each in call.keywords)]]
+    return any(
+        re.fullmatch("'[rbt]*[wax+][wabtx+]*'", word) or re.search(r"O_(WRONLY|RDWR)|flags", word) for word in words
+    )
+
+
+def name_of(call: ast.Call) -> str:
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+
+
+def test_nothing_else_writes_files():
+    """No file of the package writes to a file but by `write_atomically`, which follows no link and leaves no half."""
+    found = set()
+    for folder in FOLDERS:
+        for path in sorted(folder.rglob("*.py")):
+            place = path.relative_to(folder).as_posix()
+            if not place.startswith(("tests/", "meta/", "suite/")):
+                calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+                found |= {(place, name_of(call)) for call in calls if writes(call)}
+    assert found == ALLOWED

@@ -19,9 +19,9 @@ from routelaws.accelerated.training.sweep import fields_of_programs
 
 SAY = """
 import os
-from routelaws.accelerated.commands.programs import keep_programs
-keep_programs()
-print(os.environ.get("JAX_COMPILATION_CACHE_DIR", "nowhere"))
+from routelaws.accelerated import cli
+cli._run = lambda command, rest: print(os.environ.get("JAX_COMPILATION_CACHE_DIR", "nowhere"))
+exit(cli.main(["train"]))
 """
 
 
@@ -31,20 +31,31 @@ def settings_of(tmp_path, **more) -> dict:
     return own | {"ROUTELAWS_CACHE": str(tmp_path / "cache")} | more
 
 
-def said(tmp_path, **more) -> str:
+def said(tmp_path, code: int = 0, **more) -> str:
     command = [sys.executable, "-c", SAY]
-    done = subprocess.run(command, env=settings_of(tmp_path, **more), capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    done = subprocess.run(command, env=settings_of(tmp_path, **more), capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return (done.stderr if code else done.stdout).strip()
 
 
 def test_a_process_is_told_where(tmp_path):
     folder = Path(said(tmp_path))
-    assert folder.is_dir() and folder.parent == tmp_path / "cache" / "programs"
+    assert folder.parent == tmp_path / "cache" / "programs"
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in (folder, folder.parent, folder.parents[1]))
 
 
 def test_the_users_own_choice_stands(tmp_path):
-    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="elsewhere") == "elsewhere"
+    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == str(tmp_path / "own")
+    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="gs://bucket/own") == "gs://bucket/own"
     assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="") == ""
+
+
+@pytest.mark.parametrize("variable", ["ROUTELAWS_CACHE", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"])
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path, variable):
+    (tmp_path / "open" / "planted").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    line = said(tmp_path, code=2, **{variable: str(tmp_path / "open")})
+    assert "other users may write to it" in line and variable in line and len(line.splitlines()) == 1
 
 
 def test_a_place_that_cannot_be_written_stops_nothing(tmp_path):
@@ -53,11 +64,11 @@ def test_a_place_that_cannot_be_written_stops_nothing(tmp_path):
 
 
 def test_another_processor_and_another_compiler_have_folders_of_their_own(monkeypatch):
-    folders = {programs.programs_folder()}
+    folders = {programs.kind_of_program()}
     monkeypatch.setattr(programs, "_abilities", lambda: ["flags: few"])
-    folders.add(programs.programs_folder())
+    folders.add(programs.kind_of_program())
     monkeypatch.setattr(programs, "version", lambda package: "99.0.0")
-    folders.add(programs.programs_folder())
+    folders.add(programs.kind_of_program())
     assert len(folders) == 3
 
 

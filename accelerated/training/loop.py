@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from ..errors import InputError
-from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
+from ..files import append_to, locked, make_folder, remove_left, storage_errors, write_atomically
 from . import hosts, stopping
 from .batches import TrainingBatches, training_batches, validation_batches, windows_of_text
 from .checkpoints import Checkpoints
@@ -169,7 +169,7 @@ class Run:
         evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = _stops(config)
         before, started = self.seconds, time.perf_counter()
-        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as self._log:
+        with append_to(self.folder / "log.jsonl") as self._log:
             if self._row_is_missing(step):  # stopped after the last checkpoint and before the last row
                 self._keep(*self._evaluate(step, evaluate, state.params, checkpoints))
             saved, found = step, None

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..caches import CACHE, cache_folder, private_folder, user_cache
 from ..errors import InputError
-from ..files import user_cache
+from ..files import write_atomically
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 
@@ -78,29 +79,27 @@ def prepare_tokens(
         tell: is given a line for each slow step, and one if a damaged entry is replaced; by default standard error.
 
     Raises:
-        InputError: the text does not support V pieces, or the cache cannot be written. No half of an entry is left.
+        InputError: the text does not support V pieces, or the cache cannot be written, or others could write to it. No
+            half of an entry is left.
     """
     tell = tell or _tell_on_standard_error
-    cache = Path(cache) if cache else default_cache()
-    folder = cache / f"{corpus.content_hash}-v{vocab_size}-f{FORMAT}"
     try:
+        cache = private_folder(Path(cache) if cache else default_cache())
+        folder = cache / f"{corpus.content_hash}-v{vocab_size}-f{FORMAT}"
         if folder.exists():
             try:
-                return _read_entry(folder)
+                return _read_entry(private_folder(cache, folder.name))
             except _Damaged as error:
                 tell(f"{folder}: {error}; making the entry again")
         return _make_entry(corpus, vocab_size, folder, tell)
     except OSError as error:
-        raise InputError(
-            f"{cache}: the token cache cannot be used: {error.strerror or error}; name another with ROUTELAWS_CACHE"
-        ) from error
+        where, why = error.filename or cache, error.strerror or error
+        raise InputError(f"{where}: the token cache cannot be used: {why}; name another with {CACHE}") from error
 
 
 def default_cache() -> Path:
     """Return the folder of the cache: ROUTELAWS_CACHE, XDG_CACHE_HOME/routelaws/tokens or ~/.cache/routelaws/tokens."""
-    if named := os.environ.get("ROUTELAWS_CACHE"):
-        return Path(named)
-    return user_cache() / "tokens"
+    return cache_folder() if os.environ.get(CACHE) else user_cache() / "tokens"
 
 
 def load_tokens(path: Path, dtype: str) -> np.ndarray:
@@ -113,11 +112,10 @@ def load_tokens(path: Path, dtype: str) -> np.ndarray:
 
 def _make_entry(corpus: Corpus, vocab_size: int, folder: Path, tell: Callable[[str], None]) -> TokenFiles:
     """Build the entry beside its place, then move it there in one step."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_BUILDING, ignore_cleanup_errors=True) as building:
         entry = Path(building) / "entry"
-        entry.mkdir()
+        entry.mkdir(mode=0o700)
         _write_entry(corpus, vocab_size, entry, tell)
         _publish(entry, folder)
     return _read_entry(folder)
@@ -127,7 +125,7 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
     """Write the four files of an entry."""
     tell(f"training a tokenizer of {vocab_size:,} pieces")
     model = train_tokenizer([document.text for document in corpus.training], vocab_size)
-    (entry / "tokenizer.model").write_bytes(model)
+    write_atomically(entry / "tokenizer.model", model)
 
     tell(f"encoding {corpus.bytes / 1e6:,.1f} MB of text")
     tokenizer, dtype = Tokenizer(model), "uint16" if vocab_size <= 2**16 else "uint32"
@@ -145,13 +143,13 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
         "checksums": {name: _file_checksum(entry / name) for name in _FILES},
     }
     text = json.dumps({"body": body, "checksum": _checksum(body)}, indent=1)
-    (entry / "meta.json").write_text(text + "\n", encoding="utf-8")
+    write_atomically(entry / "meta.json", text + "\n")
 
 
 def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, dtype: str) -> int:
     """Write the tokens of the documents, each followed by an end-of-document token; return how many."""
     total = 0
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
             texts = [document.text for document in documents[start : start + DOCUMENTS_AT_ONCE]]
             for identifiers in tokenizer.encode_all(texts):

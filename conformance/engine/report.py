@@ -10,6 +10,7 @@ import json
 import math
 from typing import NamedTuple
 
+from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
 
@@ -271,9 +272,8 @@ def names_a_dialect(trouble: Trouble) -> bool:
 
 def write_json(reports, path: str) -> None:
     """Write {"reports": [...]} with one entry for each backend."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"reports": [report.as_dict() for report in reports]}, file, indent=1, allow_nan=False)
-        file.write("\n")
+    content = {"reports": [report.as_dict() for report in reports]}
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 _PAGE = """<!doctype html>
@@ -329,5 +329,4 @@ def _section(report: Report) -> str:
 
 def write_html(reports, path: str) -> None:
     """Write one page with a table for each backend."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(_PAGE.format(body="\n".join(map(_section, reports))))
+    write_atomically(path, _PAGE.format(body="\n".join(map(_section, reports))))

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from routelaws.accelerated.files import write_atomically
 from routelaws.conformance import compare
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends, harness
@@ -298,7 +299,7 @@ def main(paths, names, *, time_limit: float | None = None, json_file: str | None
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
     if json_file:
         content = {"replays": [one._asdict() for one in outcomes], "errors": errors}
-        Path(json_file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_atomically(json_file, json.dumps(content, indent=1) + "\n")
     return 2 if errors else int(any(one.verdict in (*BAD, "missing") for one in outcomes))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import routelaws
+from routelaws.accelerated.files import write_atomically
 from routelaws.conformance import compare
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.ledger import Call, Ledger, Trouble
@@ -53,7 +54,7 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, backend, p
     test = trouble.test.replace(".py::", ".").replace(f"[{backend.name}]", "").replace(f"[{backend.name}-", "[")
     test = trouble.kind if by_guard else test
     name = "--".join(map(_part, (backend.name, path, test))) + ".json"
-    Path(folder, name).write_text(_text(document), encoding="utf-8", newline="\n")
+    write_atomically(Path(folder, name), _text(document))
     return os.path.join(shown, name)
 
 

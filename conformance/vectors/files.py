@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.vectors.rules import RULES
 
 FORMAT, NESTED = 1, 2
@@ -138,7 +139,7 @@ def write_vectors(folder: pathlib.Path, leave: Collection[str] = ()) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for document in cases.documents(leave):
-        (folder / f"{document['function']}.json").write_text(_text(document), encoding="utf-8", newline="\n")
+        write_atomically(folder / f"{document['function']}.json", _text(document))
 
 
 def _text(document: dict) -> str:

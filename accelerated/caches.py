@@ -1,0 +1,108 @@
+"""Folders of caches: where they are, and whether this user alone can write to them.
+
+Whoever can write to a cache can exchange the compiled programs and the tokens in it, and so what a command computes.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from .errors import InputError
+
+CACHE = "ROUTELAWS_CACHE"
+"""The environment variable that names the folder of all caches."""
+
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these no other user comes past a folder
+
+
+def user_cache() -> Path:
+    """Return the folder of this program in the user's cache folder: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws.
+
+    Raises:
+        FileNotFoundError: the user has no home folder.
+    """
+    named = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if named.startswith("~"):
+        raise FileNotFoundError(errno.ENOENT, "there is no home folder", named)
+    return Path(named) / "routelaws"
+
+
+def cache_folder() -> Path:
+    """Return the folder of caches: ROUTELAWS_CACHE, or else `user_cache`."""
+    named = os.environ.get(CACHE)
+    return Path(named) if named else user_cache()
+
+
+def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
+    """Make a folder that this user alone can write to, mode 0700, and return it without symbolic links.
+
+    An existing folder that others may write to is made private if it is empty. Nothing is checked on Windows.
+
+    Args:
+        root: a folder of a cache; the folders above it need only be such that others cannot exchange it.
+        below: names of folders inside it, of this program alone.
+        variable: the environment variable that names another folder, for the message.
+
+    Raises:
+        InputError: another user owns one of the folders, or could write to it or exchange it.
+        OSError: a folder cannot be made.
+    """
+    folder, closed = _made(Path(root)), not hasattr(os, "geteuid")
+    for above in folder.parents if not closed else ():
+        if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise _refused(folder, f"all users may write to {above} and exchange it", f"chmod +t {above}", variable)
+    for depth, name in enumerate(("", *below)):
+        folder = _made(folder / name)
+        closed = closed or _check_private(folder, depth > 0, variable)
+    return folder
+
+
+def _made(folder: Path) -> Path:
+    """Make a folder and those above it for this user alone; return its path without symbolic links."""
+    if not folder.is_dir():
+        if folder.parent != folder:
+            _made(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder.resolve(strict=True)
+
+
+def _check_private(folder: Path, own: bool, variable: str) -> bool:
+    """Raise InputError if others can change what is in a folder; return whether they cannot even come past it.
+
+    Args:
+        folder: it exists.
+        own: it is of this program alone, so that its mode may be changed.
+        variable: as in `private_folder`.
+    """
+    me, status = os.geteuid(), folder.stat()
+    if status.st_uid != me:
+        reason = f"it belongs to user {status.st_uid} and you are user {me}"
+        raise _refused(folder, reason, f"chown -R {me} {folder}", variable)
+    if not status.st_mode & _OPEN:
+        return True
+    if status.st_mode & _WRITABLE and any(folder.iterdir()):
+        reason = f"other users may write to it, its mode is {stat.S_IMODE(status.st_mode):04o}"
+        raise _refused(folder, reason, f"chmod -R go-w {folder}", variable)
+    if own and any(_others_write(entry, me) for entry in folder.iterdir()):
+        raise _refused(folder, "other users may write to files in it", f"rm -r {folder}", variable)
+    if own or status.st_mode & _WRITABLE:
+        folder.chmod(0o700)
+    return own
+
+
+def _others_write(entry: Path, me: int) -> bool:
+    """Return whether another user than me owns a file or may write to it."""
+    try:
+        status = entry.lstat()
+    except FileNotFoundError:  # another process has removed it
+        return False
+    return status.st_uid != me or bool(status.st_mode & _WRITABLE) and not stat.S_ISLNK(status.st_mode)
+
+
+def _refused(folder: Path, reason: str, remedy: str, variable: str) -> InputError:
+    return InputError(
+        f"{folder}: this cache is not used, since {reason}; name another folder with {variable}, or, if you trust what "
+        f"is in it: {remedy}"
+    )

@@ -1,0 +1,143 @@
+"""Folders of caches: made for one user alone, and refused where others could have written to them."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from routelaws.accelerated.caches import private_folder, user_cache
+from routelaws.accelerated.errors import InputError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
+OTHER = 65534
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The folder of a cache, mode 0755, with a folder of programs in it, 0755, and a program, 0644."""
+    before = os.umask(0o022)
+    (tmp_path / "cache/programs").mkdir(parents=True)
+    (tmp_path / "cache/programs/one").write_text("a program")
+    yield tmp_path / "cache"
+    os.umask(before)
+
+
+def test_made_for_this_user_alone_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        made = private_folder(tmp_path / "home/.cache/routelaws", "programs", "kind")
+    finally:
+        os.umask(before)
+    assert made == tmp_path / "home/.cache/routelaws/programs/kind"
+    assert {path.stat().st_mode & 0o777 for path in [made, *made.parents[:4]]} == {0o700}
+
+
+def test_a_folder_that_others_can_read_alone_is_used(root):
+    assert private_folder(root, "programs") == root / "programs"
+    assert [path.stat().st_mode & 0o777 for path in (root, root / "programs")] == [0o755, 0o700]
+
+
+def test_a_link_is_followed_once_and_its_target_is_judged(root, tmp_path):
+    (tmp_path / "link").symlink_to(root)
+    assert private_folder(tmp_path / "link", "programs") == root / "programs"
+    (root / "programs").chmod(0o770)
+    with pytest.raises(InputError, match="other users may write"):
+        private_folder(tmp_path / "link", "programs")
+
+
+def test_an_empty_folder_of_ones_own_is_made_private(tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert private_folder(tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_modes_below_a_closed_folder_say_nothing(root):
+    root.chmod(0o700)
+    (root / "programs").chmod(0o777)
+    assert private_folder(root, "programs") == root / "programs"
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "told"),
+    [
+        (
+            "cache",
+            0o777,
+            r"/cache: .* its mode is 0777; name another folder with CACHES, or, .*: chmod -R go-w /.*cache$",
+        ),
+        ("cache", 0o775, "mode is 0775"),
+        ("cache/programs", 0o757, "/programs: .* mode is 0757"),
+        ("cache/programs/one", 0o666, "other users may write to files in it"),
+        (".", 0o777, r"all users may write to /\S+ and exchange it; .* chmod \+t /"),
+    ],
+)
+def test_what_others_may_write_to_is_refused(root, place, mode, told):
+    (root.parent / place).chmod(mode)
+    for _ in range(2):  # the first refusal changes nothing
+        with pytest.raises(InputError, match=told):
+            private_folder(root, "programs", variable="CACHES")
+    (root.parent / ".").chmod(0o1777)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("place", ["cache", "cache/programs", "cache/programs/one"])
+def test_what_another_user_owns_is_refused(root, place):
+    os.chown(root.parent / place, OTHER, OTHER)
+    told = "write to files in it" if place.endswith("one") else f"user {OTHER} and you are user 0; .*: chown -R 0 /"
+    with pytest.raises(InputError, match=told):
+        private_folder(root, "programs")
+
+
+@pytest.fixture
+def without_rights(tmp_path):
+    """Be a user with no rights of its own, as root is asked for none."""
+    if os.geteuid() == 0:
+        os.seteuid(OTHER)
+        yield
+        os.seteuid(0)
+    else:
+        yield
+
+
+def test_a_place_that_cannot_be_made_is_an_error_of_the_system(root, without_rights):
+    with pytest.raises(OSError):
+        private_folder(Path("/proc/cache"))
+
+
+def test_a_user_without_a_home(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(FileNotFoundError, match="no home folder"):
+        user_cache()
+
+
+LOOP = """
+import warnings
+warnings.simplefilter("always")
+from loop import twice
+print(twice(2), sum(twice.stats.cache_hits.values()))
+"""
+
+
+def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
+    """A program that imports this package goes on without a cache; beside the sources they are as safe as these."""
+    source = "from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
+    (tmp_path / "loop.py").write_text(source)
+    cache = tmp_path / "cache"
+
+    def said(**more) -> tuple[list[str], str]:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)} | more
+        done = subprocess.run([sys.executable, "-c", LOOP], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split(), done.stderr
+
+    assert [said(NUMBA_CACHE_DIR=str(cache)) for _ in range(2)] == [(["4", "0"], ""), (["4", "1"], "")]
+    cache.chmod(0o777)
+    numbers, line = said(NUMBA_CACHE_DIR=str(cache))
+    assert numbers == ["4", "0"] and len(re.findall("may write to it", line)) == 1 and "NUMBA_CACHE_DIR" in line
+    shutil.rmtree(cache)
+    beside = {name: value for name, value in os.environ.items() if name == "NUMBA_CACHE_DIR"}
+    assert not beside and [said()[0] for _ in range(2)] == [["4", "0"], ["4", "1"]]
