@@ -67,12 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
             start_again_with_huge_pages()
     if hasattr(sys.stdout, "reconfigure"):  # an output without Greek letters, as Windows has them, gets their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage())
-        return 0 if arguments else 2
-    command, *rest = arguments
+    command = ""
     try:
-        _obey(command, rest)
+        limits, (command, *rest) = _split(arguments)
+        if command in ("", "-h", "--help"):
+            print(_usage())
+            return 0 if command else 2
+        with limits:
+            _obey(command, rest)
     except InputError as error:
         return _ended(error, 2)
     except WorkerDiedError as error:
@@ -87,6 +89,18 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left
     return 0
+
+
+def _split(arguments: list[str]):
+    """Return the limits on tables that stand before the command, as a context, and the command with its flags."""
+    limits = contextlib.nullcontext()
+    if arguments and arguments[0].startswith("--limit"):
+        from .commands.limits import take_limits
+        from .tables.limits import limited
+
+        found, arguments = take_limits(arguments)
+        limits = limited(found)
+    return limits, arguments or [""]
 
 
 def _obey(command: str, arguments: list[str]) -> None:
@@ -130,4 +144,12 @@ def _run(command: str, arguments: list[str]) -> None:
 
 def _usage() -> str:
     lines = [f"  {name:10} {text}" for name, text in COMMANDS.items()]
-    return "\n".join(["usage: routelaws COMMAND [flags]", "", *lines, "", "routelaws COMMAND --help lists the flags."])
+    return "\n".join(
+        [
+            "usage: routelaws [--limit NAME=NUMBER ...] COMMAND [flags]",
+            "",
+            *lines,
+            "",
+            "routelaws COMMAND --help lists the flags. --limit changes a limit on tables: docs/columns.md.",
+        ]
+    )

@@ -38,7 +38,7 @@ from ..wording import in_short
 from .cells import Cells
 from .deriving import derive, replace_cells, to_nats
 from .log import RUN
-from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, to_numbers
+from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, read_table
@@ -235,7 +235,8 @@ def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
         values, wrong = to_numbers(cells[name])
         there = values[~np.isnan(values)]
         least = 1.0 if unit == "perplexity" else 0.0
-        if there.size and not wrong.any() and np.isfinite(there).all() and (there > least).all():
+        allowed = not any(mask.any() for mask, _ in outside(name, there))
+        if there.size and not wrong.any() and allowed and (there > least).all():
             found.append(name)
     return found
 

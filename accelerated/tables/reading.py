@@ -1,8 +1,9 @@
 """Files of tables: comma-separated values or JSON lines, packed with gzip or not, read block by block.
 
 A block is some 16 million characters that end where a row ends, so that a table of any length needs the memory of its
-numbers and of one block. `.jsonl` and `.ndjson` are JSON lines, one object a row; every other name is CSV; `.gz` behind
-either is gzip. Text is UTF-8, with or without a byte order mark.
+numbers and of one block. A packed file may unpack to `UNPACKED` times its size, or to `SMALL` characters if that is
+more, and a row has at most some `LONGEST`; `routelaws --limit` changes both. `.jsonl` and `.ndjson` are JSON lines, one
+object a row; every other name is CSV; `.gz` behind either is gzip. Text is UTF-8, with or without a byte order mark.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,13 +20,21 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from ..wording import plural
+from .limits import limit_of
 from .schema import Problems, shorten
 
 BLOCK = 1 << 24
 """Characters that are read at a time."""
 
-LONGEST = 1 << 27
-"""Characters of a row at most."""
+LONGEST = 1 << 24
+"""Characters of a row, such as the header, at most, unless the limit `row` is changed."""
+
+UNPACKED, SMALL = 100, 1 << 26
+"""Characters of text for each byte of a packed file, and those that every file may have; the limit `unpacked` is in
+their place if it is changed. Tables of numbers are packed to a third or a tenth."""
+
+LIMITS = ("unpacked", "row")
+"""Limits of files, in characters."""
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -66,8 +76,6 @@ def read_blocks(path, take) -> None:
     with _opened(path) as stream:
         blocks = _ending_rows(path, stream)
         text = next(blocks, "")
-        while text and not text.strip("\n"):
-            text = next(blocks, "")
         if not text.strip():
             raise InputError(f"{path}: is empty; needed: a CSV file with a header")
         names: list[str] = []
@@ -135,24 +143,48 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
 
 
 def _ending_rows(path: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the text in blocks that end with a row: at a line end that is not inside quotes."""
-    rest, lines_only = "", is_json(path)
-    while chunk := stream.read(BLOCK):
-        if "\0" in chunk:
-            raise InputError(f"{path}: is not a CSV table (it has bytes of value 0, so it is not text)")
-        rest += chunk
+    """Yield the text in blocks that end with a row, at a line end that is not inside quotes, without blank lines."""
+    rest, lines_only, longest = "", is_json(path), limit_of("row", LONGEST)
+    for chunk in _chunks(path, stream):
+        rest = (rest + chunk).lstrip("\n") if lines_only or not rest else rest + chunk
         cut = rest.rfind("\n") + 1
         inside = not lines_only and rest.count('"', 0, cut) % 2
         while cut and inside:
             earlier = rest.rfind("\n", 0, cut - 1) + 1
             inside = (inside + rest.count('"', earlier, cut)) % 2
             cut = earlier
-        if cut or len(rest) > LONGEST:  # no row is that long: a quote is open, and the parser will say so
-            cut = cut or len(rest)
-            yield rest[:cut]
+        if cut:
+            yield _without_blank_lines(rest[:cut], lines_only)
             rest = rest[cut:]
+        elif len(rest) > longest:
+            cause = "is a quote not closed?" if "\n" in rest else "are there no line ends?"
+            raise InputError(
+                f"{path}: a row is longer than {longest:,.0f} characters; {cause} (routelaws --limit row=NUMBER ...)"
+            )
     if rest:
-        yield rest if rest.endswith("\n") else rest + "\n"
+        yield _without_blank_lines(rest if rest.endswith("\n") else rest + "\n", lines_only)
+
+
+def _chunks(path: Path, stream: io.TextIOBase) -> Iterator[str]:
+    """Yield the text of a file; InputError where it is no text, or unpacks to more than is allowed."""
+    most, read = math.inf, 0
+    if path.suffix == ".gz":
+        most = limit_of("unpacked", max(SMALL, UNPACKED * path.stat().st_size))
+    while chunk := stream.read(BLOCK):
+        read += len(chunk)
+        if "\0" in chunk:
+            raise InputError(f"{path}: is not a CSV table (it has bytes of value 0, so it is not text)")
+        if read > most:
+            more = "if it is a table: routelaws --limit unpacked=20GB ..."
+            raise InputError(f"{path}: unpacks to more than {most:,.0f} characters; {more}")
+        yield chunk
+
+
+def _without_blank_lines(text: str, lines_only: bool) -> str:
+    """Return text without blank lines, but for those inside quotes, which belong to a cell."""
+    while "\n\n" in text and (lines_only or '"' not in text):
+        text = text.replace("\n\n", "\n")
+    return text
 
 
 def _cut_header(text: str) -> tuple[str, str]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..accounting import ROUTER_TYPES
 from ..errors import InputError
-from .units import amount
+from .limits import limit_of
+from .units import MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, amount
 
 RELEASED_COLUMNS = (
     "hyper_id", "step", "loss_c4", "loss_curation_corpus", "loss_lambada", "loss_pile", "loss_validation",
@@ -75,36 +76,48 @@ class Range(NamedTuple):
     high: float = math.inf
     whole: bool = False
     infinite: bool = False  # infinity is in
+    limit: float = math.inf  # a larger number is taken for a slip; see `limits.py`
 
 
-_COUNT = Range("1 or more", 1, whole=True)
+def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range:
+    return Range(needed, 1, whole=whole, limit=limit)
+
+
 _LABEL = Range("a whole number from 0 to 2^53", 0, high=_WHOLE_LIMIT, whole=True)
-_LOSS = Range("a loss above 0", 0, above=True)
-_ABOVE_0 = Range("a count above 0", 0, above=True)
+_LOSS = Range("a loss above 0", 0, above=True, limit=1e9)
+_SHARE = Range("a share from 0 to 1", 0, high=1)
+
+
+def _from_0(limit: float) -> Range:
+    return Range("0 or more", 0, limit=limit)
+
 
 RANGES = {
     "hyper_id": _LABEL,
     "step": _LABEL,
     **{name: _LOSS for name in RELEASED_COLUMNS if name.startswith("loss_")},
-    "num_experts": Range("1 (dense) or more", 1, whole=True),
-    **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size", "k"), _COUNT),
-    "flop_increase": Range("1 or more", 1),
-    "seed": Range("a whole number", -math.inf, whole=True),
-    "routing_frequency": Range("a share from 0 to 1", 0, high=1),
-    **dict.fromkeys(("total_parameter_count", "dense_parameter_count", "flops_per_step"), _ABOVE_0),
-    "granularity": Range("a number above 0", 0, above=True),
+    "num_experts": _count(2**20, "1 (dense) or more"),
+    "k": _count(2**20),
+    **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size"), _count(2**24)),
+    "flop_increase": _count(2**20, whole=False),
+    "seed": Range("a whole number from -2^64 to 2^64", -(2.0**64), high=2.0**64, whole=True),
+    "routing_frequency": _SHARE,
+    **dict.fromkeys(("total_parameter_count", "dense_parameter_count"), _count(MOST_PARAMETERS, whole=False)),
+    "flops_per_step": _count(MOST_FLOPS, whole=False),
+    "granularity": Range("a number above 0", 0, above=True, limit=2**20),
     "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite: nothing was dropped
-    "tokens": Range("0 or more", 0),
-    **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _COUNT),
-    "learning_rate": Range("0 or more", 0),
-    "dropped_fraction": Range("a share from 0 to 1", 0, high=1),
-    "max_load": Range("1 or more", 1 - 1e-6),  # of the busiest expert, in fair shares; a mean of float32 sums
-    "idle_experts": Range("a share from 0 to 1", 0, high=1),
-    **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _COUNT),
-    "standard_error": Range("0 or more", 0),  # of loss_validation over documents, nats per token
-    "wall_seconds": Range("0 or more", 0),
-    **dict.fromkeys(("training_flops", "epochs"), Range("0 or more", 0)),  # 0 at step 0
-    "unique_tokens": _ABOVE_0,
+    "tokens": _from_0(MOST_TOKENS),
+    **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),
+    "learning_rate": _from_0(1e6),
+    "dropped_fraction": _SHARE,
+    "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # of the busiest expert, in fair shares; a float32 mean
+    "idle_experts": _SHARE,
+    **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
+    "standard_error": _from_0(1e9),  # of loss_validation over documents, nats per token
+    "wall_seconds": _from_0(1e12),
+    "training_flops": _from_0(MOST_FLOPS),  # 0 at step 0
+    "epochs": _from_0(1e9),
+    "unique_tokens": _count(MOST_TOKENS, whole=False),
 }
 """The range of every numeric column; any other column whose name starts with `loss_` has that of a loss."""
 
@@ -233,6 +246,9 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
             checks.append((values % 1 > 0, "a whole number"))
     low = values <= allowed.low if allowed.above else values < allowed.low
     checks.append((low | (values > allowed.high), allowed.needed))
+    limit = limit_of(name, allowed.limit)
+    at_most = f"at most {limit:,.0f}" if limit < 1e10 else f"at most {limit:g}"
+    checks.append((values > limit, f"{at_most} (a larger one: routelaws --limit {name}=NUMBER ...)"))
     named = np.zeros(len(values), dtype=bool)
     for i, (mask, needed) in enumerate(checks):
         checks[i] = (mask & ~named, needed)

@@ -53,8 +53,8 @@ MOST_BYTES = 1e18
 UNITS_OF = {
     **dict.fromkeys(("dense_parameter_count", "total_parameter_count", "params"), PARAMETERS),
     **dict.fromkeys(("dense_parameters", "total_parameters", "active_parameters", "parameters"), PARAMETERS),
-    **dict.fromkeys(("tokens", "evaluation_tokens"), TOKENS),
-    **dict.fromkeys(("flops_per_step", "flops"), FLOPS),
+    **dict.fromkeys(("tokens", "evaluation_tokens", "unique_tokens"), TOKENS),
+    **dict.fromkeys(("flops_per_step", "training_flops", "flops"), FLOPS),
 }
 """The units of columns that hold sizes: those of results tables, of tables of accuracies, and of laws."""
 

@@ -102,7 +102,7 @@ BAD_VALUES = {
     "E of 0": ("num_experts", "0", "row 4, column num_experts: '0'; needed: 1 .dense. or more"),
     "no E": ("num_experts", "", "row 4, column num_experts: ''; needed: a value"),
     "no router": ("router_type", " ", "row 4, column router_type: ' '; needed: a value"),
-    "negative size": ("dense_parameter_count", "-1", "column dense_parameter_count: '-1'; needed: a count above 0"),
+    "negative size": ("dense_parameter_count", "-1", "column dense_parameter_count: '-1'; needed: 1 or more"),
     "half a step": ("step", "2.5", "column step: '2.5'; needed: a whole number"),
 }
 

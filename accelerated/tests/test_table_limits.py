@@ -1,0 +1,119 @@
+"""Limits on a table: the largest number of each column, the text that a packed file holds, and the length of a row."""
+
+import gzip
+import math
+
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables import reading
+from routelaws.accelerated.tables.limits import limited
+from routelaws.accelerated.tables.schema import RANGES
+from routelaws.accelerated.tables.table import _read, read_table
+
+ROW = {
+    "hyper_id": 0, "step": 0, "router_type": "Mine", "num_experts": 8, "dense_parameter_count": 1e7,
+    "total_parameter_count": 1e9, "loss_validation": 3.0,
+}  # fmt: skip
+"""At step 0, where nothing was trained yet: of two columns that say one thing, neither is far off."""
+RAISABLE = [name for name, allowed in RANGES.items() if math.isfinite(allowed.limit)]
+FIXED = {
+    "hyper_id": 2**53, "step": 2**53, "seed": 2.0**64, "routing_frequency": 1, "dropped_fraction": 1, "idle_experts": 1
+}  # fmt: skip
+
+
+def write(path, **cells):
+    row = ROW | cells
+    path.write_text(f"{','.join(row)}\n" + ",".join(map(str, row.values())) + "\n")
+    return path
+
+
+def test_every_column_has_a_range():
+    assert set(RAISABLE) | set(FIXED) | {"capacity_factor"} == set(RANGES)  # infinite: nothing was dropped
+
+
+@pytest.mark.parametrize("name", RAISABLE)
+def test_a_number_beyond_the_limit_of_its_column_is_named(tmp_path, name):
+    limit = RANGES[name].limit
+    more = {"num_experts": 2**20} if name == "k" else {"total_parameter_count": 1e18} if "parameter" in name else {}
+    kind = {"router_type": "Dense", "num_experts": 1, "total_parameter_count": 1e7} if name == "flop_increase" else {}
+    read_table(write(tmp_path / "t.csv", **more | kind | {name: repr(limit)}))
+    for value in (repr(2 * limit), "1e308", str(2**256)):
+        path = write(tmp_path / "t.csv", **more | kind | {name: value})
+        for careful in (True, False):
+            with pytest.raises(InputError) as said:
+                _read(path, careful=careful)
+            line = str(said.value).partition(f"row 1, column {name}: ")[2].splitlines()[0]
+            number = f"{limit:,.0f}" if limit < 1e10 else f"{limit:g}"
+            needed = f"needed: at most {number} (a larger one: routelaws --limit {name}=NUMBER ...)"
+            assert line.startswith(f"'{value[:37]}") and line.endswith(needed)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_number_beyond_the_range_of_its_column_is_named(tmp_path, name):
+    read_table(write(tmp_path / "t.csv", **{name: FIXED[name]}))
+    for value in ("1e20", "1e308"):
+        with pytest.raises(InputError, match=f"row 1, column {name}: '{value}'; needed: "):
+            read_table(write(tmp_path / "t.csv", **{name: value}))
+
+
+def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
+    path = write(tmp_path / "t.csv", num_experts=2**21)
+    fit = ["fit", str(path), "--law", "hoffmann"]
+    for limits, reason in (
+        ([], "row 1, column num_experts: '2097152'; needed: at most 1,048,576 (a larger one: routelaws --limit num_ex"),
+        (["--limit", "num_experts=4e6"], "no dense run"),
+        (["--limit=num_experts=4e6", "--limit", "tokens=2E"], "--limit tokens='2E': needed: a number above 0"),
+        (
+            ["--limit", "routing_frequency=2"],
+            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, of unpacked, row, loss_c4",
+        ),
+        (["--limit"], "--limit 'fit': no such limit"),
+        (["--limit=loss_own=x"], "--limit loss_own='x': needed: a number above 0"),
+        (["--limit", "tokens"], "--limit tokens='': needed: a number above 0"),
+    ):
+        assert main([*limits, *fit]) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and reason in said.err, said.err
+    with pytest.raises(InputError, match="at most 1,048,576"):
+        read_table(path)
+
+
+def packed(path, text: str):
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+def test_what_a_packed_file_unpacks_to_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "SMALL", 5000)
+    header = write(tmp_path / "t.csv").read_text()
+    for text in (header + "\n" * 10**6, "\n" * 10**6 + header, header + "0" * 10**6, header * 10**4):
+        path = packed(tmp_path / "t.csv.gz", text)
+        most = max(5000, 100 * path.stat().st_size)
+        with pytest.raises(InputError, match=f"t.csv.gz: unpacks to more than {most:,.0f} characters; .*--limit unpac"):
+            read_table(path)
+    with limited({"unpacked": 2e6, "row": 2e6}):
+        assert len(read_table(packed(path, header + "\n" * 10**6))) == 1
+    assert len(read_table(packed(path, header + "\n" * 1000))) == 1
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.csv.gz", "t.jsonl.gz"])
+@pytest.mark.parametrize("before", ["", "\n\n", f"{','.join(ROW)}\n", f'{",".join(ROW)}\n"'])
+def test_the_length_of_a_row_is_limited(tmp_path, monkeypatch, name, before):
+    monkeypatch.setattr(reading, "BLOCK", 1000)
+    monkeypatch.setattr(reading, "LONGEST", 3000)
+    for filler in ("a" * 5000, "a," * 2500):
+        content = (before + filler).encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        with pytest.raises(InputError, match=f"{name}: a row is longer than 3,000 characters; are there no line ends"):
+            read_table(tmp_path / name)
+
+
+def test_blank_lines_cost_no_time(tmp_path):
+    """Two million are skipped block by block, not line by line."""
+    header, row = write(tmp_path / "t.csv").read_text().splitlines()
+    blank = "\n" * 10**6
+    for text in (blank + header + blank + row, f'"hyper_id"{header[8:]}\n{row}{blank}'):
+        (tmp_path / "t.csv").write_text(text)
+        assert len(read_table(tmp_path / "t.csv")) == 1
