@@ -10,11 +10,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .attention import attend
-from .loops import ATTENTION, alike, call_loops, like
+from .loops import ATTENTION, alike, call_loops
+from .shapes import sizes_of
+
+FLOATS = ("float32", "bfloat16")
+"""What arrays may be; the loops compute in float32."""
 
 
 def attend_rows(projected: jax.Array, relative: jax.Array | None, heads: int, causal: bool) -> jax.Array:
@@ -29,10 +32,20 @@ def attend_rows(projected: jax.Array, relative: jax.Array | None, heads: int, ca
 
     Returns:
         [b, S, H c], in the dtype of `projected`.
+
+    Raises:
+        ValueError: the shapes do not fit each other, or a dtype is neither float32 nor bfloat16.
     """
-    none = jnp.zeros((0, projected.shape[-1] // 3))
-    given = alike(projected, none if relative is None else relative)
-    return _attend(heads, causal, *given).astype(projected.dtype)
+    sizes = sizes_of("attention", {"projected [b, S, 3 H c]": projected}, FLOATS, H=heads)
+    width, length = heads * sizes["c"], sizes["S"]
+    if relative is None:
+        relative = jnp.zeros((0, width))
+    else:
+        distances = length if causal else max(2 * length - 1, 0)
+        sizes_of("attention", {"relative [D, H c]": relative}, FLOATS, D=distances, **sizes)
+    if not projected.size:
+        return projected[..., :width]
+    return _attend(heads, causal, *alike(projected, relative)).astype(projected.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -40,8 +53,10 @@ def _attend(heads, causal, projected, relative):
     return _forward(heads, causal, projected, relative)[0]
 
 
-def _attributes(heads, causal) -> dict:
-    return {"causal": np.int64(causal), "heads": np.int64(heads)}
+def _call(heads, causal, projected, relative, more, results):
+    """Call the loops, forward or backward as there are more arrays or not (`kernels.attention_call`)."""
+    arrays = {"projected [b, S, 3 H c]": projected, "relative [D, H c]": relative} | more
+    return tuple(call_loops(ATTENTION, arrays, results, attributes={"causal": causal, "heads": heads}, H=heads))
 
 
 def _elsewhere(heads, causal, projected, relative):
@@ -55,17 +70,14 @@ def _elsewhere(heads, causal, projected, relative):
 
 
 def _forward(heads, causal, projected, relative):
-    b, length, width = projected.shape
-    kept_shape, options = (b, heads, length, 2), _attributes(heads, causal)
+    b, length, _ = projected.shape
 
     def on_cpu(projected, relative):
-        of = like(projected)
-        results = of((b, length, width // 3)), of(kept_shape)
-        return tuple(call_loops(ATTENTION, (projected, relative), results, **options))
+        return _call(heads, causal, projected, relative, {}, ["[b, S, H c]", "[b, H, S, 2]"])
 
     def on_other(projected, relative):
         nothing = jnp.where(False, projected.reshape(-1)[0], 0)  # varies over devices as the rest does
-        return _elsewhere(heads, causal, projected, relative), jnp.broadcast_to(nothing, kept_shape)
+        return _elsewhere(heads, causal, projected, relative), jnp.broadcast_to(nothing, (b, heads, length, 2))
 
     mixed, kept = lax.platform_dependent(projected, relative, cpu=on_cpu, default=on_other)
     return mixed, (projected, relative, kept)
@@ -75,9 +87,8 @@ def _backward(heads, causal, saved, gradient):
     """Return the gradients of `projected` and `relative` from that of the output."""
 
     def on_cpu(projected, relative, kept, gradient):
-        of, arrays = like(projected), (projected, relative, kept, gradient)
-        results = of(projected.shape), of(relative.shape)
-        return tuple(call_loops(ATTENTION, arrays, results, **_attributes(heads, causal)))
+        more = {"kept [b, H, S, 2]": kept, "gradient [b, S, H c]": gradient}
+        return _call(heads, causal, projected, relative, more, ["[b, S, 3 H c]", "[D, H c]"])
 
     def on_other(projected, relative, kept, gradient):
         return jax.vjp(functools.partial(_elsewhere, heads, causal), projected, relative)[1](gradient)

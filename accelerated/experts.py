@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .accounting import ACTIVATIONS
 from .errors import InputError
-from .grouped import grouped_ffn, position_in_queue
+from .grouped import _check_activation, grouped_ffn, position_in_queue
 from .loops import EXPERTS, alike, loops_run
 from .notation import _as_bool, canonical_zero, one_hot
 
@@ -219,14 +218,6 @@ def _activated(hidden, activation, linear):
     """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
     _check_activation(activation, linear)
     return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
-
-
-def _check_activation(activation, linear):
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
-    if (linear is None) == (activation == "swiglu"):
-        given = "missing" if linear is None else "given"
-        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
 
 
 def _swiglu(hidden, linear):

@@ -4,29 +4,23 @@ A batched product `[E, C, d] x [E, d, f]` pays for C slots whatever is in them, 
 while the others wait. Here the rows are sorted by expert, an expert runs on as many rows as it has, and each core takes
 an expert, from gathering its rows to scattering its outputs (`kernels.expert_pieces`).
 
-The backward pass is written by hand. Kept are the vectors before the nonlinearity; what follows from them is computed
-again while it is in the cache. Results differ from those of the batched form by rounding alone, and do not depend on
-the number of threads.
+The backward pass is written by hand. Kept are the vectors before the nonlinearity, sorted by expert; what follows from
+them is computed again while it is in the cache. Results differ from those of the batched form by rounding alone, and do
+not depend on the number of threads.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .loops import EXPERTS, UNWRITTEN, call_loops, like
-
-
-class Kept(NamedTuple):
-    """What the backward pass needs beside the arguments."""
-
-    order: jax.Array  # [T k] int32, the assignments t k + j sorted by expert, those without one at the end
-    start: jax.Array  # [E + 1] int32, where those of each expert begin
-    before: tuple[jax.Array, ...]  # [T k, f + padding], sorted: the vectors before the nonlinearity
+from .accounting import ACTIVATIONS
+from .errors import InputError
+from .loops import EXPERTS, UNWRITTEN, call_loops
+from .shapes import shape_of, sizes_of
 
 
 def position_in_queue(queue: jax.Array, num_experts: int) -> jax.Array:
@@ -67,12 +61,12 @@ class Stack:
 
     def ffn(self, activation: str, elsewhere: Callable, x: jax.Array, gate: jax.Array, queue: jax.Array) -> jax.Array:
         """Return `grouped_ffn` of the layer's matrices."""
+        _check(activation, "n, E", self.matrices, x, gate, queue)
         constant = self.matrices, self.layer
         output, self.passed = _passing_ffn(activation, elsewhere, x, gate, queue, constant, self.passed)
         return output
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def grouped_ffn(
     activation: str, elsewhere: Callable, matrices: dict, x: jax.Array, gate: jax.Array, queue: jax.Array
 ) -> jax.Array:
@@ -85,8 +79,43 @@ def grouped_ffn(
         matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
         x: [T, d], float32 as all of these.
         gate: [T, k].
-        queue: [T, k] int32, the expert of each assignment; E for one that is dropped.
+        queue: [T, k] int32, the expert of each assignment; one that is not in [0, E) is dropped: it adds 0, and NaN
+            where its gate is NaN.
+
+    Raises:
+        ValueError: the activation is unknown, a matrix is missing or not wanted, or the arrays do not fit each other.
     """
+    sizes = _check(activation, "E", matrices, x, gate, queue)
+    if not sizes["d"] * sizes["f"]:  # an expert without width adds 0; loops want some columns
+        return elsewhere(matrices, x, gate, queue)
+    return _grouped_ffn(activation, elsewhere, matrices, x, gate, queue)
+
+
+def _check(activation, axes, matrices, x, gate, queue) -> dict:
+    """Return the sizes T, k, E, d and f; `axes` are those of the matrices before d and f."""
+    _check_activation(activation, matrices.get("linear"))
+    names = _names(matrices)
+    if set(names) != set(matrices):
+        raise InputError(f"experts: the matrices are {', '.join(matrices)}; {', '.join(names)} are needed")
+    arrays = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue}
+    sizes = sizes_of("experts", arrays | _named(matrices, axes))
+    if not sizes["E"]:
+        raise InputError(
+            f"experts: up has shape {list(matrices['up'].shape)}, without an expert; one is needed at least"
+        )
+    return sizes
+
+
+def _check_activation(activation, linear):
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if (linear is None) == (activation == "swiglu"):
+        given = "missing" if linear is None else "given"
+        raise InputError(f"activation is {activation!r} and the matrix linear is {given}; it goes with swiglu alone")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _grouped_ffn(activation, elsewhere, matrices, x, gate, queue):
     return _run(activation, elsewhere, False, x, gate, queue, _alone(matrices))[0]
 
 
@@ -105,7 +134,7 @@ def _backward(activation, elsewhere, saved, gradient):
     return of_matrices, *of_rows, None
 
 
-grouped_ffn.defvjp(_forward, _backward)
+_grouped_ffn.defvjp(_forward, _backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -142,12 +171,12 @@ def _end_passing(shapes, h, passed):
 
 
 def _begin_gradient(shapes, _, gradient):
-    names, types = [name for name, _ in shapes], [jax.ShapeDtypeStruct(shape, jnp.float32) for _, shape in shapes]
-    begun = lax.platform_dependent(
-        gradient,  # of which nothing is read: without it the memory would be that of all steps, and be copied for each
-        cpu=lambda gradient: list(call_loops(UNWRITTEN, (gradient,), types)),
-        default=lambda _: [jnp.zeros(each.shape, each.dtype) for each in types],
-    )
+    names, shapes = zip(*shapes, strict=True)
+
+    def on_cpu(gradient):  # nothing of it is read: without it the memory would be that of all steps, and be copied
+        return call_loops(UNWRITTEN, {f"gradient {list(gradient.shape)}": gradient}, [str(list(s)) for s in shapes])
+
+    begun = lax.platform_dependent(gradient, cpu=on_cpu, default=lambda _: [*map(jnp.zeros, shapes)])
     return gradient, dict(zip(names, begun, strict=True))
 
 
@@ -156,28 +185,30 @@ _end_passing.defvjp(lambda _, h, passed: (h, None), _begin_gradient)
 
 def _run(activation, elsewhere, keep, x, gate, queue, stack):
     """Return [T, d], and what the backward pass needs if it is to be kept."""
+    kept = _kept(stack[0]) if keep else []
 
     def on_cpu(*given):
-        outputs, kept = _call_forward(activation, *given, keep)
-        return outputs.sum(axis=1), kept if keep else None
+        outputs, *before = _call(activation, given, {}, ["[T, k, d]", *kept])
+        return outputs.sum(axis=1), before
 
     def on_other(x, gate, queue, stack):
-        output = elsewhere(_layer(stack), x, gate, queue)
-        if not keep:
-            return output, None
-        nothing = jnp.where(False, x.reshape(-1)[0], 0)  # varies over devices as the rest does
-        before = tuple(jnp.broadcast_to(nothing, shape) for shape in _kept_shapes(stack, gate))
-        none, num_experts = nothing.astype(jnp.int32), stack[0]["up"].shape[1]
-        return output, Kept(jnp.broadcast_to(none, gate.size), jnp.broadcast_to(none, num_experts + 1), before)
+        nothing = jnp.where(False, x.sum(), 0)  # varies over devices as the rest does
+        sizes = sizes_of("experts", {"gate [T, k]": gate}, F=_row(stack[0]))
+        before = [jnp.broadcast_to(nothing, shape_of(spec, sizes)[0]) for spec in kept]
+        return elsewhere(_layer(stack), x, gate, queue), before
 
     given = x, gate, queue, stack
-    output, kept = lax.platform_dependent(*given, cpu=on_cpu, default=on_other)
-    return output, (given, kept)
+    output, before = lax.platform_dependent(*given, cpu=on_cpu, default=on_other)
+    return output, (given, before)
 
 
 def _layer(stack) -> dict:
-    matrices, layer = stack
-    return {name: matrix[layer] for name, matrix in matrices.items()}
+    matrices, _ = stack
+    return {name: matrix[_in_range(*stack)] for name, matrix in matrices.items()}
+
+
+def _in_range(matrices, layer):
+    return jnp.clip(layer, 0, len(matrices["up"]) - 1)  # as the loops do
 
 
 def _names(matrices) -> list[str]:
@@ -185,31 +216,34 @@ def _names(matrices) -> list[str]:
     return ["up", "down", *(["linear"] if "linear" in matrices else [])]
 
 
-def _call_forward(activation, x, gate, queue, stack, keep):
-    """Return the gated output of each assignment [T, k, d], and what is kept."""
-    (num_tokens, k), width, (matrices, layer) = gate.shape, x.shape[1], stack
-    of, num_experts = like(x), matrices["up"].shape[1]
-    results = of((num_tokens, k, width)), of((num_tokens * k,), jnp.int32), of((num_experts + 1,), jnp.int32)
-    kept = _kept_shapes(stack, gate) if keep else []
-    up, down, *linear = (matrices[name] for name in _names(matrices))
-    arrays = x, gate, queue, up, down, layer, *linear
-    outputs, order, start, *before = _call(activation, arrays, (*results, *map(of, kept)))
-    return outputs, Kept(order, start, tuple(before))
+def _named(matrices: dict, axes: str, what: str = "") -> dict:
+    """Return matrices with their shapes, as `sizes_of` takes them, and with a word before their names."""
+    return {
+        f"{what}{name} [{axes}, {'f, d' if name == 'down' else 'd, f'}]": matrices[name] for name in _names(matrices)
+    }
 
 
-def _call(activation, arrays, results, aliases=None):
-    """Call the loops, forward or backward as the arrays say (`kernels.expert_call`); `results` are types."""
-    from .kernels import expert_pieces
-
-    number = expert_pieces.ACTIVATION_NUMBERS[activation]
-    return call_loops(EXPERTS, arrays, results, aliases, activation=np.int64(number))
-
-
-def _kept_shapes(stack, gate):
+def _row(matrices) -> int:
+    """Return how many numbers the loops have from one hidden vector to the next."""
     from .kernels.tiles import ROW_PADDING
 
-    matrices, _ = stack
-    return [(gate.size, matrices["up"].shape[3] + ROW_PADDING)] * (len(matrices) - 1)
+    return matrices["up"].shape[-1] + ROW_PADDING
+
+
+def _kept(matrices) -> list[str]:
+    """Return the shapes of the vectors before the nonlinearity, sorted by expert; SwiGLU has two of each."""
+    return [f"{name} [T k, F]" for name in ("before", "linear before")][: len(matrices) - 1]
+
+
+def _call(activation, given, more, results, aliases=None) -> list[jax.Array]:
+    """Call the loops, forward or backward as there are more arrays or not (`kernels.expert_call`)."""
+    from .kernels import expert_pieces
+
+    x, gate, queue, (matrices, layer) = given
+    arrays = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue, "layer [] int32": layer}
+    arrays |= _named(matrices, "n, E") | more
+    attributes = {"activation": expert_pieces.ACTIVATION_NUMBERS[activation]}
+    return call_loops(EXPERTS, arrays, results, aliases, attributes, F=_row(matrices))
 
 
 def _pull(activation, elsewhere, saved, gradient, into) -> tuple:
@@ -219,24 +253,23 @@ def _pull(activation, elsewhere, saved, gradient, into) -> tuple:
     given, and the stack is returned.
     """
 
-    def on_cpu(given, kept, gradient, into):
-        x, gate, _, (matrices, layer) = given
-        of, names = like(x), _names(matrices)
-        shapes = [matrices[name].shape[into is None :] for name in names]
-        results = [of((*gate.shape, x.shape[1])), of(gate.shape), *map(of, shapes)]
-        (up, down, *linear), (before, *other) = [matrices[name] for name in names], kept.before
-        arrays = [x, gate, gradient, up, down, layer, before, kept.order, kept.start, *linear, *other]
-        places = [] if into is None else [into[name] for name in names]
-        aliases = {len(arrays) + i: 2 + i for i in range(len(places))}
-        of_x, of_gate, *of_matrices = _call(activation, [*arrays, *places], results, aliases)
+    def on_cpu(given, before, gradient, into):
+        matrices, _ = given[3]
+        more = {"gradient [T, d]": gradient} | dict(zip(_kept(matrices), before, strict=True))
+        places = {} if into is None else _named(into, "n, E", "gradient of ")
+        first, names = 4 + len(matrices) + len(more), _names(matrices)
+        aliases = {first + i: 2 + i for i in range(len(places))}
+        results = ["[T, k, d]", "[T, k]", *_named(matrices, "E" if into is None else "n, E")]
+        of_x, of_gate, *of_matrices = _call(activation, given, more | places, results, aliases)
         return of_x.sum(axis=1), of_gate, dict(zip(names, of_matrices, strict=True))
 
-    def on_other(given, kept, gradient, into):
+    def on_other(given, before, gradient, into):
         x, gate, queue, stack = given
         _, pull = jax.vjp(lambda *given: elsewhere(*given, queue), _layer(stack), x, gate)
         of_matrices, *of_rows = pull(gradient)
         if into is not None:
-            of_matrices = {name: into[name].at[stack[1]].set(of) for name, of in of_matrices.items()}
+            layer = _in_range(*stack)
+            of_matrices = {name: into[name].at[layer].set(of) for name, of in of_matrices.items()}
         return *of_rows, of_matrices
 
     return lax.platform_dependent(*saved, gradient, into, cpu=on_cpu, default=on_other)

@@ -6,10 +6,13 @@ The loops are in `kernels`; who calls them is in `attention_rows`, `grouped`, `p
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from .shapes import shape_of, sizes_of
 
 CALLS = tuple(f"routelaws_{what}" for what in ("adamw", "attention", "experts", "gradient", "sweep", "unwritten"))
 """What compiled programs call loops by."""
@@ -47,21 +50,39 @@ def _made_known(call: str) -> bool:
     return foreign.registered(call)
 
 
-def call_loops(call: str, arrays, results, aliases: dict[int, int] | None = None, **attributes):
-    """Call loops on arrays; `results` are types, see `like`, and attributes are integers. `aliases` says which results
-    are written where an argument was: {argument: result}."""
+def call_loops(
+    call: str,
+    arrays: dict[str, jax.Array],
+    results: list[str],
+    aliases: dict[int, int] | None = None,
+    attributes: dict[str, int] | None = None,
+    **sizes: int,
+) -> list[jax.Array]:
+    """Call loops, which read and write at addresses: here all that they are given is checked.
+
+    Args:
+        call: one of `CALLS`.
+        arrays: {"gate [T, k]": gate, ...} in the order in which the loops take them, see `shapes`.
+        results: ["[T, k, d]", ...]; their sizes follow from those of the arrays.
+        aliases: {argument: result}, which results are written where an argument was.
+        attributes: more that the loops are told.
+        sizes: letters that do not follow from an array alone.
+
+    Raises:
+        ValueError: the arrays do not fit each other, see `shapes.sizes_of`.
+    """
     _made_known(call)
+    sizes = sizes_of(call.removeprefix("routelaws_"), arrays, **sizes)
+    first, *_ = arrays.values()
+    types = [_like(first, *shape_of(spec, sizes)) for spec in results]
+    attributes = {name: np.int64(value) for name, value in (attributes or {}).items()}
     options = {"vmap_method": "sequential", "input_output_aliases": aliases}
-    return jax.ffi.ffi_call(call, results, **options)(*arrays, **attributes)
+    return jax.ffi.ffi_call(call, types, **options)(*arrays.values(), **attributes)
 
 
-def like(x: jax.Array) -> Callable:
-    """Return a function from a shape to the type of an array that varies over the axes of a `shard_map` as x does."""
-
-    def of(shape, dtype=jnp.float32):
-        return jax.eval_shape(lambda x: jnp.broadcast_to(x.reshape(-1)[0].astype(dtype), shape), x)
-
-    return of
+def _like(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+    """Return the type of an array that varies over the axes of a `shard_map` as x does."""
+    return jax.eval_shape(lambda x: jnp.broadcast_to(x.sum().astype(dtype), shape), x)
 
 
 def alike(*arrays: jax.Array) -> list[jax.Array]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .experts import _activated
-from .loops import GRADIENT, alike, call_loops, like, loops_run
+from .loops import GRADIENT, alike, call_loops, loops_run
 
 
 def transposed_product(x: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -44,16 +44,16 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
         [..., m, n].
     """
     on_cpu = _by_transposed_copy
-    if x.ndim == 2 and x.size and x.dtype == gradient.dtype and loops_run(GRADIENT, x.dtype):
+    if x.ndim == 2 and x.size and gradient.size and x.dtype == gradient.dtype and loops_run(GRADIENT, x.dtype):
         on_cpu = _in_loops
     return jax.lax.platform_dependent(x, gradient, cpu=on_cpu, default=lambda x, g: x.mT @ g)
 
 
 def _in_loops(x, gradient):
     """Return xᵀ · gradient by loops that read both as they are (`kernels.gradient_call`)."""
-    given = alike(x, gradient)
-    result = like(given[0])((x.shape[1], gradient.shape[1]))
-    return call_loops(GRADIENT, given, result).astype(x.dtype)
+    wide, of_product = alike(x, gradient)
+    [result] = call_loops(GRADIENT, {"x [T, m]": wide, "gradient [T, n]": of_product}, ["[m, n]"])
+    return result.astype(x.dtype)
 
 
 def _by_transposed_copy(x, gradient):

@@ -29,18 +29,20 @@ FEWEST_ROWS = 32
 
 
 @jit
-def _sort(queue, num_experts, order, start):
-    """Write the assignments sorted by expert to `order`, those without an expert at the end, and where each begins."""
-    load = np.zeros(num_experts + 1, np.int64)
+def _sort(queue, num_experts):
+    """Return the assignments sorted by expert, those without one at the end, [n] int32, and where each expert's begin,
+    [E + 1] int32. Whatever is not in [0, E) is no expert."""
+    load, order = np.zeros(num_experts + 1, np.int64), np.empty(queue.size, np.int32)
+    start, total = np.empty(num_experts + 1, np.int32), 0
     for e in queue:
-        load[min(e, num_experts)] += 1
-    total = 0
+        load[e if 0 <= e < num_experts else num_experts] += 1
     for e in range(num_experts + 1):
         start[e], total, load[e] = total, total + load[e], total
     for i in range(queue.size):
-        e = min(queue[i], num_experts)
+        e = queue[i] if 0 <= queue[i] < num_experts else num_experts
         order[load[e]] = i
         load[e] += 1
+    return order, start
 
 
 @jit
@@ -167,9 +169,9 @@ def _mark_dropped(job, dropped, backward):
 def _experts(frame):
     """What XLA calls, forward and backward: a function of `foreign`.
 
-    Forward: x, gate, queue, up, down, layer(, linear) -> output, order, start(, up_before(, linear_before)).
-    Backward: x, gate, gradient, up, down, layer, up_before, order, start(, linear, linear_before)(, gradients of up,
-    down(, linear)) -> gradients of x, gate, up, down(, linear). See `Job`; that of x is one for each assignment.
+    Forward: x, gate, queue, layer, up, down(, linear) -> output(, up_before(, linear_before)).
+    Backward: the same and gradient, up_before(, linear_before)(, gradients of up, down(, linear)) -> gradients of x,
+    gate, up, down(, linear). See `Job`; that of x is one for each assignment. `loops.call_loops` checks the shapes.
     Matrices are given of all layers, [layers, E, d, f]; the layer, int32, is the number of one of them. If gradients of
     all layers are given, those of this one are written there, and they are the results; otherwise the results are those
     of this layer alone.
@@ -178,19 +180,18 @@ def _experts(frame):
         return 0
     call = read_call(frame)
     a, r = call.arguments, call.results
-    backward = call.num_arguments > 7
-    gates, matrices = shape(call, 1), shape(call, 3)
+    gates, matrices = shape(call, 1), shape(call, 4)
     choices, assignments = gates[1], gates[0] * gates[1]
     num_experts, width, hidden = matrices[1], matrices[2], matrices[3]
-    layer = 4 * num_experts * width * hidden * np.int64(ints(a[5], 1)[0])
-    up, down = a[3] + layer, a[4] + layer
+    number = max(0, min(np.int64(ints(a[3], 1)[0]), matrices[0] - 1))
+    layer = 4 * num_experts * width * hidden * number
     activation, row, none = attribute(call, 0), hidden + ROW_PADDING, np.int64(0)
     gated = activation == SWIGLU
-    linear = a[9 if backward else 6] + layer if gated else none
-    order_at, start_at = (a[7], a[8]) if backward else (r[1], r[2])
-    order, start = ints(order_at, assignments), ints(start_at, num_experts + 1)
-    if not backward:
-        _sort(ints(a[2], assignments), num_experts, order, start)
+    up, down, linear = a[4] + layer, a[5] + layer, a[6] + layer if gated else none
+    given = 7 if gated else 6
+    backward = call.num_arguments > given
+    order, start = _sort(ints(a[2], assignments), num_experts)
+    order_at, start_at = address(order), address(start)
     threads = num_threads(call.interface, call.context)
     split = _split(start, threads) if backward else np.ones(num_experts, np.int64)
     shared = backward and _rows_of(start, split) > 0
@@ -198,19 +199,22 @@ def _experts(frame):
     kept_at, of_kept = address(kept), 4 * kept.shape[1] * row
     past_cache = np.int64(num_experts * width * hidden >= PAST_CACHE_FROM)
     if backward:
-        place = layer if call.num_arguments > (11 if gated else 9) else none
-        of_linear, linear_before = (r[4] + place, a[10]) if gated else (none, none)
-        job = Job(a[0], a[1], a[2], up, linear, down, a[6], linear_before, order_at, start_at, r[0], r[1],
+        into = given + (3 if gated else 2)
+        place = layer if call.num_arguments > into else none
+        of_linear, linear_before = (r[4] + place, a[given + 2]) if gated else (none, none)
+        job = Job(a[0], a[1], a[given], up, linear, down, a[given + 1], linear_before, order_at, start_at, r[0], r[1],
                   r[2] + place, of_linear, r[3] + place, kept_at, kept_at + of_kept, kept_at + 2 * of_kept,
                   choices, width, hidden, row, activation, past_cache)  # fmt: skip
     else:
-        job = Job(a[0], a[1], none, up, linear, down, r[3], r[4], order_at, start_at, r[0], none, none, none, none,
+        job = Job(a[0], a[1], none, up, linear, down, r[1], r[2], order_at, start_at, r[0], none, none, none, none,
                   none, none, none, choices, width, hidden, row, activation, past_cache)  # fmt: skip
     _mark_dropped(job, order[start[num_experts] :], backward)
     pieces, count, wait_from = _pieces(start, split, hidden, threads, backward)
     run, memory = address_of_run(), scratch_size(job)
     run_together(run, np.array(job), memory, pieces, count, wait_from, call.interface, call.context)
     keep(kept)
+    keep(order)
+    keep(start)
     return 0
 
 

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InputError, _check_k
-from ..loops import SWEEP, alike, call_loops, like, loops_run
+from ..loops import SWEEP, alike, call_loops, loops_run
 from ..notation import (
     Routing,
     _as_bool,
@@ -330,9 +330,9 @@ def _in_one_pass(kernel, u, real):
     """Return `_products` by loops (`kernels.sweep_call`)."""
     from ..kernels.sweep_call import BLOCK
 
-    given, of = alike(kernel, u, *([] if real is None else [real])), like(kernel)
-    results = of((len(kernel),)), of((-(-len(kernel) // BLOCK), kernel.shape[1]))
-    weights, sums = call_loops(SWEEP, given, results)
+    names = ("kernel [T, E]", "u [E]") + (() if real is None else ("real [T]",))
+    given = dict(zip(names, alike(kernel, u, *([] if real is None else [real])), strict=True))
+    weights, sums = call_loops(SWEEP, given, ["[T]", "[B, E]"], B=-(-len(kernel) // BLOCK))
     return weights, sums.sum(axis=0)
 
 

@@ -17,6 +17,7 @@ from routelaws.accelerated import experts, grouped, loops, products
 from routelaws.accelerated.attention_rows import attend_rows
 from routelaws.accelerated.configuration import ModelConfig
 from routelaws.accelerated.kernels import attention_call, attention_pieces, expert_call, expert_pieces
+from routelaws.accelerated.shapes import shape_of
 from routelaws.accelerated.transformer import init, loss
 from routelaws.conformance.bounds import check
 from routelaws.conformance.engine.harness import UNIT
@@ -278,7 +279,7 @@ def test_layers_together_write_the_whole_gradient_of_a_stack(fields, monkeypatch
     def poisoned(name, arrays, results, *others, **attributes):
         if name != loops.UNWRITTEN:
             return call(name, arrays, results, *others, **attributes)
-        begun.append([jnp.full(each.shape, jnp.nan, each.dtype) for each in results])
+        begun.append([jnp.full(shape_of(each, {})[0], jnp.nan) for each in results])
         return begun[-1]
 
     monkeypatch.setattr(grouped, "call_loops", poisoned)

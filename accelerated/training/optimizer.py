@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..loops import ADAMW, call_loops, like, loops_run
+from ..loops import ADAMW, call_loops, loops_run
 from .configuration import TrainConfig
 
 FINAL_RATE = 0.1
@@ -15,6 +15,9 @@ BETAS = (0.9, 0.95)
 
 EPSILON = 1e-8
 """Added to the root of the second moment."""
+
+OF_A_LEAF = ("parameters", "first moment", "second moment", "gradient")
+"""What the loops take of each leaf; they replace all but the gradient."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature")
 """Parameters without weight decay: whatever is no matrix, the last layer of RL-R's baseline among them."""
@@ -95,11 +98,13 @@ def update_in_loops(
     numbers = jnp.stack([_clipping(norm, config), *unbiased, *BETAS, EPSILON, taken]).astype(jnp.float32)
     own = jnp.stack([_rate_and_decay(path, rate, config) for path, _ in leaves])
     moved = params, optax.tree.get(state, "mu"), optax.tree.get(state, "nu")
-    each = zip(*map(jax.tree.leaves, (*moved, gradient)), strict=True)
-    arrays = [array for arrays in each for array in arrays]
-    given = [i for i in range(len(arrays)) if i % 4 < 3]  # all but gradients
-    aliases = {2 + i: result for result, i in enumerate(given)}
-    flat = call_loops(ADAMW, (numbers, own, *arrays), [like(norm)(arrays[i].shape) for i in given], aliases)
+    arrays, results = {"numbers [7]": numbers, f"own [{len(leaves)}, 2]": own}, []
+    for (path, leaf), *each in zip(leaves, *map(jax.tree.leaves, (*moved, gradient)), strict=True):
+        name, axes = jax.tree_util.keystr(path, simple=True, separator="/"), f"[{', '.join(map(str, leaf.shape))}]"
+        arrays |= {f"{name}, {what} {axes}": array for what, array in zip(OF_A_LEAF, each, strict=True)}
+        results += 3 * [axes]
+    aliases = {2 + 4 * (i // 3) + i % 3: i for i in range(len(results))}
+    flat = call_loops(ADAMW, arrays, results, aliases)
     params, first, second = (jax.tree.unflatten(structure, flat[kind::3]) for kind in range(3))
     return params, optax.tree.set(state, mu=first, nu=second, count=count)
 

@@ -1,0 +1,71 @@
+"""Shapes and dtypes that a call needs, in the notation of the docstrings: "gate [T, k]", "queue [T, k] int32".
+
+A letter is a size, the same wherever it stands; an axis is a product of letters and numbers, as in "[b, S, 3 H c]".
+Compiled loops read and write at addresses and check no bounds, so their arrays are checked when a call is traced: by
+the functions that others call, with the names that a caller knows, and by `loops.call_loops`, with all arrays.
+"""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+
+from .errors import InputError
+
+FLOATS = ("float32",)
+"""The dtypes that an array may have where none is written."""
+
+_SPEC = re.compile(r"(?P<name>.*?) ?\[(?P<axes>.*)\](?: (?P<dtype>\w+))?")
+
+
+def sizes_of(where: str, arrays: dict[str, jax.Array], floats: tuple[str, ...] = FLOATS, **sizes: int) -> dict:
+    """Return what each letter stands for, {"T": 20, ...}.
+
+    Args:
+        where: what the arrays are for, the first words of an error.
+        arrays: {"gate [T, k]": gate, ...}.
+        floats: the dtypes that arrays may have where none is written.
+        sizes: letters that are known already.
+
+    Raises:
+        ValueError: an array has another number of axes, an axis that does not fit the others, or another dtype.
+    """
+    for spec, array in arrays.items():
+        name, axes, dtype = _parse(spec)
+        shape, found, known = jnp.shape(array), str(jnp.result_type(array)), dict(sizes)
+        allowed = (dtype,) if dtype else floats
+        if found not in allowed:
+            raise InputError(f"{where}: {name} is {found}; {' or '.join(allowed)} is needed")
+        if len(shape) != len(axes) or not all(_fits(axis, size, sizes) for axis, size in zip(axes, shape, strict=True)):
+            letters = dict.fromkeys(factor for axis in axes for factor in axis if factor in known)
+            given = ", ".join(f"{letter} = {known[letter]}" for letter in letters)
+            needed = f"[{', '.join(map(' '.join, axes))}]" + (f" with {given}" if given else "")
+            raise InputError(f"{where}: {name} has shape {list(shape)}; {needed} is needed")
+    return sizes
+
+
+def shape_of(spec: str, sizes: dict) -> tuple[tuple[int, ...], jnp.dtype]:
+    """Return the shape and the dtype of an array, with sizes from `sizes_of`."""
+    _, axes, dtype = _parse(spec)
+    return tuple(math.prod(_number(factor, sizes) for factor in axis) for axis in axes), jnp.dtype(dtype or FLOATS[0])
+
+
+def _parse(spec: str) -> tuple[str, list[list[str]], str | None]:
+    """Return the name, the factors of each axis, and the dtype if there is one."""
+    name, axes, dtype = _SPEC.fullmatch(spec).group("name", "axes", "dtype")
+    return name, [axis.split() for axis in axes.split(", ") if axis], dtype
+
+
+def _number(factor: str, sizes: dict) -> int | None:
+    return int(factor) if factor.isdigit() else sizes.get(factor)
+
+
+def _fits(axis: list[str], size: int, sizes: dict) -> bool:
+    """Return whether an axis may have this size; its unknown letter, one at most, is known afterwards."""
+    known = math.prod(_number(factor, sizes) for factor in axis if _number(factor, sizes) is not None)
+    unknown = [factor for factor in axis if _number(factor, sizes) is None]
+    for letter in unknown:
+        sizes[letter] = size // known if known else 0
+        known *= sizes[letter]
+    return known == size and all(sizes[letter] >= 0 for letter in unknown)

@@ -1,0 +1,252 @@
+"""Run in a process of its own, which a fault in a compiled loop may end: the loops on many shapes, against plain JAX.
+
+Reads cases as JSON from standard input: {"seed": 3}, whose shapes are drawn, or shapes as `draw_case` gives them.
+Writes two lines of JSON for each: the case before it runs, and then how it ended: "right" with its error in units of
+the last place, "refused", or "wrong" and why.
+"""
+
+import functools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from routelaws.accelerated import experts, grouped, products
+from routelaws.accelerated.attention_rows import attend_rows
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.routers import sinkhorn
+from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.engine import harness
+from routelaws.conformance.engine.harness import UNIT
+
+WILD = (-1, -5, -(2**31), 2**31 - 1)
+"""What stands in a queue beside experts, E and E + 7 too: each is no expert."""
+
+
+def draw_case(seed: int) -> dict:
+    """Return a kind of loop, sizes, and, in a third of the cases, one thing that does not fit."""
+    random = np.random.default_rng(seed)
+    kind = random.choice(["attention", "experts", "gradient", "sweep"], p=[0.4, 0.4, 0.12, 0.08])
+
+    def size(most):
+        """A small number mostly, sometimes 0, and seldom a large one."""
+        if random.random() < 0.04:
+            return 0
+        return int(random.integers(1, most if random.random() < 0.2 else max(2, most // 5)))
+
+    case = {"kind": str(kind), "seed": seed}
+    if kind == "attention":
+        case |= {"b": size(12), "S": size(150), "H": max(1, size(12)), "c": size(70)}
+        case |= {"causal": bool(random.integers(2)), "relative": bool(random.random() < 0.8)}
+    elif kind == "experts":
+        case |= {"T": size(600), "E": max(1, size(40)), "k": size(8), "d": size(150), "f": size(300)}
+        case |= {"activation": str(random.choice(["gelu", "relu", "swiglu"])), "wild": bool(random.random() < 0.4)}
+        case |= {"even": bool(random.integers(2)), "stacked": bool(random.random() < 0.3)}
+    elif kind == "gradient":
+        case |= {"T": size(700), "m": size(700), "n": size(700)}
+    else:
+        case |= {"T": max(1, size(3000)), "E": max(1, size(70)), "masked": bool(random.integers(2))}
+    case["mapped"] = bool(random.random() < 0.1)
+    case["misfit"] = bool(random.random() < 1 / 3)
+    return case
+
+
+def arrays_of(case: dict) -> tuple[dict, dict]:
+    """Return what is differentiated, and what is not: float32 and int32 arrays, and words."""
+    random = np.random.default_rng(case["seed"])
+
+    def normal(*shape, scale=1.0):
+        return np.float32(scale * random.standard_normal(shape))
+
+    if case["kind"] == "attention":
+        b, S, H, c = (case[name] for name in "bSHc")
+        moved = {"projected": normal(b, S, 3 * H * c)}
+        if case["relative"]:
+            moved["relative"] = normal(S if case["causal"] else max(2 * S - 1, 0), H * c)
+        return moved, {"heads": H, "causal": case["causal"]}
+    if case["kind"] == "gradient":
+        return {"x": normal(case["T"], case["m"]), "g": normal(case["T"], case["n"])}, {}
+    if case["kind"] == "sweep":
+        real = random.random(case["T"]) < 0.7 if case["masked"] else None
+        return {"kernel": np.exp(normal(case["T"], case["E"])), "u": np.exp(normal(case["E"]))}, {"real": real}
+    T, E, k, d, f = (case[name] for name in "TEkdf")
+    shapes = {"up": (E, d, f), "down": (E, f, d)} | ({"linear": (E, d, f)} if case["activation"] == "swiglu" else {})
+    matrices = {name: normal(*shape, scale=max(shape[1], 1) ** -0.5) for name, shape in shapes.items()}
+    queue = np.int32(random.integers(0, E + 1, (T, k)) * (1 if case["even"] else random.random((T, k)) < 0.3))
+    if case["wild"]:
+        queue = np.where(random.random((T, k)) < 0.2, random.choice([*WILD, E + 7], (T, k)), queue).astype(np.int32)
+    moved = {"matrices": matrices, "x": normal(T, d), "gate": normal(T, k)}
+    return moved, {"queue": queue, "activation": case["activation"]}
+
+
+def found_by(case: dict, moved: dict, held: dict):
+    """Return what the loops give, as a function would that others call."""
+    if case["kind"] == "attention":
+        return attend_rows(moved["projected"], moved.get("relative"), held["heads"], held["causal"])
+    if case["kind"] == "gradient":
+        return products.weight_gradient(moved["x"], moved["g"])
+    if case["kind"] == "sweep":
+        return jnp.concatenate(sinkhorn._in_one_pass(moved["kernel"], moved["u"], held["real"]))
+    activation, elsewhere = held["activation"], plain_experts(held["activation"])
+    if not case["stacked"] or not case["d"] * case["f"]:
+        return grouped.grouped_ffn(activation, elsewhere, moved["matrices"], moved["x"], moved["gate"], held["queue"])
+    layers = {name: jnp.stack([jnp.full_like(matrix, jnp.nan), matrix]) for name, matrix in moved["matrices"].items()}
+    stack = grouped.Stack(jax.lax.stop_gradient(layers), jnp.int32(case.get("layer", 1)), layers)
+    output = stack.ffn(activation, elsewhere, moved["x"], moved["gate"], held["queue"])
+    return grouped.end_passing(output, stack.passed)
+
+
+def plain_experts(activation: str):
+    """Return the function that runs every expert on every token, and weighs what comes out."""
+
+    def run(matrices, x, gate, queue):
+        num_experts = len(matrices["up"])
+        weight = (gate[:, :, None] * jax.nn.one_hot(queue, num_experts, dtype=gate.dtype)).sum(axis=1)
+        every = jnp.broadcast_to(x, (num_experts, *x.shape))
+        return jnp.einsum("te,etd->td", weight, experts.expert_ffn(**matrices, x=every, activation=activation))
+
+    return run
+
+
+def wanted_by(case: dict, moved: dict, held: dict):
+    """Return the same by plain JAX."""
+    if case["kind"] == "gradient":
+        return moved["x"].T @ moved["g"]
+    if case["kind"] == "sweep":
+        weights = 1 / (moved["kernel"] @ moved["u"])
+        weights = weights if held["real"] is None else jnp.where(held["real"], weights, 0)
+        return jnp.concatenate([weights, weights @ moved["kernel"]])
+    if case["kind"] == "experts":
+        return plain_experts(held["activation"])(moved["matrices"], moved["x"], moved["gate"], held["queue"])
+    b, S, H, c = (case[name] for name in "bSHc")
+    query, key, value = jnp.moveaxis(moved["projected"].reshape(b, S, 3, H, c), 2, 0)
+    logits, distance = jnp.einsum("bihc,bjhc->bhij", query, key), np.arange(S)[:, None] - np.arange(S)
+    if case["relative"]:
+        relative = moved["relative"].reshape(len(moved["relative"]), H, c)
+        rows = relative[np.clip(S - 1 - distance, 0, max(len(relative) - 1, 0))]
+        logits += jnp.einsum("bihc,ijhc->bhij", query, rows)
+    logits = jnp.where(distance >= 0, logits, -jnp.inf) if case["causal"] else logits
+    weights = jax.nn.softmax(logits / max(c, 1) ** 0.5)
+    return jnp.einsum("bhij,bjhc->bihc", weights, value).reshape(b, S, H * c)
+
+
+AXES = ("axis more", "axis less")
+MATRIX = ("longer 0", "shorter 0", "longer 1", "shorter 1", "longer 2", "shorter 2", *AXES, "int32", "float16")
+ROWS = ("longer 0", "shorter 0", "longer 1", "shorter 1", *AXES)
+SPOILS = {
+    "attention": {
+        "projected": ("longer 2", "shorter 2", *AXES, "int32", "float16"),
+        "relative": (*ROWS, "int32", "float16"),
+        "heads": (-2, 1000),
+    },
+    "experts": {
+        "up": MATRIX, "down": MATRIX, "linear": MATRIX, "matrices": ("one more", "one less"), "activation": ("tanh",),
+        "x": (*ROWS, "int32", "float16"), "gate": (*ROWS, "int32", "float16"), "queue": (*ROWS, "float32"),
+    },
+    "gradient": {"x": ("longer 0", "shorter 0"), "g": ("longer 0", "shorter 0")},
+    "sweep": {"kernel": AXES, "u": ("longer 0", "shorter 0"), "real": ("longer 0", "shorter 0")},
+}  # fmt: skip
+"""What is done to an array, or put in the place of a number or a word, so that the others do not fit it any more."""
+
+LIMITS = {kind: "tiles.product" if kind == "gradient" else "experts.loops" for kind in SPOILS}
+"""The bound that each kind is held to, in units."""
+
+
+def spoil(case: dict, moved: dict, held: dict) -> str:
+    """Change one thing, and return what and how."""
+    random = np.random.default_rng([case["seed"], 1])
+    trees = [tree for tree in (moved, held, moved.get("matrices", {})) if tree]
+    there = {name: tree for tree in trees for name, value in tree.items() if value is not None}
+    choices = [(name, change) for name, changes in SPOILS[case["kind"]].items() if name in there for change in changes]
+    name, change = choices[random.integers(len(choices))]
+    there[name][name] = changed(there[name][name], change)
+    return f"{name}, {change}"
+
+
+def changed(value, change):
+    if isinstance(value, dict):
+        return value | {"router": value["up"]} if change == "one more" else {"up": value["up"]}
+    if not isinstance(value, np.ndarray):
+        return change
+    if change == "axis more":
+        return value[None]
+    if change == "axis less":
+        return value.reshape(-1)[: len(value)] if value.ndim == 1 else value.reshape(-1, *value.shape[2:])
+    kind, _, axis = change.partition(" ")
+    if kind == "shorter" and value.shape[int(axis)]:
+        return np.delete(value, 0, int(axis))
+    if kind in ("longer", "shorter"):
+        return np.pad(value, [(0, int(i == int(axis))) for i in range(value.ndim)])
+    return jnp.asarray(value, change)
+
+
+def run(case: dict) -> dict:
+    """Return how a case ended."""
+    moved, held = arrays_of(case)
+    if case["misfit"]:
+        what = spoil(case, moved, held)
+        try:
+            jax.eval_shape(lambda moved: found_by(case, moved, held), moved)
+        except (InputError, TypeError) as error:
+            clear = isinstance(error, InputError) and "\n" not in str(error) or case["kind"] == "gradient"
+            return {"end": "refused"} if clear else {"end": "wrong", "why": f"{what}: {error!r}"}
+        return {"end": "wrong", "why": f"{what}: accepted"}
+    if case["mapped"]:
+        moved = jax.tree.map(lambda leaf: np.stack([leaf, np.float32(0.5) * leaf]), moved)
+    found = values(found_by, case, moved, held)
+    with jax.enable_x64(True):
+        wanted = values(wanted_by, case, jax.tree.map(np.float64, moved), held)
+    units = 0.0
+    for this, that, scale in zip(*map(jax.tree.leaves, (found, wanted)), scales(case, moved, wanted), strict=True):
+        if this.shape != that.shape:
+            return {"end": "wrong", "why": f"shape {this.shape}; {that.shape} is right"}
+        error = np.abs(np.asarray(this, np.float64) - that) / (UNIT["float32"] * scale)
+        if not np.all(error <= BOUNDS[LIMITS[case["kind"]]].limit):  # NaN is not
+            return {"end": "wrong", "why": f"{error.max()} units in shape {this.shape}"}
+        units = max(units, float(error.max(initial=0.0)))
+    return {"end": "right", "units": units}
+
+
+def scales(case: dict, moved: dict, wanted) -> list:
+    """Return what an error in each leaf is measured by."""
+    if case["kind"] == "gradient":
+        x, g = (np.abs(moved[name]).astype(float) for name in "xg")
+        return [x.swapaxes(-1, -2) @ g + np.finfo(np.float32).tiny]
+    if case["kind"] == "sweep":
+        return [np.abs(wanted) + np.finfo(np.float32).tiny]
+    return [max(float(np.abs(leaf).max(initial=0.0)), 1.0) for leaf in jax.tree.leaves(wanted)]
+
+
+def values(of, case: dict, moved: dict, held: dict):
+    """Return what a function gives, and the gradients of its product with fixed weights where it has some."""
+
+    def plain(moved):
+        one = functools.partial(of, case, held=held)
+        return jax.vmap(one)(moved) if case["mapped"] else one(moved)
+
+    if case["kind"] in ("gradient", "sweep"):
+        return jax.device_get(harness._jit(plain)(moved))
+
+    def total(moved):
+        output = plain(moved)
+        weights = np.random.default_rng([case["seed"], 2]).standard_normal(output.shape).astype(np.float32)
+        return (output * weights).sum(), output
+
+    return jax.device_get(harness._jit(jax.grad(total, has_aux=True))(moved))
+
+
+if __name__ == "__main__":
+    harness.compile_quickly(True)
+    for number, line in enumerate(sys.stdin):
+        case = json.loads(line)
+        case = draw_case(case["seed"]) if len(case) == 1 else {"seed": 0, "mapped": False, "misfit": False} | case
+        print(json.dumps(case), flush=True)
+        try:
+            end = run(case)
+        except Exception as error:
+            end = {"end": "wrong", "why": f"{type(error).__name__}: {error}"}
+        print(json.dumps(end), flush=True)
+        if number % 50 == 49:
+            harness.make_room()
