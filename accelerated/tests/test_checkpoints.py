@@ -88,6 +88,22 @@ def test_what_is_damaged_is_passed_over(tmp_path, place):
     assert_same(found.state, state_of(1))
 
 
+def test_a_checkpoint_replaces_that_of_its_step_and_damage_that_of_earlier_damage(tmp_path):
+    """A run that is damaged twice at one step goes on twice."""
+    saved(tmp_path).close()
+    for damaged, seed in ((False, 5), (True, 6), (True, 7)):
+        opened = checkpoints.Checkpoints(tmp_path, [].append)
+        for data in (tmp_path / "2" / checkpoints.PACKED).glob("**/d/*") if damaged else ():
+            data.write_bytes(data.read_bytes()[:-10])
+        assert opened.restore(state_of(0)).step == 2 - damaged
+        opened.save(2, state_of(seed), {"position": seed})
+        opened.close()
+        found = checkpoints.Checkpoints(tmp_path, None).restore(state_of(0))
+        assert (found.step, found.extra) == (2, {"position": seed})
+        assert_same(found.state, state_of(seed))
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"1", "2", "damaged-2"}
+
+
 def test_a_packed_checkpoint_of_another_model_is_not_taken_for_this_one(tmp_path):
     said = []
     saved(tmp_path).close()

@@ -17,6 +17,7 @@ import routelaws.accelerated as accelerated
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.convert import convert_runs
+from routelaws.accelerated.tables.log import Log, put_together
 from routelaws.accelerated.tables.several import read_tables
 from routelaws.accelerated.tables.table import read_table, select_rows
 
@@ -324,6 +325,36 @@ def test_pieces_that_contradict_each_other(here):
         "tokens.csv: its rows go by tokens, those of one.csv by step; needed: one"
     )
     assert refused([one, one]) == "one.csv: is given twice"
+
+
+def test_a_third_piece_of_a_log_joins_what_two_have_put_together():
+    """Rows, settings and remarks of all; a contradiction names the piece that first had the value."""
+    row = {("a", "5"): {"loss": "3.5"}}
+    one, two = (
+        Log("step", row, {"a": {"E": "1"}}, ["one"]),
+        Log("step", row | {("b", "5"): {}}, {"b": {"E": "2"}}, ["two"]),
+    )
+    three = Log("step", {("a", "5"): {"lr": "0.1"}}, {"a": {"d": "8"}}, ["three"])
+    whole = put_together(["1", "2", "3"], [one, two, three])
+    assert whole.rows == {("a", "5"): {"loss": "3.5", "lr": "0.1"}, ("b", "5"): {}}
+    assert whole.settings == {"a": {"E": "1", "d": "8"}, "b": {"E": "2"}} and whole.remarks == ["one", "two", "three"]
+    other = Log("step", {("a", "5"): {"loss": "4.0"}}, {}, [])
+    with pytest.raises(InputError, match="^4: loss of run a at step 5 is 4.0, but 3.5 in 1; needed: one value$"):
+        put_together(["1", "2", "3", "4"], [one, two, three, other])
+
+
+def test_a_third_table_joins_what_two_have_become(here):
+    """A column that it alone has is blank in the rows of both others, and its runs are numbered after theirs."""
+    header, paths = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation"], []
+    for i in range(3):
+        rows = [[run, 100 + i, "Hash", 4, 1e6, 3.0 + i] for run in (7, 9)]
+        paths.append(write(f"{i}.csv", [header + ["seed"] * (i == 2), *(row + [i] * (i == 2) for row in rows)]))
+    assert convert_runs(paths, "table.csv").runs == 6
+    for frame in (read_table("table.csv"), read_tables(paths)):
+        assert frame["hyper_id"].tolist() == [*range(6)] and frame["step"].tolist() == [100, 100, 101, 101, 102, 102]
+        assert frame["seed"].isna().tolist() == [True] * 4 + [False] * 2 and frame["source"].tolist() == sorted(
+            paths * 2
+        )
 
 
 def test_what_a_log_lacks_is_asked_for(here):

@@ -166,3 +166,11 @@ def test_nothing_else_writes_files():
                 calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
                 found |= {(place, name_of(call)) for call in calls if writes(call)}
     assert found == ALLOWED
+
+
+def test_of_several_that_write_a_file_once_the_first_counts(tmp_path):
+    path = tmp_path / "file"
+    for content in ("first\n", "second\n"):
+        write_once(path, content)
+        assert path.read_bytes() == b"first\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -268,6 +268,33 @@ def test_options_that_the_runs_cannot_tell_apart_share_the_wins(tmp_path):
     assert min(wins.values()) > 0.02 and sum(wins.values()) <= 1 + 1e-9
 
 
+def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
+    """The shares by hand: runs are drawn from all of the table, and each law is a line through its logarithms."""
+    frame = table(0.03, tuple(SIZES)[:3])
+    frame["loss_validation"] *= np.where(
+        frame["router_type"] == "S-Base", 10 ** (0.02 * np.log10(frame["num_experts"])), 1
+    )
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    (ranking,) = planned(tmp_path / "table.csv", Budget(1e17), 60).rankings
+    size, experts, loss = (np.log10(frame[name]) for name in (
+        "dense_parameter_count", "num_experts", "loss_validation"
+    ))  # fmt: skip
+    losses = np.full((60, len(ranking.lines)), np.nan)
+    for draw, uniforms in enumerate(np.random.default_rng(plans.SEED).random((60, len(frame)))):
+        drawn = (uniforms * len(frame)).astype(int)
+        for i, line in enumerate(ranking.lines):
+            own = drawn[frame["router_type"].isin({line.router, "Dense"}).to_numpy()[drawn]]
+            design = np.stack([np.ones(len(own)), size[own], experts[own]][: 2 + (line.router != "Dense")], 1)
+            if len(own) > design.shape[1] and np.linalg.matrix_rank(design) == design.shape[1]:
+                law = np.linalg.lstsq(design, loss[own], rcond=None)[0]
+                point = [1.0, np.log10(line.dense_parameters), np.log10(line.num_experts)]
+                losses[draw, i] = law @ point[: len(law)]
+    known = losses[np.isfinite(losses).all(axis=1)]
+    wins = np.bincount(known.argmin(axis=1), minlength=len(ranking.lines)) / len(known)
+    assert ranking.resamples == len(known) > 30 and np.count_nonzero(wins) > 2
+    assert [line.wins for line in ranking.lines] == pytest.approx(wins.tolist())
+
+
 def test_a_resample_without_the_least_used_models_keeps_their_share():
     """The rows follow a law in (F, B) from B_min = 0.2 on. Without its rows of that B a table says the same there."""
     law = utilisation.UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)

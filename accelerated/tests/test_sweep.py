@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.files import locked
 from routelaws.accelerated.training import stopping, sweep, sweep_folder
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.corpus import read_corpus
@@ -179,6 +181,25 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
     collected = sweep_folder.collect_rows(tmp_path / "out")
     assert [(row["hyper_id"], row["step"]) for row in collected] == [("0", "20"), ("0", "40")]
     assert [(row["hyper_id"], row["step"]) for row in table(tmp_path / "out")] == [("0", "20"), ("0", "40")]
+
+
+def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_file, tmp_path):
+    """A table that two tasks write at once has, whoever is last, a run that the other one has just finished."""
+    grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
+    sweep_folder.claim_sweep_folder(out, grid)
+    write_run(out, grid, 0, 40)
+    task = threading.Thread(target=sweep_folder.collect_rows, args=(out,), daemon=True)
+    with locked(out / "runs", wait=False, holder="another task"):
+        task.start()
+        task.join(0.3)
+        assert task.is_alive() and not (out / "results.csv").exists(), "it did not wait"
+        write_run(out, grid, 1, 40)
+    task.join(30)
+    assert [row["hyper_id"] for row in table(out)] == ["0", "0", "1", "1"]
+    write_run(out, grid, 2, 40)
+    write_rows(sweep_folder.folder_of_run(out, 0, grid.runs[0]) / "results.csv", [])  # a run that is trained anew
+    sweep_folder.collect_rows(out)
+    assert [row["hyper_id"] for row in table(out)] == ["1", "1", "2", "2"]
 
 
 def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):
