@@ -5,7 +5,7 @@ import numpy as np
 from ..findings.sweep_data import Sweep, SweepRun
 from ..findings.sweep_findings import Load
 from ..tables.table import DENSE
-from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade
+from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 from .words import router_name
 
 EVEN = 2.0
@@ -22,8 +22,7 @@ def training_figure(results: dict, sweep: Sweep, found: dict):
     for panel, (size, runs) in zip(panels, chosen, strict=True):
         tops = [value for run in runs for value in _draw_run(panel, run, colour_of(results, run.router), names)]
         if tops:
-            room = 0.04 * (max(tops) - min(tops))
-            panel.set_ylim(min(tops) - room, max(tops) + room)
+            with_room(panel, tops, 0.04, 0.04)
         panel.set(title=f"N = {size_name(results, size)}", xlabel="training tokens (millions)", xlim=(0, None))
         if panel.get_subplotspec().is_first_col():
             panel.set_ylabel("loss (nats per token)")
