@@ -19,6 +19,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import filelock
 import numpy as np
 
 from ..errors import InputError
@@ -132,6 +133,8 @@ def is_guess_known(task: str, rates: dict[str, float] | None = None) -> bool:
 def add_run(path, run: dict) -> None:
     """Put what is known of a run into a table of one row for each run: into the row of its name, or a new one.
 
+    Evaluations that end together add their runs one after the other: the table has a lock beside it.
+
     Args:
         path: the table, `.csv`; it is made if there is none.
         run: {column: value}, with the name of the run under "run".
@@ -139,24 +142,34 @@ def add_run(path, run: dict) -> None:
     Raises:
         InputError: the file is no CSV file with a column run, or cannot be written.
     """
-    path, rows = Path(path), []
+    path = Path(path)
     try:
-        if path.exists():
-            with open(path, newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file, restval="", strict=True))
-        if path.suffix != ".csv" or any(row.get("run") is None or None in row for row in rows):
-            raise InputError(f"{path}: is no table that a run can be added to; needed: a .csv file with a column run")
-        place = next((row for row in rows if row["run"] == str(run["run"])), None)
-        if place is None:
-            rows.append(place := {})
-        place |= run
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(path, text.getvalue())
+        if not path.parent.is_dir():
+            raise InputError(f"{path.parent}: no such folder")
+        with filelock.FileLock(path.with_name(f".{path.name}.lock")):
+            rows = _rows_with(path, run)
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+            write_atomically(path, text.getvalue())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: a run cannot be added ({getattr(error, 'strerror', None) or error})") from None
+
+
+def _rows_with(path: Path, run: dict) -> list[dict]:
+    """Return the rows of a table of runs, and among them that of a run; raises InputError as `add_run`."""
+    rows = []
+    if path.exists():
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, restval="", strict=True))
+    if path.suffix != ".csv" or any(row.get("run") is None or None in row for row in rows):
+        raise InputError(f"{path}: is no table that a run can be added to; needed: a .csv file with a column run")
+    place = next((row for row in rows if row["run"] == str(run["run"])), None)
+    if place is None:
+        rows.append(place := {})
+    place |= run
+    return rows
 
 
 def _wide(columns: CheckedColumns) -> Accuracies:

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import math
 import re
+import threading
 
+import filelock
 import jax
 import numpy as np
 import pytest
@@ -167,6 +169,19 @@ def test_a_run_has_one_row_in_a_table(tmp_path):
     with pytest.raises(InputError, match="table.csv: is no table that a run can be added to; needed: a .csv file with"):
         add_run(table, {"run": "a"})
     assert table.read_text() == "name,params\na,5\n"
+
+
+def test_a_run_is_added_to_what_others_have_added_meanwhile(tmp_path):
+    """Tasks of a job array end together: who waits for the table reads it after the one that holds it has written."""
+    table = tmp_path / "table.csv"
+    later = threading.Thread(target=add_run, args=(table, {"run": "b", "acc_x": 0.5}), daemon=True)
+    with filelock.FileLock(tmp_path / ".table.csv.lock"):
+        later.start()
+        later.join(0.3)
+        assert later.is_alive() and not table.exists(), "it did not wait"
+        table.write_text("run,params\na,4\n")
+    later.join(30)
+    assert table.read_text().split() == ["run,params,acc_x", "a,4,", "b,,0.5"]
 
 
 def test_layouts(tmp_path):
