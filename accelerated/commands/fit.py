@@ -9,6 +9,7 @@ import numpy as np
 import tyro
 
 from ..errors import InputError
+from ..findings.law_columns import column_remarks
 from ..findings.law_fits import SIZE, LawFit, check_huber, fit_law, fit_some, is_known
 from ..laws.catalogue import LAWS, Law
 from ..laws.held_out import HeldOut
@@ -46,7 +47,7 @@ class FitReport(NamedTuple):
     law: str
     loss_column: str
     fits: list[LawFit]
-    remarks: list[str]  # of `read_table`: what of the table was left out before rows were chosen
+    remarks: list[str]  # what of the table was left out before rows were chosen, and what is an estimate
     not_fitted: dict[str, str] = {}  # routers that the law cannot be fitted to, and why
 
     def warnings(self) -> dict[str, list[str]]:
@@ -88,7 +89,8 @@ def fit_report(
 
     with naming(paths):
         fits, not_fitted = fit_some(selections, loss_column, fitted, tell)
-    return FitReport(asked.name, loss_column, fits, frame.attrs.get("remarks", []), not_fitted)
+    remarks = frame.attrs.get("remarks", []) + column_remarks([entry.selection for entry in fits], asked)
+    return FitReport(asked.name, loss_column, fits, remarks, not_fitted)
 
 
 def fit_table(

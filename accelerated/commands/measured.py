@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..findings.alike import proportional_tokens
 from ..findings.law_fits import check_huber
 from ..findings.measured_fits import (
     Group,
@@ -22,7 +23,7 @@ from ..findings.measured_fits import (
 )
 from ..laws.catalogue import Law
 from ..laws.intervals import Predicted
-from ..report.cautions import left_out_lines
+from ..report.cautions import difference_words, left_out_lines
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.leverages import read_leverages
 from ..tables.released import data_folder, released_table
@@ -159,6 +160,8 @@ def _law_lines(report: MeasuredReport) -> list[str]:
 def warnings_of(entry: MeasuredFit) -> list[str]:
     """Return what can make a fit wrong without showing, in sentences."""
     said = list(entry.group.remarks)
+    design = proportional_tokens(entry.law.columns, entry.group.columns, entry.fit.coefficients)
+    said += [difference_words(each) for each in design]
     if entry.fit.status != "interior":
         said.append(f"the optimum: {entry.fit.status}")
     if entry.ranges and all(math.isnan(item.low) for item in entry.ranges):

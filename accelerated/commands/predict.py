@@ -10,6 +10,7 @@ import tyro
 
 from ..errors import InputError
 from ..findings.hull import beyond, extrapolation, inside_hull
+from ..findings.law_columns import column_remarks
 from ..findings.law_fits import LEVEL, LawFit, check_huber, fit_law, fit_some, predict_law
 from ..laws.catalogue import Law
 from ..report.cautions import CLEAR, NO_FLOOR, has_no_floor, how_far_off, left_out_lines
@@ -104,7 +105,7 @@ def predict_report(
 
     with naming(paths):
         predictions, not_fitted = fit_some(selections, loss_column, predicted, tell)
-    remarks = frame.attrs.get("remarks", [])
+    remarks = frame.attrs.get("remarks", []) + column_remarks([each.fitted.selection for each in predictions], asked)
     return PredictReport(asked.name, loss_column, point, level, predictions, remarks, not_fitted)
 
 

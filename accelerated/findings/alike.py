@@ -8,6 +8,10 @@ It puts whatever these change into N, E or chance, and its own residuals need no
     COLUMNS   a column that changes what a loss means, or what a model is, has several values
     NAMES     a column of text that this project does not know, such as `training_set`, tells runs of one N and E apart
     SHORTER   a run ends before most others of its size: `shorter_runs`
+    CUT       a run is taken in the middle of its training: `row_doubts`
+    EPOCHS    a run has seen its text more often than does no harm: `row_doubts`
+    BUDGETS   models of several sizes have one budget, of which a law in compute alone takes all: `budgets`
+    DESIGN    the tokens follow from the size, so that the terms of a law in both look alike: `proportional_tokens`
 
 What counts as different is our choice and stands beside each number below.
 """
@@ -22,6 +26,7 @@ from ..tables.schema import (
     DENSE,
     NAME_COLUMNS,
     TABLE_COLUMNS,
+    called,
     range_of,
     run_names,
     to_numbers,
@@ -36,8 +41,17 @@ SAME_RATIO = 1.2
 LARGEST_VOCABULARY = 1_000_000
 """No tokenizer of a language model has more pieces, so far as we know: ln of it is 13.8 nats."""
 
+SAME_BUDGET = 1.1
+"""Largest over smallest number of training FLOPs up to which runs have one planned budget."""
+
+MOST_PASSES = {"routed": 4.0, "dense": 8.0}
+"""Passes over a text from which its repetition harms a model, after arXiv 2609.11917."""
+
 COMMON = ("objective", "vocab_size", "sequence_length", "model_options")
 """Columns that change what a loss per token means, or what every model is."""
+
+SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameters")
+"""What laws call a number of parameters."""
 
 ROUTED = ("k", "routing_frequency", "granularity", "routing_options")
 """Columns in which routed models differ beside N and E; a law in compute and parameters per FLOP takes these in."""
@@ -48,7 +62,8 @@ class Difference(NamedTuple):
 
     column: str  # "tokens", or the column
     groups: list[tuple[str, int]]  # value in words, and number of rows, commonest first (tokens: by size)
-    where: str  # "runs of one size", "runs of one N and E", "sizes", "rows", "units"
+    where: str  # "runs of one size", "runs of one N and E", "sizes", "rows"; or the doubt, such as "units"
+    numbers: dict = {}  # what else the sentence says
 
 
 class Shorter(NamedTuple):
@@ -69,9 +84,11 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
             enters.
         known: the columns of the law; those that are tokens, or one of ROUTED, are no difference to it.
     """
-    found = [None if "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
+    budget = "flops" in known
+    found = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
     if not compute:
-        found += [_values(frame[frame["router_type"] != DENSE], name) for name in ROUTED if name not in known]
+        routed = [name for name in (*ROUTED, *["num_experts"] * budget) if name not in known]
+        found += [_values(frame[frame["router_type"] != DENSE], name) for name in routed]
     known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
     unknown = [name for name in frame.columns if name not in known_here and not range_of(name)]
     return [entry for entry in [*found, *(_names(frame, name) for name in unknown)] if entry is not None]
@@ -92,6 +109,84 @@ def shorter_runs(frame) -> list[Shorter]:
         if usual is not None and SAME * steps[i] < usual:
             found.append(Shorter(int(run), int(steps[i]), usual, names.get(int(run), "")))
     return found
+
+
+def row_doubts(selection, loss_column: str) -> list[Difference]:
+    """Return what speaks against the rows of one `RouterRows`, whatever the law."""
+    frame, names = selection.frame, run_names(selection.frame)
+    taken = [
+        (f"{called(run, names.get(run))}: step {step:,} of {selection.cut[run]:,}", 1)
+        for run, step in zip(frame["hyper_id"], frame["step"], strict=True)
+        if run in selection.cut
+    ]
+    cut = [Difference("step", taken, "cut")] if taken else []
+    return impossible_losses(frame, loss_column) + cut + _repeated_text(frame, names)
+
+
+def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
+    """Return the routed and the dense runs with more passes over their text than MOST_PASSES."""
+    epochs, found = _column(frame, "epochs"), []
+    epochs = np.where(np.isnan(epochs), training_tokens(frame) / _column(frame, "unique_tokens"), epochs)
+    dense = (frame["router_type"] == DENSE).to_numpy()
+    for kind, own in (("routed", ~dense), ("dense", dense)):
+        runs = frame["hyper_id"].to_numpy()[own & (epochs > MOST_PASSES[kind])]
+        passes = epochs[own & (epochs > MOST_PASSES[kind])]
+        groups = [(f"{called(run, names.get(run))}: {times:.3g}", 1) for run, times in zip(runs, passes, strict=True)]
+        found += [Difference("epochs", groups, f"epochs of {kind} runs", {"most": MOST_PASSES[kind]})] * bool(groups)
+    return found
+
+
+def _column(frame, name: str) -> np.ndarray:
+    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), math.nan)
+
+
+def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
+    """Return one entry where models of several sizes have one budget, as in an isoFLOP table.
+
+    Args:
+        frame: the rows of one `RouterRows`, one for each run.
+        flops: [n], training FLOPs.
+        losses: [n].
+    """
+    runs, sizes = frame["hyper_id"].to_numpy(), frame["dense_parameter_count"].to_numpy(dtype=np.float64)
+    order, groups, best = np.argsort(flops, kind="stable"), [], []
+    while order.size:
+        near = flops[order] <= SAME_BUDGET * flops[order[0]]
+        own, order = order[near], order[~near]
+        best.append(int(runs[own[np.argmin(losses[own])]]))
+        if np.unique(sizes[own]).size > 1:
+            words = f"{flops[own[0]]:.3g} FLOPs: losses {losses[own].min():.4g} to {losses[own].max():.4g}"
+            groups.append((words, own.size))
+    return [Difference("flops", groups, "budgets", {"best": best})] if groups else []
+
+
+def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[Difference]:
+    """Return one entry where the tokens are a power of the size, up to SAME_RATIO, that does not fall with it.
+
+    With D = k N^p a law a/N^alpha + b/D^beta is a sum of two powers of N. Its condition number is about
+    1/(alpha - p beta)², after arXiv 2605.08541.
+
+    Args:
+        names: the columns of a law.
+        columns: [n] each.
+        coefficients: of its fit.
+    """
+    size = next((name for name in names if name in SIZES), None)
+    if size is None or "tokens" not in names:
+        return []
+    sizes, tokens = (np.log(columns[names.index(name)]) for name in (size, "tokens"))
+    if np.ptp(sizes) == 0:
+        return []
+    power = float(np.polyfit(sizes, tokens, 1)[0])
+    power = 1.0 if np.ptp(tokens - sizes) <= math.log(SAME_RATIO) else power
+    rest = tokens - power * sizes
+    if np.ptp(rest) > math.log(SAME_RATIO) or power < 0.1:
+        return []
+    alpha, beta = (getattr(coefficients, name, math.nan) for name in ("alpha", "beta"))
+    apart = (alpha - power * beta) ** 2
+    numbers = {"power": power, "condition": 1 / apart if apart > 0 else None}
+    ratio = np.exp(tokens - sizes)
+    return [Difference("tokens", [(f"{ratio.min():.3g} to {ratio.max():.3g}", sizes.size)], "design", numbers)]
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:

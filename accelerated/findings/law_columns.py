@@ -4,7 +4,7 @@ A law names its columns by what they mean (`Law.columns`), a table by what was w
 no line in COLUMNS is the column of the table of the same name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from .alike import training_tokens
 TRAINING = 3.0
 """Training FLOPs over those of the forward pass alone, which is what a table's flops_per_step counts."""
 
+FLOPS_PER_PARAMETER = 2.0
+"""Forward FLOPs for each parameter and token, where a table does not count them."""
+
+ESTIMATED = "flops: 6 · dense_parameter_count · tokens, where training_flops is not known"
+
 
 def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Return the columns of a law and the loss, [n] each.
@@ -26,6 +31,12 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     """
     frame = selection.frame
     return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
+
+
+def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
+    """Return a remark where a column of a law is an estimate in some rows."""
+    estimated = "flops" in law.columns and any(np.isnan(counted_flops(each.frame)).any() for each in selections)
+    return [ESTIMATED] * estimated
 
 
 def _read(frame, name: str, law: Law) -> np.ndarray:
@@ -66,13 +77,39 @@ def _tokens_per_step(frame) -> np.ndarray:
     return tokens.fillna(TABLE_TOKENS_PER_STEP).to_numpy(dtype=np.float64)
 
 
-def _flops(frame) -> np.ndarray:
-    """Return the training FLOPs: of a column flops where the table has one, else from those of a forward step."""
-    if "flops" in frame:
-        return _numbers(frame, "flops")
-    if "flops_per_step" not in frame:
-        raise ValueError("column flops is not in the table, nor flops_per_step, from which it follows with step")
-    return TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step")
+def stated_flops(frame) -> np.ndarray:
+    """Return the training FLOPs that the table states, in training_flops or else in flops; NaN elsewhere: [n]."""
+    stated = np.full(len(frame), np.nan)
+    for name in ("training_flops", "flops"):
+        if name in frame:
+            stated = np.where(np.isnan(stated), _numbers(frame, name), stated)
+    return stated
+
+
+def counted_flops(frame) -> np.ndarray:
+    """Return the training FLOPs that are stated or follow from those of a forward step; NaN elsewhere: [n]."""
+    flops = stated_flops(frame)
+    if "flops_per_step" in frame:
+        counted = TRAINING * _numbers(frame, "flops_per_step") * _numbers(frame, "step")
+        flops = np.where(np.isnan(flops), counted, flops)
+    return flops
+
+
+def training_flops(frame) -> np.ndarray:
+    """Return the training FLOPs of each row, [n]; 6 N D where the table does not count them.
+
+    Raises:
+        ValueError: a row has neither FLOPs nor tokens.
+    """
+    flops = counted_flops(frame)
+    estimate = TRAINING * FLOPS_PER_PARAMETER * _numbers(frame, "dense_parameter_count") * training_tokens(frame)
+    flops = np.where(np.isnan(flops), estimate, flops)
+    if unknown := int(np.isnan(flops).sum()):
+        raise ValueError(
+            f"the training FLOPs of {unknown} of {len(flops)} rows are not known; needed: training_flops, or "
+            "flops_per_step, or tokens (6 N D)"
+        )
+    return flops
 
 
 def _sparsity(frame) -> np.ndarray:
@@ -96,7 +133,7 @@ def or_one(frame, name: str) -> np.ndarray:
 
 
 COLUMNS: dict[str, str | Callable] = {
-    "flops": _flops,
+    "flops": training_flops,
     "sparsity": _sparsity,
     "dense_parameters": "dense_parameter_count",
     "active_parameters": _active,

@@ -23,7 +23,7 @@ from ..laws.intervals import Predicted, Range
 from ..tables.schema import DENSE, run_names
 from ..tables.table import RouterRows
 from ..wording import by_reason, plural
-from .alike import Difference, Shorter, differences, impossible_losses, shorter_runs
+from .alike import Difference, Shorter, budgets, differences, proportional_tokens, row_doubts, shorter_runs
 from .law_columns import law_columns
 from .misfit import Misfit, Outlier, bend_in_size, beyond_seeds, by_size, largest_size, outliers, pulls, rise
 
@@ -95,7 +95,10 @@ def fit_law(
         least_squares = law.fit(*columns, loss)
     determined = is_determined(slopes or _steepness(law, columns, loss, fit))
     misfit = misfit_of(selection, law, columns, loss, fit, held_out_size, huber)
-    differing = _differences(selection, law) + impossible_losses(selection.frame, loss_column)
+    differing = _differences(selection, law) + row_doubts(selection, loss_column)
+    differing += proportional_tokens(law.columns, columns, fit.coefficients)
+    if law.columns == ("flops",):
+        differing += budgets(selection.frame, columns[0], loss)
     shorter = [] if "tokens" in law.columns else shorter_runs(selection.frame)
     return LawFit(
         selection, law, columns, loss, fit, ranges, slopes, held_out, held_out_size, determined, misfit, differing,

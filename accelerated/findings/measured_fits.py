@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..laws.catalogue import Law
+from ..laws.catalogue import LAWS, Law
 from ..laws.compute import fit_compute
 from ..laws.held_out import HeldOut, leave_one_group_out
 from ..laws.intervals import Predicted, Range
@@ -23,7 +23,7 @@ from ..tables.leverages import Leverages
 from ..tables.table import DENSE, RouterRows
 from ..wording import plural
 from .hull import beyond, extrapolation, inside_hull
-from .law_columns import COLUMNS
+from .law_columns import COLUMNS, column_remarks, training_flops
 from .law_fits import check_huber
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
@@ -121,7 +121,7 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
         ValueError: fewer than 3 dense runs of 2 budgets, a column is missing, or dense losses do not fall with compute.
     """
     frame = selection.frame
-    dense, flops = (frame["router_type"] == DENSE).to_numpy(), COLUMNS["flops"](frame)
+    dense, flops = (frame["router_type"] == DENSE).to_numpy(), training_flops(frame)
     loss = frame[loss_column].to_numpy(dtype=np.float64)
     if dense.sum() < 3 or np.unique(flops[dense]).size < 2:
         raise ValueError(
@@ -139,6 +139,7 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
         f"leverage: training FLOPs at which a power law of the {dense.sum()} dense runs has the loss of a run, over "
         f"those of the run; {outside} of {found.size} runs have losses beyond those of the dense runs"
     ]
+    remarks += column_remarks([selection], LAWS["leverage"])
     activation = 1 - COLUMNS["sparsity"](frame)[~dense]
     columns = activation, COLUMNS["granularity"](frame)[~dense] / 2, flops[~dense]
     return Group(selection.router, "", columns, found, options or {}, remarks)

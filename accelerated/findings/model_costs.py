@@ -12,6 +12,7 @@ import numpy as np
 
 from ..accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 from .alike import SAME, training_tokens
+from .law_columns import FLOPS_PER_PARAMETER, TRAINING, stated_flops
 
 SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
@@ -47,13 +48,14 @@ def costs_of(frame, experts: float) -> Costs:
     """
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
-    per_token = _column(frame, "flops_per_step") / tokens_per_step(frame)
+    per_token = stated_flops(frame) / (TRAINING * tokens)
+    per_token = np.where(np.isnan(per_token), _column(frame, "flops_per_step") / tokens_per_step(frame), per_token)
     cache = 2 * _column(frame, "num_blocks") * _column(frame, "num_heads") * _column(frame, "kqv_size")
     vocabulary = np.nan_to_num(_column(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     flops = _between(size, _at_experts(size, count, per_token, experts))
     known = tokens[tokens > 0]
     return Costs(
-        flops or (lambda N: 2.0 * np.asarray(N, dtype=np.float64)),
+        flops or (lambda N: FLOPS_PER_PARAMETER * np.asarray(N, dtype=np.float64)),
         _between(size, _at_experts(size, count, _column(frame, "total_parameter_count"), experts)),
         _between(size, _medians(size, vocabulary * _column(frame, "d_model"))),
         _between(size, _medians(size, cache)),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..laws.next_run import Asked, NextRun, interval_of, next_runs
+from .law_columns import TRAINING
 from .law_fits import LEVEL, LawFit
 from .model_costs import costs_of
 
@@ -55,7 +56,7 @@ def propose(fit: LawFit, asked: Asked, flops: float = np.inf, level: float = LEV
     cells = [(n, e) for n in _with_twice(frame["dense_parameter_count"]) for e in _experts(fit)]
     for n, e in cells:
         found = costs_of(frame, e)
-        costs[n, e] = float(3 * found.flops(n) * found.tokens(n)) if found.tokens else np.nan
+        costs[n, e] = float(TRAINING * found.flops(n) * found.tokens(n)) if found.tokens else np.nan
     paid = [cell for cell in cells if not costs[cell] > flops]
     if not paid:
         raise ValueError(f"{flops:.3g} FLOPs: no run costs so little; the cheapest takes {min(costs.values()):.3g}")

@@ -22,7 +22,7 @@ from ..laws.resampling import bootstrap_weights
 from ..tables.schema import DENSE
 from ..tables.table import select_rows
 from .hull import Beyond, beyond, inside_hull
-from .law_columns import or_one
+from .law_columns import TRAINING, or_one
 from .law_fits import LEVEL, LawFit, fit_each, fit_law, fit_some, predict_law
 from .model_costs import Costs, costs_of, says_tokens, tokens_of_runs
 from .published import Printed, PrintedOption, printed_laws
@@ -207,7 +207,7 @@ def _option(each: _Asked, budget: Budget) -> Option:
     sizes = fit.selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
     return Option(
         lambda N, D: np.asarray(fit.law.predict(fit.fit, *_columns(each, N, D))),
-        lambda N: 3.0 * costs.flops(N),
+        lambda N: TRAINING * costs.flops(N),
         costs.flops,
         held,
         costs.cache or (lambda N: 0.0 * N),

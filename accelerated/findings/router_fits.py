@@ -18,7 +18,7 @@ from ..laws.routed import RoutedCoefficients, cutoff, effective_experts
 from ..laws.uncertainty import Interval, Quantity, profile_intervals, student_quantile, verdict
 from ..tables.table import DENSE, RouterRows
 from . import paper
-from .alike import differences, impossible_losses, shorter_runs
+from .alike import differences, row_doubts, shorter_runs
 from .beside_paper import beside_paper, dense_of_paper
 from .estimates import LEVEL, line, percent
 from .forms import FINAL
@@ -79,14 +79,14 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
         "sizes": [int(n) for n in np.unique(size)],
         "experts": [int(e) for e in np.unique(experts)],
         "left_out": selection.left_out,
-    } | _doubts(selection.frame, loss_column)
+    } | _doubts(selection, loss_column)
 
 
-def _doubts(frame, loss_column: str) -> dict:
+def _doubts(selection: RouterRows, loss_column: str) -> dict:
     """Return what rows differ in that a law knows nothing of, and which runs end early."""
     return {
-        "differences": differences(frame) + impossible_losses(frame, loss_column),
-        "shorter": shorter_runs(frame),
+        "differences": differences(selection.frame) + row_doubts(selection, loss_column),
+        "shorter": shorter_runs(selection.frame),
     }
 
 
@@ -279,13 +279,14 @@ def dense_doubts(table: Table, runs: list[Run]) -> dict:
     """Return what the dense runs differ in and, where they have a law, how it misses them, as `router_laws` does."""
     dense = [run.hyper_id for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin(dense)]
-    found = _doubts(frame, table.loss_column)
-    size, _, loss = columns_of(RouterRows(DENSE, frame, []), table.loss_column)
+    selection = RouterRows(DENSE, frame, [])
+    found = _doubts(selection, table.loss_column)
+    size, _, loss = columns_of(selection, table.loss_column)
     try:
         fit = fit_dense(size, loss)
     except ValueError:
         return found
-    return found | _misfit(RouterRows(DENSE, frame, []), "dense", (size,), loss, fit)
+    return found | _misfit(selection, "dense", (size,), loss, fit)
 
 
 def other_rows(table: Table) -> list[dict]:

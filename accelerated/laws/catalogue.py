@@ -37,7 +37,7 @@ from . import (
 from .additive import Published
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
-Axes = Literal["experts", "compute", "dense", "every", "one E"]
+Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 Measured = Literal["loss", "accuracy", "leverage"]
 
 
@@ -89,7 +89,7 @@ class Law(NamedTuple):
         predict: (fit, *columns) -> loss, nats per token
         linear: the parameters in which log10 L is linear, or the products that it is linear in
         given: keyword arguments of `fit` that a table gives, kept where rows are left out
-        axes: the runs of a table: those of one grid in N and E, with F and B, dense, every one, or of one E
+        axes: the runs of a table: one grid in N and E, with F and B, dense, every, of one E, of one kind
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
         count: (*columns) -> number of coefficients, where it is not that of the parameters
@@ -363,7 +363,7 @@ _COMPUTE = Law(
     columns=("flops",),
     fit=compute.fit_compute,
     predict=lambda fit, flops: compute.predict_loss(flops, fit.coefficients),
-    axes="every",
+    axes="one kind",
     count=lambda flops: 2,
     own_intervals=compute.compute_intervals,
     own_prediction=compute.compute_prediction,

@@ -7,6 +7,7 @@ from ..findings.estimates import percent
 from ..findings.headlines import CLEAR
 from ..findings.misfit import Misfit, Outlier, Rise, SizeMiss
 from ..laws.catalogue import Law
+from ..tables.schema import called
 from ..wording import plural
 from .words import figure
 
@@ -35,7 +36,7 @@ def warnings(
     """
     said = [difference_words(entry) for entry in differences]
     if shorter:
-        runs = _first([f"{called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
+        runs = _first([f"{_called(run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", ")
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
         said.append(f"{ends} before most others of the same size: hyper_id {runs}; are these unfinished?")
     if misfit is not None and misfit.rise is not None:
@@ -45,27 +46,22 @@ def warnings(
     return said
 
 
-def called(run: Outlier | Shorter) -> str:
-    """Return the number of a run and, where the table has one, its name."""
-    return f"{run.hyper_id} {run.run!r}" if run.run else str(run.hyper_id)
+def _called(run: Outlier | Shorter) -> str:
+    return called(run.hyper_id, run.run)
 
 
 def left_out_lines(left_out: Sequence[dict]) -> list[str]:
     """Return one line for each reason for which runs were left out, with the first of them."""
     reasons: dict[str, list[str]] = {}
     for run in left_out:
-        name = f" {run['run']!r}" if "run" in run else ""
-        reasons.setdefault(run["reason"], []).append(f"{run['hyper_id']}{name}")
+        reasons.setdefault(run["reason"], []).append(called(run["hyper_id"], run.get("run")))
     return [f"left out: hyper_id {_first(runs, ', ')}: {reason}" for reason, runs in reasons.items()]
 
 
 def difference_words(entry: Difference) -> str:
     """Return what rows differ in, the groups, and how to choose."""
-    if entry.where == "units":
-        return (
-            f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
-            " --loss-unit"
-        )
+    if entry.where in _DOUBTS:
+        return _DOUBTS[entry.where](entry)
     of_tokens = entry.column == "tokens"
     groups = _first([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
     if of_tokens and entry.where == "sizes":
@@ -75,6 +71,66 @@ def difference_words(entry: Difference) -> str:
         )
     what = "training tokens" if of_tokens else entry.column
     return f"{entry.where} differ in {what}, of which the law knows nothing ({groups}); choose some by --rows"
+
+
+def _units_words(entry: Difference) -> str:
+    return (
+        f"{entry.column} is no loss in nats per token ({entry.groups[0][0]}): a perplexity? see routelaws convert"
+        " --loss-unit"
+    )
+
+
+def _cut_words(entry: Difference) -> str:
+    runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
+    return (
+        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}): where the learning rate decays, the loss"
+        " there is not that of a run of this budget; choose by another --rows than by step"
+    )
+
+
+def _epochs_words(entry: Difference) -> str:
+    kind = entry.where.split()[2]
+    runs = f"1 {kind} run has" if len(entry.groups) == 1 else f"{len(entry.groups)} {kind} runs have"
+    return (
+        f"{runs} more than {entry.numbers['most']:g} passes over the text (hyper_id {_runs(entry)}): repeated text"
+        " teaches less than new text, of which the law knows nothing; choose the others by --rows"
+    )
+
+
+def _budgets_words(entry: Difference) -> str:
+    text = (
+        f"models of several sizes have one budget ({_runs(entry)}): the law goes through all of them, not through the"
+        " best of each"
+    )
+    best = entry.numbers["best"]
+    return f'{text}; choose these by --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text
+
+
+def _design_words(entry: Difference) -> str:
+    ((ratios, rows),), power, condition = entry.groups, entry.numbers["power"], entry.numbers["condition"]
+    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} for each parameter)", ""
+    if power != 1:
+        text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
+    number = "" if condition is None else f", condition number about 1/(alpha - {times}beta)² = {condition:.2g}"
+    return (
+        f"{text}: the terms in N and in the tokens look alike, and their coefficients are ill-conditioned{number}; add"
+        " runs of one size with other tokens"
+    )
+
+
+def _runs(entry: Difference) -> str:
+    return _first([words for words, _ in entry.groups])
+
+
+_DOUBTS = {
+    "units": _units_words,
+    "cut": _cut_words,
+    "epochs of routed runs": _epochs_words,
+    "epochs of dense runs": _epochs_words,
+    "budgets": _budgets_words,
+    "design": _design_words,
+}
+"""The sentences of what is no difference between rows, by `Difference.where`."""
 
 
 def misfit_lines(misfit: Misfit) -> list[str]:
@@ -137,7 +193,7 @@ def _which_law(run: Outlier) -> str:
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
-    runs = _first([f"hyper_id {called(run)}: loss {run.loss:.4g}, {_which_law(run)} {run.law:.4g}" for run in far])
+    runs = _first([f"hyper_id {_called(run)}: loss {run.loss:.4g}, {_which_law(run)} {run.law:.4g}" for run in far])
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({runs})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

@@ -156,6 +156,11 @@ def run_names(frame) -> dict[int, str]:
     return {int(run): cell for run, cell in zip(frame["hyper_id"], cells, strict=True) if cell not in BLANK}
 
 
+def called(run: int, name: str | None = "") -> str:
+    """Return the number of a run and, where the table has one, its name, as messages show them."""
+    return f"{run} {shorten(name)}" if name else str(run)
+
+
 class Problems:
     """What is wrong with one table: the first of it in words, all of it in number."""
 

@@ -16,7 +16,7 @@ from .conditions import names_in, row_mask
 from .schema import DENSE, OBJECTIVES, run_names
 
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
-Axes = Literal["experts", "compute", "dense", "every", "one E"]
+Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 
 
 class RouterRows(NamedTuple):
@@ -25,6 +25,7 @@ class RouterRows(NamedTuple):
     router: str
     frame: "pandas.DataFrame"  # noqa: F821  # the last evaluation of each run that is used
     left_out: list[dict]  # [{"hyper_id": int, "reason": str}], in the order of hyper_id; with "run", its name, if any
+    cut: dict[int, int] = {}  # {hyper_id: its last step in the table} of runs that are taken at an earlier one
 
 
 def of_router(selections: list[RouterRows], router: str | None) -> list[RouterRows]:
@@ -71,6 +72,8 @@ def select_rows(
       kept.
     * "one E", for a law that holds for one number of experts: as "every", of the runs with the commonest num_experts of
       their router (the larger one of a tie). Others, and dense runs, are left out unless a condition names num_experts.
+    * "one kind", for a law that knows of nothing but compute: as "every", but dense runs are an entry of their own and
+      not added to the routers.
     * "dense", for a law of dense models: one entry, Dense, that holds those alone.
 
     Args:
@@ -80,11 +83,11 @@ def select_rows(
         axes: what the law is a function of, see above.
 
     Returns:
-        One entry for each router_type but Dense, sorted by name.
+        One entry for each router_type, sorted by name; none for Dense unless `axes` says so.
 
     Raises:
         InputError: the loss column is missing; a column that "clark" needs is missing; the condition is none;
-            no routed run is left, or for "dense" no dense one.
+            no run is left of the kind that the law needs.
     """
     if loss_column not in frame:
         present = ", ".join(name for name in frame.columns if name.startswith("loss_"))
@@ -94,8 +97,9 @@ def select_rows(
         raise InputError(none_chosen(frame, rows))
     last = _last(frame, chosen)
     reasons = _reasons(last, rows, loss_column, axes)
-    names = run_names(last)
-    return [_rows_of(router, last, reasons, names) for router in _routers(last, axes)]
+    names, ends = run_names(last), frame.groupby("hyper_id")["step"].max()
+    apart = axes == "one kind"
+    return [_rows_of(router, last, reasons, names, ends, apart) for router in _routers(last, axes)]
 
 
 def _routers(last, axes: Axes) -> list[str]:
@@ -106,6 +110,8 @@ def _routers(last, axes: Axes) -> list[str]:
             f"no dense run is left (router_type Dense; there: {', '.join(there)}); a law of dense models needs some. If"
             " one of these is dense: routelaws convert --map router_type:NAME=Dense"
         )
+    if axes == "one kind":
+        return there
     routers = [DENSE] if axes == "dense" else [router for router in there if router != DENSE]
     if not routers:
         raise InputError(
@@ -114,15 +120,18 @@ def _routers(last, axes: Axes) -> list[str]:
     return routers
 
 
-def _rows_of(router: str, last, reasons, names: dict) -> RouterRows:
-    """Return the runs of one router and the dense ones, those with a reason apart."""
-    own = last["router_type"].isin([router, DENSE])
+def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> RouterRows:
+    """Return the runs of one router, with the dense ones unless `apart`, and those that are left out, with reasons."""
+    own = last["router_type"].isin([router] if apart else [router, DENSE])
     left_out = [
         {"hyper_id": int(run), "reason": reason} | ({"run": names[run]} if run in names else {})
         for run, reason in zip(last["hyper_id"][own], reasons[own], strict=True)
         if reason
     ]
-    return RouterRows(router, last[own & (reasons == "")], left_out)
+    used = last[own & (reasons == "")]
+    ended = used["hyper_id"].map(ends)
+    cut = used["step"] < ended
+    return RouterRows(router, used, left_out, dict(zip(used["hyper_id"][cut], ended[cut], strict=True)))
 
 
 def none_chosen(frame, rows: str) -> str:

@@ -285,6 +285,83 @@ def test_nothing_is_said_of_a_table_without_a_defect(tmp_path, seed):
     assert said(make_table(seed), tmp_path) == ""
 
 
+def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
+    """Return dense runs of a sum of two powers and a floor: every size at every budget, C = 6 N D."""
+    size, budget = (axis.ravel() for axis in np.meshgrid(sizes, budgets, indexing="ij"))
+    tokens = budget / (6 * size)
+    frame = pandas.DataFrame({"hyper_id": range(size.size), "step": 1000, "router_type": "Dense", "num_experts": 1})
+    noise = np.random.default_rng(0).normal(0, 1e-3, size.size)
+    loss = (1.7 + 480 * size**-0.34 + 1900 * tokens**-0.37) * np.exp(noise)
+    return frame.assign(dense_parameter_count=size, tokens=tokens, training_flops=budget, loss_validation=loss)
+
+
+def warned(frame, folder, law: str, rows: str | None = None) -> list[str]:
+    """Return the warnings of a fit, which text and JSON have in common."""
+    frame.to_csv(folder / "table.csv", index=False)
+    [fit] = fit_table(folder / "table.csv", law, rows=rows)["fits"]
+    return fit["warnings"]
+
+
+@pytest.mark.parametrize(("law", "power"), [("hoffmann", 1.0), ("hoffmann", 0.7), ("kaplan", 1.0)])
+def test_tokens_that_follow_from_the_size_are_named(tmp_path, law, power):
+    frame = isoflop(np.geomspace(1e7, 1e9, 9), (1e20,))
+    size = frame["dense_parameter_count"]
+    frame["tokens"] = 20 * 1e8 ** (1 - power) * size**power * (1 + 0.05 * (size.index % 2))
+    frame["loss_validation"] = 1.7 + 480 * size**-0.34 + 1900 * frame["tokens"] ** -0.28
+    [said] = [text for text in warned(frame, tmp_path, law) if "ill-conditioned" in text]
+    start = (
+        "tokens are proportional to N in all 9 rows (20 to 21 for each parameter)" if power == 1 else "tokens grow as"
+    )
+    assert said.startswith(start) and said.endswith("add runs of one size with other tokens")
+    assert ("condition number about 1/(alpha - " in said) == (law == "hoffmann")
+
+
+@pytest.mark.parametrize("budgets", [(1e20,), (1e18, 1e19, 1e20)])
+def test_tokens_that_do_not_follow_from_the_size_or_fall_with_it_are_no_caution(tmp_path, budgets):
+    """At one budget D falls as N rises: two powers of opposite signs, which a fit tells apart."""
+    frame = isoflop(np.geomspace(1e7, 1e9, 9), budgets)
+    frame["tokens"] *= 1 + 0.03 * (frame.index % 2)  # exactly in step they are refused
+    assert warned(frame, tmp_path, "hoffmann") == []
+
+
+def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
+    """A law in compute alone is told so, with the rows to choose; those alone, and other laws, are not."""
+    frame = isoflop()
+    best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
+    [said] = warned(frame, tmp_path, "compute")
+    assert said.startswith("models of several sizes have one budget (1e+18 FLOPs: losses ")
+    rows = re.search(r'choose these by --rows "(.*)"$', said)[1]
+    assert rows == f"hyper_id in ({', '.join(map(str, best))})"
+    assert warned(frame, tmp_path, "compute", rows) == []
+    assert warned(frame.assign(seed=frame.index), tmp_path, "hoffmann") == []
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Dense", 8), ("Hash", 4)])
+@pytest.mark.parametrize("column", ["epochs", "unique_tokens"])
+def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, column):
+    frame = make_table(0)
+    own = frame.index[frame["router_type"] == kind]
+    passes = pandas.Series(np.where(frame["router_type"] == "Dense", 8.0, 4.0), index=frame.index)
+    for over in (0, 1):  # as often as does no harm, and two runs once more
+        passes[own[:2]] = most + over
+        frame[column] = passes if column == "epochs" else frame["tokens"] / passes
+        said = warned(frame, tmp_path, "routed-bounded")
+        start = f"2 {kind.lower().replace('hash', 'routed')} runs have more than {most} passes over the text (hyper_id"
+        wanted = f"{start} {own[0]}: {most + 1}; {own[1]}: {most + 1}): repeated text"
+        assert [text.startswith(wanted) for text in said] == [True] * over
+
+
+@pytest.mark.parametrize(("rows", "cut"), [("step <= 500", 25), ("step <= 500 and hyper_id < 20", 20), ("k == 1", 0)])
+def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut):
+    """Each run has an evaluation half-way; a condition on steps takes that one, and other conditions the last."""
+    half = make_table(0).assign(step=500, loss_validation=lambda frame: frame["loss_validation"] * 1.05)
+    frame = pandas.concat([half, make_table(0)], ignore_index=True)
+    frame["run"] = "r" + frame["hyper_id"].astype(str)
+    said = [text for text in warned(frame, tmp_path, "separable", rows) if "middle of training" in text]
+    start = f"{cut} runs are taken in the middle of training (hyper_id 0 'r0': step 500 of 1,000; 1 'r1': "
+    assert [text.startswith(start) for text in said] == [True] * bool(cut)
+
+
 def dense_twice(other: dict) -> pandas.DataFrame:
     """Return the dense runs of a table, and each once more with something else."""
     frame = make_table(0).query("router_type == 'Dense'").assign(seed=1)

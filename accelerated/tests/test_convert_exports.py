@@ -79,10 +79,15 @@ def test_every_example_of_the_page_does_what_it_says(here, capsys):
         losses = [(step, "val/loss", 3.5 - step / 1e4) for step in (1000, 2000)]
         write_events(Path("logs", run), losses, {"num_experts": RUNS[run][0], "d_model": 256, "num_blocks": 8} | HEADS)
     examples = re.findall(r"^    routelaws (convert .*)\n\nprints `(.*?)`", EXAMPLES, re.MULTILINE)
-    assert len(examples) == EXAMPLES.count("    routelaws ") == 6
+    predictions = re.findall(r"^    routelaws (predict .*)\n\ngives (.*?)\. ", EXAMPLES, re.MULTILINE)
+    assert (len(examples), len(predictions)) == (7, 1) and EXAMPLES.count("    routelaws ") == 8
     for line, printed in examples:
         assert main(line.split()) == 0
         assert capsys.readouterr().out == f"{printed}\n"
+    for line, losses in predictions:
+        assert main([*line.split(), "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)["predictions"]
+        assert " and ".join(f"{each['router']} {each['loss']:.3f}" for each in said) == losses
 
 
 # Weights & Biases

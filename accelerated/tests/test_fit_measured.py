@@ -225,7 +225,7 @@ def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
     assert inside == [True, False], inside
     path.write_text("\n".join(line.replace(",flops", ",other") for line in lines) + "\n")
     assert cli.main(["fit", str(path), "--law", "compute"]) == 2
-    assert "column flops is not in the table, nor flops_per_step" in capsys.readouterr().err
+    assert "the training FLOPs of 6 of 6 rows are not known; needed: training_flops" in capsys.readouterr().err
 
 
 @pytest.mark.released

@@ -1,0 +1,108 @@
+"""Training FLOPs of a table: stated, counted from a step, or estimated; and the laws and plans that go by them."""
+
+import json
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.findings.law_columns import ESTIMATED
+from routelaws.accelerated.tables.convert import convert_runs
+from routelaws.accelerated.tables.table import read_table
+
+SIZES, BUDGETS, PER_STEP = (2e7, 4e7, 8e7, 1.6e8), (1e18, 3e18, 1e19, 3e19), 524_288
+FLOOR, A, ALPHA = 1.6, 96.0, 0.094
+
+
+def isoflop(router: str = "Top-K", factor: float = 1.0) -> pandas.DataFrame:
+    """Return runs of one law in compute: each budget at each size, tokens C/(6 N)."""
+    size, budget = (axis.ravel() for axis in np.meshgrid(SIZES, BUDGETS, indexing="ij"))
+    tokens, experts = budget / (6 * size), 1 if router == "Dense" else 64
+    frame = pandas.DataFrame({"hyper_id": range(size.size), "router_type": router, "num_experts": experts})
+    frame = frame.assign(dense_parameter_count=size, total_parameter_count=size * (1 if experts == 1 else 12))
+    frame = frame.assign(step=(tokens / PER_STEP).round(), tokens=tokens, training_flops=budget)
+    return frame.assign(loss_validation=FLOOR + A * (factor * budget) ** -ALPHA)
+
+
+def said(capsys, frame, folder, *words) -> dict:
+    frame.to_csv(folder / "table.csv", index=False)
+    assert cli.main([words[0], str(folder / "table.csv"), *words[1:], "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def other_ways(frame) -> dict:
+    """Return the table with its training FLOPs said in other ways, and whether they are an estimate."""
+    bare = frame.drop(columns="training_flops")
+    whole = frame["step"] * PER_STEP  # tokens of whole steps
+    return {
+        "stated": (frame, False),
+        "kept as flops": (bare.assign(flops=frame["training_flops"]), False),
+        "stated before flops": (frame.assign(flops=1e30), False),
+        "of a step": (bare.assign(flops_per_step=frame["training_flops"] / (3 * frame["step"])), False),
+        "6 N D": (bare, True),
+        "6 N D by steps": (bare.drop(columns="tokens").assign(batch_size=128, sequence_length=4096, scale=whole), True),
+        "in part": (frame.assign(training_flops=frame["training_flops"].where(frame.index % 2 == 0)), True),
+    }
+
+
+@pytest.mark.parametrize("router", ["Dense", "Top-K"])
+@pytest.mark.parametrize("way", other_ways(isoflop()))
+def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_path, capsys, router, way):
+    frame, estimated = other_ways(isoflop(router))[way]
+    [fit] = said(capsys, frame, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
+    found = fit["coefficients"]
+    assert (fit["router"], found["A"], found["alpha"]) == (router, pytest.approx(A, 1e-2), pytest.approx(ALPHA, 1e-3))
+    report = said(capsys, frame, tmp_path, "predict", "--law", "compute", "--at", "flops=1e21", "--floor", "1.6")
+    assert report["predictions"][0]["loss"] == pytest.approx(2.62, abs=0.005)
+    assert report["remarks"] == [ESTIMATED] * estimated
+    assert cli.main(["fit", str(tmp_path / "table.csv"), "--law", "compute"]) == 0
+    assert capsys.readouterr().out.count(ESTIMATED) == estimated
+
+
+def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
+    """Half of the compute for the same loss: one line each, with the coefficients of each alone."""
+    routed = isoflop().assign(hyper_id=lambda frame: frame["hyper_id"] + 100)
+    both = pandas.concat([isoflop("Dense", 0.5), routed])
+    fits = said(capsys, both, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
+    levels = {fit["router"]: fit["coefficients"]["A"] for fit in fits}
+    assert levels == {"Dense": pytest.approx(A * 0.5**-ALPHA), "Top-K": pytest.approx(A)}
+
+
+@pytest.mark.parametrize("way", ["stated", "6 N D"])
+def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
+    """Above no floor the dense runs take 2^(1/alpha) ... here twice the FLOPs for each loss: a leverage of 2."""
+    power = {"loss_validation": lambda frame: 60 * frame["training_flops"] ** -0.07}
+    half = {"loss_validation": lambda frame: 60 * (0.5 * frame["training_flops"]) ** -0.07}
+    routed = isoflop().assign(hyper_id=lambda f: f["hyper_id"] + 100, k=4, granularity=1, **power)
+    frame, estimated = other_ways(pandas.concat([isoflop("Dense").assign(**half), routed], ignore_index=True))[way]
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    from routelaws.accelerated.findings.measured_fits import leverage_of_runs
+    from routelaws.accelerated.tables.table import select_rows
+
+    [selection] = select_rows(read_table(tmp_path / "table.csv"), axes="every")
+    group = leverage_of_runs(selection, "loss_validation")
+    assert group.measured == pytest.approx(2.0) and (ESTIMATED in group.remarks) == estimated
+
+
+def test_a_plan_pays_by_the_training_flops_of_the_table(tmp_path, capsys):
+    """Runs that took 12 N D: the same budget pays for half of the tokens, and the note of 6 N goes."""
+    frame, tokens = isoflop("Dense"), []
+    frame["loss_validation"] = 1.7 + 480 * frame["dense_parameter_count"] ** -0.34 + 1900 * frame["tokens"] ** -0.37
+    for factor, stated in ((1, False), (1, True), (2, True)):
+        own = frame.assign(training_flops=factor * frame["training_flops"])
+        own = own if stated else own.drop(columns="training_flops")
+        flags = ("plan", "--law", "hoffmann", "--flops", "1e20", "--no-published", "--resamples", "0")
+        [ranking] = said(capsys, own, tmp_path, *flags)["rankings"]
+        [option] = ranking["options"]
+        tokens.append(option["N"] * option["tokens"])
+        assert any("the table does not count FLOPs" in note for note in ranking["notes"]) != stated
+    assert tokens == pytest.approx([1e20 / 6, 1e20 / 6, 1e20 / 12], rel=1e-3)
+
+
+def test_training_flops_are_a_column_of_convert(tmp_path):
+    frame = isoflop().rename(columns={"training_flops": "achieved", "loss_validation": "val"})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    columns = {"training_flops": "achieved", "loss_validation": "val"}
+    convert_runs(tmp_path / "runs.csv", tmp_path / "table.csv", columns)
+    assert read_table(tmp_path / "table.csv")["training_flops"].tolist() == isoflop()["training_flops"].tolist()
