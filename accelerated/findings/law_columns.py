@@ -11,6 +11,7 @@ import numpy as np
 from ..accounting import TABLE_VOCAB_SIZE
 from ..laws.catalogue import Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
+from ..tables.schema import to_numbers
 from ..tables.table import RouterRows
 from .alike import training_tokens
 
@@ -56,10 +57,12 @@ def _read(frame, name: str, law: Law) -> np.ndarray:
 def _numbers(frame, name: str) -> np.ndarray:
     if name not in frame:
         raise ValueError(f"column {name} is not in the table; the law needs it")
-    try:
+    if frame[name].dtype.kind in "iuf":
         return frame[name].to_numpy(dtype=np.float64)
-    except ValueError:
-        raise ValueError(f"column {name} has entries that are no numbers") from None
+    values, wrong = to_numbers(frame[name].astype(str).tolist())  # as text stay numbers that are too large to be names
+    if wrong.any():
+        raise ValueError(f"column {name} has entries that are no numbers")
+    return values
 
 
 def _compute(frame):
