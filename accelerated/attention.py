@@ -41,6 +41,8 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
         causal: position i sees positions up to i only.
     """
     length = query.shape[2]
+    if not query.size:
+        return [query]
     if not causal or length < 2 * LEAST_HALF:
         return [_attend(query, key, value, relative, mask, causal)]
     half, parts = length // 2, []

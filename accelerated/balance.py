@@ -15,8 +15,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .errors import InputError
-from .notation import _as_bool, _at_least_float32, _masked_rows, _real_tokens, _total, log_sum_exp, softmax
+from .errors import InputError, _check_k
+from .notation import (
+    _as_bool,
+    _at_least_float32,
+    _check_group,
+    _masked_rows,
+    _real_tokens,
+    _total,
+    log_sum_exp,
+    softmax,
+)
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
@@ -111,6 +120,7 @@ def mean_probability(
     """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
+    _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     return _mean(softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits), mask, axis_name)
 
@@ -163,6 +173,8 @@ def auxiliary_loss(
         if dialect in ("first_choice", "gshard"):
             expert = expert[:, :1]
         num_tokens, k = expert.shape
+        if not expert.size:
+            raise InputError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
         counts = expert_counts(expert, num_experts, mask=mask, axis_name=axis_name)
         whole = _total(num_tokens if mask is None else _as_bool(mask).sum(), axis_name)
         share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
@@ -182,10 +194,11 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
         dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
 
     Raises:
-        ValueError: the dialect is unknown.
+        ValueError: the dialect is unknown, or there is no expert.
     """
     if dialect not in DIALECTS:
         raise InputError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
+    _check_k(1, num_experts)
     return {"tokens": float(k), "gshard": 1 / num_experts**2}.get(dialect, 1.0)
 
 
@@ -206,6 +219,7 @@ def z_loss(logits: jax.Array, *, mask: jax.Array | None = None, axis_name: str |
     Differs from the reference: a logit that is not finite is carried into the loss, and a mask without a real token
     gives NaN.
     """
+    _check_group("logits", logits)
     logits = _masked_rows(_at_least_float32(logits), mask)
     return _mean(log_sum_exp(logits, axis=1) ** 2, mask, axis_name)
 
@@ -261,8 +275,14 @@ def load_statistics(load: jax.Array) -> LoadStatistics:
     Returns:
         `LoadStatistics`.
 
-    Differs from the reference: nothing raises. Where all loads are 0, or one is NaN, max_over_mean and entropy are NaN.
+    Raises:
+        ValueError: the loads are not [E].
+
+    Differs from the reference: the loads themselves are not looked at. Where all are 0, or one is NaN, max_over_mean
+    and entropy are NaN.
     """
+    if load.ndim != 1 or not load.size:
+        raise InputError(f"load has shape {load.shape}; [E] with one expert at least is needed")
     whole = jnp.issubdtype(load.dtype, jnp.integer)
     load = load.astype(jnp.result_type(float) if whole else jnp.promote_types(load.dtype, jnp.float32))
     share = load / load.sum()

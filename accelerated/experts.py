@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, _check_k
 from .grouped import _check_activation, grouped_ffn, position_in_queue
 from .loops import EXPERTS, alike, loops_run
 from .notation import _as_bool, canonical_zero, one_hot
@@ -62,8 +62,9 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         capacity_factor: c > 0; infinity for as many slots as tokens.
 
     Raises:
-        ValueError: c <= 0 or NaN.
+        ValueError: c <= 0 or NaN, or there is no expert.
     """
+    _check_k(1, num_experts)
     if capacity_factor is None or not capacity_factor > 0:
         raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
     if math.isinf(capacity_factor):
@@ -249,7 +250,7 @@ def _permute_rows_forward(x, source, target):
 
 def _permute_rows_backward(indices, gradient):
     source, target = indices
-    rows = gradient.reshape(-1, gradient.shape[-1])
+    rows = gradient.reshape(source.size, gradient.shape[-1])
     back = jnp.take(rows, target, axis=0, mode="fill", fill_value=0).sum(axis=1)
     return back, None, None
 
@@ -269,7 +270,7 @@ def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: j
     num_experts, capacity, _ = outputs.shape
     num_tokens, k = expert.shape
     row = jnp.where(placement.kept, expert * capacity + placement.slot, num_experts * capacity)  # [T, k]
-    return _gated_sum(outputs.reshape(num_experts * capacity, -1), row, placement.token.reshape(-1), gate)
+    return _gated_sum(outputs.reshape(num_experts * capacity, outputs.shape[2]), row, placement.token.reshape(-1), gate)
 
 
 def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Array) -> jax.Array:
@@ -284,7 +285,7 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
         pair_of_row = jnp.full(len(rows) + 1, num_tokens * k, jnp.int32)
         pair_of_row = pair_of_row.at[row.reshape(-1)].set(jnp.arange(num_tokens * k, dtype=jnp.int32))[:-1]
     picked = _permute_rows(rows, row.reshape(-1), pair_of_row[:, None])  # [T k, d]
-    return (picked.reshape(num_tokens, k, -1) * gate[:, :, None]).sum(axis=1)
+    return (picked.reshape(num_tokens, k, rows.shape[1]) * gate[:, :, None]).sum(axis=1)
 
 
 class RoutedOutput(NamedTuple):
@@ -315,7 +316,7 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; rows without an assignment that asks are not read.
+        x: [T, d]; rows without an assignment that asks are not read. Without tokens, or at k = 0, nothing is dropped.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
         capacity_factor: c > 0; infinity (the default) drops nothing.
@@ -337,6 +338,8 @@ def routed_ffn(
     `params` may have "stack" too, a `grouped.Stack` that the loops then take instead; matrices are constants beside it.
     """
     _check_ffn(params, x, expert, gate)
+    if not expert.size:
+        return RoutedOutput(jnp.zeros_like(x), jnp.zeros((), gate.dtype))
     num_experts = len(params["up"])
     num_tokens, k = expert.shape
     if order == "priority" and priority is None:
@@ -377,7 +380,7 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
     row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)
     buffers = _permute_rows(x, placement.token.reshape(-1), row)
     # RUN
-    buffers = buffers.reshape(num_experts, slots, -1)
+    buffers = buffers.reshape(num_experts, slots, x.shape[1])
     outputs = expert_ffn(**_matrices(params), x=buffers, activation=activation)
     # COMBINE
     return combine(outputs, expert, placement, gate.astype(outputs.dtype))
@@ -412,8 +415,8 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
     if missing:
         raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
     up, down, tokens = jnp.shape(params["up"]), jnp.shape(params["down"]), jnp.shape(x)
-    if len(up) != 3 or down != (up[0], up[2], up[1]):
-        raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if len(up) != 3 or not up[0] or down != (up[0], up[2], up[1]):
+        raise InputError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
     if "linear" in params and jnp.shape(params["linear"]) != up:
         raise InputError(f"params: linear has shape {jnp.shape(params['linear'])}; {up} is needed, that of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
@@ -445,9 +448,9 @@ def _dropless(params, x, expert, gate, asked, activation) -> jax.Array:
     token = jnp.full(num_blocks * rows_per_block, num_tokens, jnp.int32)
     ids = jnp.broadcast_to(jnp.arange(num_tokens, dtype=jnp.int32)[:, None], row.shape)
     token = token.at[row].set(ids, mode="drop")
-    buffers = _permute_rows(x, token, row).reshape(num_blocks, rows_per_block, -1)
+    buffers = _permute_rows(x, token, row).reshape(num_blocks, rows_per_block, x.shape[1])
     # RUN
     matrices = {name: matrix[expert_of_block] for name, matrix in _matrices(params).items()}
     outputs = expert_ffn(**matrices, x=buffers, activation=activation)
     # COMBINE
-    return _gated_sum(outputs.reshape(num_blocks * rows_per_block, -1), row, token, gate.astype(outputs.dtype))
+    return _gated_sum(outputs.reshape(num_blocks * rows_per_block, x.shape[1]), row, token, gate.astype(outputs.dtype))

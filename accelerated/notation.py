@@ -76,13 +76,17 @@ class ExpertChoice(NamedTuple):
 
 
 def _check_group(name: str, values: jax.Array) -> None:
-    """Raise InputError unless values are an array of one group of tokens, [T, E]."""
+    """Raise InputError unless values are an array of one group of tokens, [T, E], with one of each at least."""
     if not hasattr(values, "astype"):
         raise InputError(f"{name} is a {type(values).__name__}; an array [T, E] is needed, such as jnp.asarray({name})")
     if jnp.ndim(values) != 2:
         raise InputError(
             f"{name} has shape {jnp.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
             "[b S, E], or use vmap over its groups"
+        )
+    if 0 in jnp.shape(values):
+        raise InputError(
+            f"{name} has shape {jnp.shape(values)}; [T, E] with one token and one expert at least is needed"
         )
 
 

@@ -280,6 +280,8 @@ def routed_ffn_on_devices(
     """
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
+    if not expert.size:
+        return RoutedOutput(jnp.zeros_like(x), jnp.zeros(expert.shape[: axis_name is None], gate.dtype))
     options = {"order": order, "activation": activation}
     if axis_name is None:
         options |= {"group": group, "ragged": ragged, "native": native, "axis_name": _DEVICES}
@@ -370,7 +372,7 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
     marks = jnp.full(rows.shape[:2], own, ids.dtype)
     marks = marks.at[device, jnp.where(places.kept, places.slot, rows.shape[1])].set(ids, mode="drop")
     arrived, marks = (all_to_all(v, axis_name=axis_name) for v in (rows, marks))
-    outputs = run(arrived.reshape(-1, x.shape[1]), marks.reshape(-1)).reshape(rows.shape)
+    outputs = run(arrived.reshape(marks.size, x.shape[1]), marks.reshape(-1)).reshape(rows.shape)
     outputs = all_to_all(outputs, axis_name=axis_name)
     return combine(outputs, device, places, gate.astype(outputs.dtype))
 
@@ -395,5 +397,5 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     arrived = swap(rows, jnp.zeros((most, x.shape[1]), x.dtype), begin, sizes, there, expected)
     marks = swap(ids.reshape(-1)[order], jnp.full(most, own, ids.dtype), begin, sizes, there, expected)
     outputs = swap(run(arrived, marks), jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
-    picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, -1), 0)
+    picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, x.shape[1]), 0)
     return (picked * gate.astype(outputs.dtype)[..., None]).sum(axis=1)

@@ -70,6 +70,8 @@ def after(gradient, x):
     barriers before it orders what is left, so the order takes a value: the first number of the gradient equals itself.
     Where that is NaN x becomes 0; some gradients are then 0 that were numbers, beside others that are NaN in any case.
     """
+    if not gradient.size:
+        return x
     first = gradient[(0,) * gradient.ndim]
     return jnp.where(first == first, x, 0)
 

@@ -303,6 +303,8 @@ def attention(
     Returns:
         [b, S, d].
     """
+    if not x.size * params["output"].size:  # no tokens, no width, or no heads
+        return jnp.zeros_like(x)
     seen = {"causal": causal, "mask": mask, "positions": positions, "axis_name": axis_name}
     return _attention(params, x.reshape(-1, x.shape[-1]), x.shape, **seen)
 
@@ -418,7 +420,7 @@ def apply(
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
 
     Raises:
-        ValueError: see `routed_block`; or a mask is given with `spread`.
+        ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
 
     Differs from the reference: under jit `config` and `training` are static. A token that is out of range cannot raise:
     it is clamped.
@@ -434,6 +436,8 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
 
     Who multiplies the factors in another way does not read the logits, and under jit what is not read is not computed.
     """
+    if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
+        raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with one token at least is needed")
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     embedding = params["embedding"].astype(dtype)
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
@@ -588,7 +592,7 @@ def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
     """
     if not 0 < mask_rate <= 1:
         raise InputError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
-    number = max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5))
+    number = min(uniforms.shape[1], max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5)))
     return one_hot(top_k_indices(-uniforms, number), uniforms.shape[1]).sum(axis=1) > 0
 
 

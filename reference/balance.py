@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .notation import _real_tokens, check_finite, log_sum_exp, softmax
+from .notation import _check_group, _check_k, _real_tokens, check_finite, log_sum_exp, softmax
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
@@ -118,6 +118,7 @@ def mean_probability(logits: np.ndarray, score: str = "softmax", *, mask: np.nda
         >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
         [0.375, 0.625]
     """
+    _check_group("logits", logits)
     logits = check_finite("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise ValueError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -184,12 +185,19 @@ def auxiliary_loss(
 
 def _share(expert, num_experts, dialect):
     """Return shareₑ of the dialect, [E]."""
+    _check_choices(expert)
     num_tokens, k = expert.shape
     if dialect == "assignments":
         return expert_counts(expert, num_experts) / (num_tokens * k)
     if dialect == "tokens":
         return expert_counts(expert, num_experts) / num_tokens
     return expert_counts(expert[:, :1], num_experts) / num_tokens
+
+
+def _check_choices(expert):
+    """Raise ValueError unless there is a choice whose share can be counted."""
+    if not expert.size:
+        raise ValueError(f"expert has shape {expert.shape}; [T, k] with one choice at least is needed")
 
 
 def _check_dialect(dialect):
@@ -207,13 +215,14 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
         dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
 
     Raises:
-        ValueError: the dialect is unknown.
+        ValueError: the dialect is unknown, or there is no expert.
 
     Example:
         >>> [value_at_balance(4, 2, dialect) for dialect in DIALECTS]
         [1.0, 2.0, 1.0, 0.0625]
     """
     _check_dialect(dialect)
+    _check_k(1, num_experts)
     if dialect == "tokens":
         return float(k)
     if dialect == "gshard":
@@ -237,6 +246,7 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
         True
     """
+    _check_group("logits", logits)
     logits = check_finite("logits", _real_rows(logits, mask))
     return float((log_sum_exp(logits, axis=1) ** 2).mean())
 
@@ -302,6 +312,8 @@ def load_statistics(load: np.ndarray) -> LoadStatistics:
         (2.0, True, 0.5)
     """
     load = check_finite("load", load)
+    if load.ndim != 1 or not load.size:
+        raise ValueError(f"load has shape {load.shape}; [E] with one expert at least is needed")
     if load.min() < 0 or load.sum() == 0:
         raise ValueError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
     share = load / load.sum()

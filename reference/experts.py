@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .accounting import ACTIVATIONS
-from .notation import _as_bool, check_finite
+from .notation import _as_bool, _check_k, check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -66,12 +66,13 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         capacity_factor: c > 0; infinity for as many slots as tokens.
 
     Raises:
-        ValueError: c <= 0 or NaN.
+        ValueError: c <= 0 or NaN, or there is no expert.
 
     Example:
         >>> expert_capacity(10, 4, 1, 1.25), expert_capacity(10, 1, 1, 1.1), expert_capacity(10, 4, 1, math.inf)
         (4, 10, 10)
     """
+    _check_k(1, num_experts)
     if not capacity_factor > 0:
         raise ValueError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
     if math.isinf(capacity_factor):
@@ -275,7 +276,7 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; rows without an assignment that asks are not read.
+        x: [T, d]; rows without an assignment that asks are not read. Without tokens, or at k = 0, nothing is dropped.
         expert: [T, k] integers in [0, E).
         gate: [T, k]; not read where nothing is asked.
         capacity_factor: c > 0; infinity (the default) drops nothing.
@@ -302,6 +303,8 @@ def routed_ffn(
         ([9.0, 0.0, 0.0, 0.0], 0.5)
     """
     _check_ffn(params, x, expert, gate)
+    if not expert.size:
+        return RoutedOutput(np.zeros(x.shape), 0.0)
     num_experts = len(params["up"])
     asked = _asked(mask, expert.shape)
     # PLACE
@@ -324,8 +327,8 @@ def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray
     if missing:
         raise ValueError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")
     up, down, tokens = np.shape(params["up"]), np.shape(params["down"]), np.shape(x)
-    if len(up) != 3 or down != (up[0], up[2], up[1]):
-        raise ValueError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed")
+    if len(up) != 3 or not up[0] or down != (up[0], up[2], up[1]):
+        raise ValueError(f"params: up has shape {up} and down {down}; [E, d, f] and [E, f, d] are needed, E >= 1")
     if "linear" in params and np.shape(params["linear"]) != up:
         raise ValueError(f"params: linear has shape {np.shape(params['linear'])}; {up} is needed, that of up")
     if len(tokens) != 2 or tokens[1] != up[1]:

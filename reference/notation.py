@@ -115,11 +115,15 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
 
 
 def _check_group(name: str, values: np.ndarray) -> None:
-    """Raise ValueError unless values are those of one group of tokens, [T, E]."""
+    """Raise ValueError unless values are those of one group of tokens, [T, E], with one of each at least."""
     if np.ndim(values) != 2:
         raise ValueError(
             f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
             "[b S, E], or go over its groups one by one"
+        )
+    if 0 in np.shape(values):
+        raise ValueError(
+            f"{name} has shape {np.shape(values)}; [T, E] with one token and one expert at least is needed"
         )
 
 

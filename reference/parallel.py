@@ -261,6 +261,8 @@ def routed_ffn_on_devices(
     """
     n, num_tokens, k = expert.shape
     num_experts = n * params["up"].shape[1]
+    if not expert.size:
+        return RoutedOutput(np.zeros(x.shape), np.zeros(n))
     asked = np.ones(expert.shape, dtype=bool) if mask is None else mask
     if order == "priority" and priority is None:
         priority = gate

@@ -280,6 +280,8 @@ def attention(
     Returns:
         [b, S, d].
     """
+    if not x.size * params["output"].size:  # no tokens, no width, or no heads
+        return np.zeros(x.shape)
     _, length, d_model = x.shape
     first = 0 if causal else 1 - length
     query, key, value = (np.einsum("bsd,dhc->bhsc", x, params[name]) for name in ("query", "key", "value"))
@@ -329,8 +331,9 @@ def apply(
         `Output`. With the masked objective its logits are for the tokens themselves, else for the ones after them.
 
     Raises:
-        ValueError: a token is out of range, or see `routed_block`.
+        ValueError: there is no token, a token is out of range, or see `routed_block`.
     """
+    _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise ValueError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
@@ -351,6 +354,12 @@ def apply(
             h = h + expert_ffn(**ffn, x=x, activation=config.activation)
         special += config.is_routed(i) or config.is_wide(i)
     return _output(layer_norm(params["final_norm"], h) @ params["embedding"].T, routed)
+
+
+def _check_tokens(tokens: np.ndarray) -> None:
+    """Raise ValueError unless tokens are [b, S], one at least."""
+    if np.ndim(tokens) != 2 or not np.size(tokens):
+        raise ValueError(f"tokens has shape {np.shape(tokens)}; [b, S] with one token at least is needed")
 
 
 def _output(logits: np.ndarray, routed: list) -> Output:

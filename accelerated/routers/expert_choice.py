@@ -123,7 +123,7 @@ def group_by_position(x: jax.Array, group_size: int) -> jax.Array:
     if group_size < 1 or batch % group_size:
         raise InputError(f"group_size is {group_size}; it has to divide the {batch} sequences of the batch")
     sets = x.reshape(batch // group_size, group_size, length, *x.shape[2:])
-    return jnp.swapaxes(sets, 1, 2).reshape(-1, group_size, *x.shape[2:])
+    return jnp.swapaxes(sets, 1, 2).reshape(batch * length // group_size, group_size, *x.shape[2:])
 
 
 def ungroup_by_position(grouped: jax.Array, sequence_length: int) -> jax.Array:
@@ -143,4 +143,4 @@ def ungroup_by_position(grouped: jax.Array, sequence_length: int) -> jax.Array:
     if sequence_length < 1 or groups % sequence_length:
         raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
     sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])
-    return jnp.swapaxes(sets, 1, 2).reshape(-1, sequence_length, *grouped.shape[2:])
+    return jnp.swapaxes(sets, 1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

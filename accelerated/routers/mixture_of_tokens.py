@@ -213,7 +213,7 @@ def group_within_sequence(x: jax.Array, group_size: int) -> jax.Array:
     length = x.shape[1]
     if group_size < 1 or length % group_size:
         raise InputError(f"group_size is {group_size}; it has to divide the {length} positions of a sequence")
-    return x.reshape(-1, group_size, *x.shape[2:])
+    return x.reshape(len(x) * length // group_size, group_size, *x.shape[2:])
 
 
 def ungroup_within_sequence(grouped: jax.Array, sequence_length: int) -> jax.Array:
@@ -230,8 +230,8 @@ def ungroup_within_sequence(grouped: jax.Array, sequence_length: int) -> jax.Arr
         ValueError: the groups do not make up whole sequences.
     """
     groups, group_size = grouped.shape[:2]
-    if sequence_length < 1 or sequence_length % group_size or groups * group_size % sequence_length:
+    if min(sequence_length, group_size) < 1 or sequence_length % group_size or groups * group_size % sequence_length:
         raise InputError(
             f"sequence_length is {sequence_length}; {groups} groups of {group_size} have to make up whole sequences"
         )
-    return grouped.reshape(-1, sequence_length, *grouped.shape[2:])
+    return grouped.reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

@@ -289,6 +289,7 @@ def policy_terms(
     Differs from the reference: float32 at least. Logits, values or rewards that are not finite make the loss so, and a
     mask without a real token makes it NaN; an expert that is out of range or repeated is not looked for.
     """
+    _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):
         if values is not None:
             _check_shape(name, values, logits.shape[:1])

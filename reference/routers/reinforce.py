@@ -356,6 +356,7 @@ def policy_terms(
         >>> round(found.loss, 4)  # 0.01 (−log 2 + 5 + 1)
         0.0531
     """
+    _check_group("logits", logits)
     _check_shape("value", value, logits.shape[:1])
     _check_shape("reward", reward, logits.shape[:1])
     if held_advantage is not None:
