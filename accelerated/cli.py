@@ -11,8 +11,10 @@ import sys
 
 from .commands.programs import keep_loops, keep_programs
 from .errors import InputError, WorkerDiedError
+from .files import file_line
 from .training.allocator import start_again_with_huge_pages
 from .training.stopping import Resumable, stoppable
+from .wording import in_line
 
 EXTRAS = {
     "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
@@ -75,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if command else 2
         with limits:
             _obey(command, rest)
+        sys.stdout.flush()
     except InputError as error:
         return _ended(error, 2)
     except WorkerDiedError as error:
@@ -87,7 +90,11 @@ def main(arguments: list[str] | None = None) -> int:
         goes_on = "; the same command goes on from the last checkpoint" if command in RESUMABLE else ""
         return _ended(f"interrupted{goes_on}", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has left
+        _close_output()  # whoever read it has left
+    except OSError as error:
+        if error.filename is None:  # of the output, for one: a full disk
+            _close_output()
+        return _ended(file_line(error), 2)
     return 0
 
 
@@ -108,6 +115,8 @@ def _obey(command: str, arguments: list[str]) -> None:
     if command == "--version":
         print(importlib.import_module("routelaws").__version__)
         return
+    if any("\0" in argument for argument in arguments):
+        raise InputError("an argument has a character of value 0; no name of a file and no number has one")
     if command not in COMMANDS:
         raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
     keep_loops()
@@ -117,9 +126,15 @@ def _obey(command: str, arguments: list[str]) -> None:
         _run(command, arguments)
 
 
+def _close_output() -> None:
+    """Throw away what is still to be written to standard output, which Python would try again at its end."""
+    with contextlib.suppress(OSError, ValueError):  # it may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _ended(said: object, code: int) -> int:
     """Say on standard error why a command ended, and return the exit code."""
-    print(f"routelaws: {said}", file=sys.stderr)
+    print(f"routelaws: {said if isinstance(said, InputError) else in_line(str(said))}", file=sys.stderr)
     return code
 
 

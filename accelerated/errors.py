@@ -1,12 +1,23 @@
 """Exceptions that end a command with one line instead of a traceback."""
 
+from .wording import in_line
+
 
 class InputError(ValueError):
     """Raised for input that is wrong; its message says what, where, and what is allowed: one line, or, for a
     table with several things wrong, a line for each of the first of them.
 
     The command line prints the message and ends with exit code 2. Every other exception is a fault of ours.
+
+    Args:
+        lines: of the message, mostly one. Names in them may hold anything, so each is made one printable line.
     """
+
+    def __init__(self, *lines: object):
+        super().__init__(*(in_line(str(line)) for line in lines))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class StorageError(InputError):

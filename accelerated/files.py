@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,13 @@ REMEDIES = {
     errno.EPERM: "choose another --out, or make it writable",
 }
 """What helps where a file cannot be written, by the number of the error."""
+
+_REMEDIES_OF_NAMES = {
+    errno.EACCES: "name another one, or allow yourself to use this one",
+    errno.EPERM: "name another one, or allow yourself to use this one",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "its symbolic links lead in a circle",
+}
 
 _BEGINNING = ".writing-"
 """Of the names of files that are being written."""
@@ -74,6 +82,29 @@ def append_to(path: Path) -> IO[str]:
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))
 
 
+def opened(path: str | os.PathLike) -> IO[bytes]:
+    """Open a file that a user has named, to be read.
+
+    What a shell puts in place of `<(command)` is such a file. A device is an error, and so is a named pipe, for which a
+    command could wait without end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if "\0" in os.fspath(path):
+        raise OSError(errno.EINVAL, "no name of a file has a character of value 0", os.fspath(path))
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or os.path.realpath(path).startswith(("/proc/", "/dev/fd/"))):
+        raise OSError(errno.EINVAL, "is no file", os.fspath(path))
+    return open(path, "rb")
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Return the content of a file that a user has named, see `opened`."""
+    with opened(path) as file:
+        return file.read()
+
+
 def remove_left(folder: Path) -> None:
     """Remove what killed processes left of `write_atomically` in a folder; call it with the folder locked."""
     for path in Path(folder).glob(f"{_BEGINNING}*"):
@@ -94,6 +125,13 @@ def storage_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | os.PathLike) else folder
         raise StorageError(storage_line(where, error.strerror or str(error), error.errno)) from error
+
+
+def file_line(error: OSError) -> str:
+    """Return the line on a file that a command cannot use: where, why, and what helps."""
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    remedy = {**REMEDIES, **_REMEDIES_OF_NAMES}.get(error.errno)
+    return f"{where}{error.strerror or error}{f'; {remedy}' if remedy else ''}"
 
 
 def storage_line(where: Path | str, reason: str, number: int | None) -> str:

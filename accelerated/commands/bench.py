@@ -83,7 +83,7 @@ def _measure(figures, settings: Settings, out: Path) -> dict:
 
 
 def _check_file(flag: str, path: Path) -> None:
-    if path.is_dir() or not path.resolve().parent.is_dir():
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise InputError(f"{flag} {path}: has to be a file in a folder that is there")
 
 

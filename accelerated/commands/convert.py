@@ -1,12 +1,12 @@
 """What `routelaws convert` does: write runs of one's own as a results table."""
 
-import sys
 from pathlib import Path
 
 import tyro
 
 from ..tables.convert import convert_runs, parse_pairs
 from ..wording import plural
+from .terminal import remark, say
 
 
 def convert(
@@ -44,6 +44,6 @@ def convert(
     names = tuple(name for item in keep for name in item.split(","))
     pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")
     done = convert_runs(runs, out, *pairs, loss_unit, names, config, parse_pairs(map, "--map"))
-    for remark in done.remarks:
-        print(remark, file=sys.stderr)
-    print(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")
+    for text in done.remarks:
+        remark(text)
+    say(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")

@@ -10,6 +10,7 @@ from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 from ..tables.units import flops_of
 from ..wording import by_reason, plural
+from .terminal import Terminal
 from .working import Working
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
@@ -69,9 +70,8 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
         remarks: of `read_accuracies`.
         console: a rich Console; a new one on standard output if None.
     """
-    from rich.console import Console
 
-    console = console or Console()
+    console = console or Terminal()
     for remark in remarks:
         console.print(remark, markup=False)
     console.print(

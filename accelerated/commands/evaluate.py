@@ -1,7 +1,5 @@
 """What `routelaws evaluate` does: evaluate a trained model again."""
 
-import functools
-import sys
 from json import dumps as dump_json
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
 from ..wording import plural
+from .terminal import remark, say
 
 
 def evaluate(
@@ -39,19 +38,18 @@ def evaluate(
         table: With --task, a .csv file that the accuracy is put into, one row for each run, for `routelaws downstream`.
         json: Print one JSON object and nothing else.
     """
-    tell = functools.partial(print, file=sys.stderr)
     if task is not None:
         if tokens is not None or corpus:
             flag = "--corpus" if corpus else "--tokens"
             raise InputError(f"{flag} is for texts; a task is evaluated on all of its questions")
-        found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=tell)
+        found = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
             add_run(table, table_row(folder, found))
         _tell_task(folder, found, json)
         return
     if table is not None:
         raise InputError("--table is for accuracies; give a --task")
-    found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=tell)
+    found = evaluate_run(folder, group_size=group_size, one_hot=one_hot, tokens=tokens, corpus=corpus, tell=remark)
     if json:
         print(dump_json(found))
         return
@@ -62,7 +60,7 @@ def evaluate(
         spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
         of = f"{found[f'tokens_{name}']:,} tokens of {found[f'documents_{name}']:,} documents{groups}"
         said = f"loss on {name}" if corpus else f"loss_{name}"
-        print(f"{folder}: {said} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+        say(f"{folder}: {said} {found[f'loss_{name}']:.4f}{spread} nats per token ({of})")
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:
@@ -76,8 +74,8 @@ def _tell_task(folder: Path, found: dict, json: bool) -> None:
         error = found[measure.replace("accuracy", "standard_error")]
         spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
         how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
-        print(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
+        say(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
     asked = plural(found["questions"], "question")
-    print(f"{folder}: {found['task']}: {asked}, guessing is right in {found['guess_rate']:.4f}")
+    say(f"{folder}: {found['task']}: {asked}, guessing is right in {found['guess_rate']:.4f}")
     if found["cut"]:
-        print(f"{folder}: {found['task']}: the context of {plural(found['cut'], 'question')} was cut at its beginning")
+        say(f"{folder}: {found['task']}: the context of {plural(found['cut'], 'question')} was cut at its beginning")

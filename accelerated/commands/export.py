@@ -9,6 +9,7 @@ from ..files import write_atomically
 from ..training.configuration import TrainConfig
 from ..training.export import export_train_step
 from . import flags
+from .terminal import say
 from .train import RunFlags, default_flags
 
 
@@ -43,4 +44,4 @@ def export_to(config: TrainConfig, platforms: tuple[str, ...], out: Path) -> Non
     except OSError as error:
         raise InputError(f"{out}: {error.strerror or error}") from error
     sizes = f"{config.steps_per_call} steps of {config.batch_size} x {config.sequence_length} tokens a call"
-    print(f"{out}: {config.name()} for {', '.join(platforms)}: {len(content):,} bytes, {sizes}")
+    say(f"{out}: {config.name()} for {', '.join(platforms)}: {len(content):,} bytes, {sizes}")

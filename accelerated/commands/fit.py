@@ -21,6 +21,7 @@ from ..wording import once
 from . import measured
 from .laws import law_of
 from .shown import plain, range_dict, shown, shown_ends
+from .terminal import Terminal
 from .working import Working
 
 NOT_DETERMINED = (
@@ -141,9 +142,8 @@ def print_fit(report: FitReport, console=None) -> None:
         report: of `fit_report`.
         console: a rich Console; a new one on standard output if None.
     """
-    from rich.console import Console
 
-    console = console or Console()
+    console = console or Terminal()
     law = LAWS[report.law]
     console.print(f"law {law.name}: {law.formula}", markup=False)
     console.print(f"loss column {report.loss_column}; {report.fits[0].fit.criterion}", markup=False)
@@ -385,7 +385,7 @@ def with_options(law: Law, options: dict | None) -> Law:
     try:
         return law.with_options(**(options or {}))
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError(*str(error).split("\n")) from None
 
 
 def only_for_accuracy(law: Law, **flags) -> None:

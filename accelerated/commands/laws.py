@@ -21,7 +21,7 @@ def law_of(text: str, command: str | None = None) -> Law:
     """
     path, _, name = text.rpartition(":")
     if path:
-        _run(Path(path).resolve())
+        _run(Path(path).absolute())
     if name not in LAWS:
         where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
         raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")

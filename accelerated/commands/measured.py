@@ -31,6 +31,7 @@ from ..tables.several import named, read_tables, table_path
 from ..tables.table import select_rows
 from ..wording import by_reason, once
 from .shown import plain, range_dict, shown, shown_ends
+from .terminal import Terminal, say
 
 NOT_KNOWN = "not known"
 
@@ -91,7 +92,7 @@ def measured_report(law: Law, asked: Asked, level: float = 0.95, at: dict[str, f
             reasons[group.label] = str(error)
     if not fits:
         lines = [f"{_short(labels)}: {reason}" for reason, labels in by_reason(reasons).items()]
-        raise InputError("\n".join(f"{named(asked.tables)}: {line}" for line in lines))
+        raise InputError(*(f"{named(asked.tables)}: {line}" for line in lines))
     return MeasuredReport(law, level, fits, reasons, remarks, at, predictions)
 
 
@@ -124,9 +125,8 @@ def as_dict(report: MeasuredReport) -> dict:
 
 def print_report(report: MeasuredReport, console=None) -> None:
     """Print fits, or predictions, for a reader."""
-    from rich.console import Console
 
-    console = console or Console()
+    console = console or Terminal()
     for line in [*_law_lines(report), *report.remarks]:
         console.print(line, markup=False)
     if report.at is not None:
@@ -187,9 +187,9 @@ def print_published(law: Law, name: str, at: dict[str, float], json: bool) -> di
         found = {"law": law.name, "measured": law.measured, "published": name, "source": printed.source}
         return found | {"attested": printed.attested, "at": at, "value": plain(value)}
     where = ", ".join(f"{key} = {each:,.6g}" for key, each in at.items())
-    print(f"law {law.name}: {law.formula}")
-    print(f"printed coefficients {name}: {printed.source}; how well attested: {printed.attested}")
-    print(f"{law.measured} {value:.4f} at {where}; no interval, since the runs behind the coefficients are not at hand")
+    say(f"law {law.name}: {law.formula}")
+    say(f"printed coefficients {name}: {printed.source}; how well attested: {printed.attested}")
+    say(f"{law.measured} {value:.4f} at {where}; no interval, since the runs behind the coefficients are not at hand")
     return None
 
 

@@ -16,6 +16,7 @@ from .fit import warnings_of
 from .flags import check_level
 from .laws import law_of, rows_of_released
 from .shown import plain
+from .terminal import Terminal
 
 BEST_GUESS = (
     "Each run is given the loss that the law predicts for it, and the law is fitted again: a guess of what the run "
@@ -151,9 +152,8 @@ def print_next(report: NextReport, top: int = 10, console=None) -> None:
         top: runs that are shown.
         console: a rich Console; a new one on standard output if None.
     """
-    from rich.console import Console
 
-    console, found = console or Console(), report.found
+    console, found = console or Terminal(), report.found
     asked, router = found.asked, found.fit.selection.router
     where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", asked.at, strict=False))
     console.print(f"{asked.name}{' at ' if where else ''}{where}, {router}, law {found.fit.law.name}", markup=False)

@@ -21,6 +21,7 @@ from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, t
 from .flags import check_level, refuse
 from .laws import law_of, rows_of_released
 from .shown import plain
+from .terminal import Terminal
 from .working import Working
 
 DTYPE = "bf16"
@@ -162,10 +163,9 @@ def print_plan(report: PlanReport, top: int = 10, console=None) -> None:
         console: a rich Console; a new one on standard output if None.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Column, Table
 
-    console = console or Console()
+    console = console or Terminal()
     console.print(f"budget: {budget_words(report.budget, report.tokens)}", markup=False)
     console.print(memory_words(report.budget), markup=False)
     for remark in report.remarks:

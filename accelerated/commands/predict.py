@@ -26,6 +26,7 @@ from .fit import only_for_accuracy, warnings_of, with_options
 from .flags import check_level, refuse
 from .laws import law_of, rows_of_released
 from .shown import plain
+from .terminal import Terminal
 from .working import Working
 
 INPUTS = {
@@ -231,9 +232,8 @@ def print_prediction(report: PredictReport, console=None) -> None:
         report: of `predict_report`.
         console: a rich Console; a new one on standard output if None.
     """
-    from rich.console import Console
 
-    console = console or Console()
+    console = console or Terminal()
     level = f"{100 * report.level:g} %"
     where = ", ".join(f"{_input(name)[1].partition(',')[0]} = {value:,.6g}" for name, value in report.at.items())
     console.print(f"law {report.law}, {report.loss_column}, at {where}", markup=False)

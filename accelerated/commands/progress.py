@@ -14,6 +14,7 @@ from rich.progress import Progress as Bars
 
 from ..training.configuration import TrainConfig
 from ..training.sweep import cost
+from .terminal import Terminal
 
 QUIET = 30.0
 """Seconds after which a single run says how far it is, where there are no bars."""
@@ -38,7 +39,7 @@ class Progress:
     def __init__(
         self, runs: Sequence[TrainConfig], chosen: Sequence[int] | None = None, console: Console | None = None
     ):
-        self.runs, self.console = runs, console or Console(stderr=True)
+        self.runs, self.console = runs, console or Terminal(stderr=True)
         self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
         self.steps_done: dict[int, int] = {}  # by run, of those at work or finished
         self.finished: dict[int, float | None] = {}  # by run, its loss

@@ -1,6 +1,5 @@
 """What `routelaws reproduce` does: hold a results table against the paper."""
 
-import sys
 from pathlib import Path
 
 import jinja2  # noqa: F401  # the pages are written last: what is missing is said before minutes of work
@@ -10,6 +9,8 @@ import tyro
 
 from ..report.engine import check_huber, write_reproduction
 from ..tables.released import released_table
+from ..wording import printable
+from .terminal import remark
 
 
 def reproduce(
@@ -38,4 +39,4 @@ def reproduce(
     check_huber(huber)  # before a table is fetched
     if not tables:
         tables = (released_table(),)
-    print(write_reproduction(tables, out, rows, loss, huber, lambda line: print(line, file=sys.stderr, flush=True)))
+    print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark))))

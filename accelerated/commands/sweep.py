@@ -19,7 +19,9 @@ from ..training.grid import Grid, read_grid
 from ..training.sweep import Part, run_sweep
 from ..training.sweep_folder import folder_of_run
 from ..training.watch import Watch
+from ..wording import printable
 from .progress import Progress
+from .terminal import say
 
 
 def sweep(
@@ -63,10 +65,10 @@ def sweep(
             check_untouched(out)
             with Progress(chosen.runs) as watch:
                 run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later)
-            print(register(out))
+            print(printable(str(register(out))))
         with Progress(chosen.runs) as watch:
             run_sweep(chosen, out, jobs=jobs, watch=told(watch))
-        print(write_report(out))
+        print(printable(str(write_report(out))))
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:
@@ -94,4 +96,4 @@ def _train_part(grid: Grid, out: Path, part: Part, jobs: int | None, told: Calla
         rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part)
     done = len({row["hyper_id"] for row in rows})
     then = f"; routelaws report {out} writes the report" if done == len(grid.runs) else ""
-    print(f"{out}: {done} of {len(grid.runs)} runs are finished{then}")
+    say(f"{out}: {done} of {len(grid.runs)} runs are finished{then}")

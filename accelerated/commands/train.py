@@ -19,6 +19,7 @@ from ..training.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
 from .progress import Progress
+from .terminal import say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,4 +119,4 @@ def run_of(config: TrainConfig, out: Path, tensorboard: bool = False) -> None:
         return
     last = rows[-1]
     loss = float(last["loss_validation"])
-    print(f"{out}: {config.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")
+    say(f"{out}: {config.name()}, step {last['step']}: validation loss {loss:.4f} nats per token")

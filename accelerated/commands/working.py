@@ -8,6 +8,8 @@ import threading
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from .terminal import Terminal
+
 PATIENCE = 1.0
 """Seconds before anything is shown: most fits take less."""
 
@@ -22,7 +24,7 @@ class Working:
     """
 
     def __init__(self, what: str, console: Console | None = None, patience: float = PATIENCE):
-        console = console or Console(stderr=True)
+        console = console or Terminal(stderr=True)
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
         self.line = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.task = self.line.add_task(what)

@@ -31,6 +31,7 @@ from ..tables.schema import (
     run_names,
     to_numbers,
 )
+from ..wording import in_line
 
 SAME = 1.02
 """Largest over smallest number of tokens, or of steps, up to which runs have the same budget."""
@@ -253,7 +254,8 @@ def _values(frame, name: str) -> Difference | None:
     counts = values.value_counts()
     if len(counts) < 2:
         return None
-    groups = [(f"{value:g}" if isinstance(value, float) else str(value), int(n)) for value, n in counts.items()]
+    names = (f"{value:g}" if isinstance(value, float) else in_line(str(value)) for value in counts.index)
+    groups = list(zip(names, map(int, counts), strict=True))
     return Difference(name, groups, "rows")
 
 
@@ -268,7 +270,7 @@ def _names(frame, name: str) -> Difference | None:
     alike = [frame.loc[known, column] for column in ("router_type", "dense_parameter_count", "num_experts")]
     if cells[known].groupby(alike).nunique().max() < 2:
         return None
-    return Difference(name, [(value, int(n)) for value, n in counts.items()], "runs of one N and E")
+    return Difference(name, [(in_line(value), int(n)) for value, n in counts.items()], "runs of one N and E")
 
 
 def _measured(values: list[str]) -> bool:

@@ -144,7 +144,7 @@ def fit_some(
     found, reasons = fit_each(selections, loss_column, fit, tell)
     if not found:
         lines = [f"router {', '.join(routers)}: {reason}" for reason, routers in by_reason(reasons).items()]
-        raise InputError("\n".join(lines))
+        raise InputError(*lines)
     return found, reasons
 
 

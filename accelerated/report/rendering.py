@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from ..wording import once, plural
+from ..wording import in_line, once, plural, printable
 from . import cautions, words
 
 FEW = 6
@@ -59,7 +59,7 @@ def environment() -> jinja2.Environment:
         "percent": words.percent,
         "plural": plural,
         "points": points,
-        "quoted": shlex.quote,
+        "quoted": lambda text: printable(shlex.quote(text)),
         "rough": words.rough_span,
         "router": words.router_cell,
         "share": words.share,
@@ -143,7 +143,7 @@ def corpus(paths: tuple[str, ...]) -> str:
     """Return what text a run was trained on."""
     if not paths:
         return "the source code of the Python standard library"
-    return ", ".join(f"`{Path(path).name or path}`" for path in paths)
+    return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)
 
 
 def points(entries: list[dict], sentences) -> dict[str, list[str]]:

@@ -28,7 +28,7 @@ STYLE = {
     "axes.edgecolor": "#888888", "axes.labelcolor": "#333333", "xtick.color": "#555555", "ytick.color": "#555555",
     "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.8, "axes.axisbelow": True, "legend.frameon": False,
     "lines.solid_capstyle": "round", "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 160,
-    "svg.hashsalt": "routelaws", "svg.fonttype": "path",
+    "svg.hashsalt": "routelaws", "svg.fonttype": "path", "text.parse_math": False,
 }  # fmt: skip
 
 WIDTH = 9.2  # inches: at GitHub's width of about 900 px, text comes out as large as the text around it

@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from ..wording import plural
+from .cells import harmless, printable_cells
 from .columns import CheckedColumns
 from .reading import read_blocks, read_cells, take_apart
 from .schema import Problems
@@ -64,6 +65,7 @@ def read_accuracies(path) -> Accuracies:
             with its row and column.
     """
     rows, cells = read_cells(path)
+    cells = {name: printable_cells(column) for name, column in cells.items()}
     if set(_LONG) <= set(cells):
         return _long(CheckedColumns(path, cells, rows))
     if set(_WIDE) <= set(cells) and any(name.startswith("acc_") for name in cells):
@@ -143,6 +145,8 @@ def add_run(path, run: dict) -> None:
         InputError: the file is no CSV file with a column run, or cannot be written.
     """
     path = Path(path)
+    [name] = harmless([str(run["run"])])
+    run = run | {"run": name}
     try:
         if not path.parent.is_dir():
             raise InputError(f"{path.parent}: no such folder")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..wording import printable
 from .schema import BLANK, to_numbers
 from .units import UNITS_OF
 
@@ -33,6 +34,26 @@ class Cells:
     def number(self, name: str) -> np.ndarray:
         """Return a column as numbers, NaN where there is none: [rows] float64."""
         return to_numbers(self.cells.get(name, [""] * self.rows), UNITS_OF.get(name))[0]
+
+
+FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+"""What a cell begins with that a spreadsheet may run as a formula."""
+
+
+def harmless(cells: list[str]) -> list[str]:
+    """Return cells of text, with an apostrophe before those that a spreadsheet may run; numbers stay as they are.
+
+    Example:
+        >>> harmless(["=1+1", "-0.5", "-0.5 %", "S-Base"])
+        ["'=1+1", '-0.5', "'-0.5 %", 'S-Base']
+    """
+    wrong = to_numbers(cells)[1]
+    return [f"'{cell}" if cell.startswith(FORMULA) and bad else cell for cell, bad in zip(cells, wrong, strict=True)]
+
+
+def printable_cells(cells: list[str]) -> list[str]:
+    """Return cells of text, with escapes where a character within a cell is not printable."""
+    return [cell if cell.isprintable() else printable(cell.strip()) for cell in cells]
 
 
 def in_rows(count: int, rows: int) -> str:

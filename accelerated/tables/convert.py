@@ -25,6 +25,7 @@ which table a row is from, as where `fit` is given several.
 import csv
 import gzip
 import io
+import operator
 import re
 import tempfile
 from pathlib import Path
@@ -34,11 +35,11 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import in_short
-from .cells import Cells
+from ..wording import in_short, plural
+from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
 from .log import RUN
-from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, to_numbers
+from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, range_of, to_numbers
 from .several import SOURCE, listed, span
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, read_table
@@ -117,7 +118,9 @@ def convert_runs(
         cells, numbered = _joined(names, [cells for cells, _ in converted])
         cells, _ = _checked(", ".join(names), out, cells)
         remarks += numbered
+    cells, changed = _harmless(cells)
     _write(out, cells)
+    remarks += changed
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks)
 
 
@@ -140,7 +143,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
     """Raise InputError for what can be seen to be wrong before a file is read."""
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise InputError(f"{out}: is there already and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
         raise InputError(f"{out}: has the wrong ending; needed: .csv or .csv.gz")
@@ -187,7 +190,7 @@ def _converted(
         to_nats(table, loss_unit)
         cells, remark = _checked(source.name, out, table.cells)
     except InputError as error:
-        raise InputError(_located(str(error), at)) from None
+        raise InputError(*_located(str(error), at).split("\n")) from None
     return cells, remarks + table.remarks + [_located(text, at) for text in remark]
 
 
@@ -261,7 +264,7 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     rows = list(zip(*(cells[column] for column in order), strict=True))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            temporary = Path(folder, out.name)
+            temporary = Path(folder, "table.csv.gz" if out.suffix == ".gz" else "table.csv")
             write_atomically(temporary, _packed(order, rows, out))
             remarks = read_table(temporary).attrs["remarks"]
     except InputError as error:
@@ -269,12 +272,27 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         lacks = re.search(r"columns? .* (is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
         told = told.replace(CONVERTED, "") + "; see --columns, --set and --config" * bool(lacks)
-        raise InputError(told + "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)) from None
+        told += "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)
+        raise InputError(*told.split("\n")) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
     if remarks:
         rows = list(dict.fromkeys(rows))
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
+
+
+def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return cells of which a spreadsheet runs none as a formula, and a remark on each column that was changed."""
+    safe = {name: column if range_of(name) else harmless(column) for name, column in cells.items()}
+    counts = {name: sum(map(operator.ne, column, safe[name])) for name, column in cells.items()}
+    remarks = [
+        f"{name}: {plural(count, 'cell')} would run as a formula in a spreadsheet; an apostrophe now begins each"
+        for name, count in counts.items()
+        if count
+    ]
+    names = harmless(list(cells))
+    remarks += [f"column {old} is now {new}" for old, new in zip(cells, names, strict=True) if old != new]
+    return dict(zip(names, safe.values(), strict=True)), remarks
 
 
 def _write(out: Path, cells: dict[str, list[str]]) -> None:

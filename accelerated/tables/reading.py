@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..wording import plural
+from ..files import opened
+from ..wording import plural, printable
 from .limits import limit_of
 from .schema import Problems, shorten
 
@@ -122,16 +123,16 @@ def take_apart(block: Block, problems: Problems) -> tuple[Cells, int]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
     """Open a file as text; whatever goes wrong with it inside is an InputError."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; needed: a CSV file")
     try:
         with contextlib.ExitStack() as stack:
-            raw = stack.enter_context(open(path, "rb"))
+            raw = stack.enter_context(opened(path))
             if path.suffix == ".gz":
                 raw = stack.enter_context(gzip.open(raw))
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline=None)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder; needed: a CSV file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: cannot be unpacked ({error}); the file is cut short or is not gzip") from None
     except UnicodeError as error:
@@ -202,7 +203,7 @@ def _names(path: Path, header: str) -> list[str]:
     for separator, called in _SEPARATORS.items():
         if len(next(csv.reader([header], delimiter=separator))) > len(cells):
             raise InputError(f"{path}: its cells are separated by {called}; needed: commas")
-    names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(cells)]
+    names = [printable(name.strip()) or f"Unnamed: {i}" for i, name in enumerate(cells)]
     for i, name in enumerate(names):
         if name in names[:i]:
             places = f"{names.index(name) + 1} and {i + 1}"
@@ -219,7 +220,7 @@ def _csv_cells(block: Block, problems: Problems) -> tuple[Cells, int]:
         row += 1
         if len(cells) != width:
             problems.add(row, None, plural(len(cells), "cell"), f"{width}, as many as the header has")
-        elif [cell.strip() for cell in cells] == block.names:
+        elif [printable(cell.strip()) for cell in cells] == block.names:
             problems.add(row, None, "the header once more", "a row of values")
         else:
             rows.append(row)
@@ -265,7 +266,7 @@ class _Object(list):
 def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the names and cells of an object; what is nested is named with a dot between."""
     for name, value in pairs:
-        name = prefix + name.strip()
+        name = prefix + printable(name.strip())
         if isinstance(value, _Object):
             yield from _flat(value, f"{name}.")
         elif isinstance(value, str):

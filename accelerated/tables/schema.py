@@ -199,7 +199,7 @@ class Problems:
             lines = [f"{self.where}: {self.count} problems; nothing was read", *(f"  {line}" for line in self.lines())]
             if self.count > SHOWN:
                 lines.append(f"  ... and {self.count - SHOWN} more")
-            raise InputError("\n".join(lines))
+            raise InputError(*lines)
 
 
 def shorten(value: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..wording import in_short
+from ..wording import in_short, printable
 from .schema import range_of, with_numbers
 from .table import read_table
 
@@ -63,7 +63,7 @@ def naming(paths) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InputError("\n".join(f"{named(paths)}: {line}" for line in str(error).split("\n"))) from None
+        raise InputError(*(f"{named(paths)}: {line}" for line in str(error).split("\n"))) from None
 
 
 def listed(paths) -> list:
@@ -80,7 +80,7 @@ def _joined(paths: Sequence, frames: list):
         codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
         remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
         remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} is numbered {span(first, first + len(runs) - 1)}")
-        frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: str(path)})
+        frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: printable(str(path))})
         frames[i].attrs = {}
         first += len(runs)
     joined = pandas.concat(frames, ignore_index=True)

@@ -11,10 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..wording import LONGEST_NAME, printable
+from .cells import printable_cells
 from .reading import Block, Cells, is_json, read_blocks, take_apart
 from .schema import (
     BLANK,
     DENSE,
+    NAME_COLUMNS,
     NEEDED_COLUMNS,
     OWN_COLUMNS,
     RELEASED_COLUMNS,
@@ -33,6 +36,10 @@ __all__ = [
     "DENSE", "NEEDED_COLUMNS", "OWN_COLUMNS", "RELEASED_COLUMNS", "TEXT_COLUMNS", "RouterRows", "of_router",
     "read_table", "select_rows",
 ]  # fmt: skip
+
+
+_PRINTED = (*TEXT_COLUMNS, *NAME_COLUMNS)
+"""Columns of text that reports and messages print."""
 
 
 class _Part(NamedTuple):
@@ -134,7 +141,11 @@ def _fast_part(block: Block) -> _Part | None:
         columns[name] = np.array(columns[name])
         if any(mask.any() for mask, _ in outside(name, columns[name])):
             return None
-    if any(router != router.strip() or router in BLANK for router in pandas.unique(columns["router_type"])):
+    routers = pandas.unique(columns["router_type"])
+    if any(router != router.strip() or router in BLANK or len(router) > LONGEST_NAME for router in routers):
+        return None
+    texts = (text for name in _PRINTED if name in columns for text in pandas.unique(columns[name]))
+    if not all(map(str.isprintable, texts)):
         return None
     return _Part(np.arange(block.first, block.first + len(frame)), _with_whole(columns))
 
@@ -179,11 +190,12 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
             checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
             checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}"))
         elif name == "router_type":
-            texts = [text.strip() for text in texts]
-            columns[name] = np.array(texts, dtype=object)
+            columns[name] = np.array([printable(text.strip()) for text in texts], dtype=object)
+            long = np.array([len(text) > LONGEST_NAME for text in columns[name]], dtype=bool)
             checks = [(np.isin(columns[name], BLANK), "a value (it is blank)")]
+            checks.append((long, f"a name of at most {LONGEST_NAME} characters"))
         else:
-            columns[name], checks = np.array(texts, dtype=object), []
+            columns[name], checks = np.array(printable_cells(texts) if name in _PRINTED else texts, dtype=object), []
         for mask, needed in checks:
             problems.add_each(mask, rows, name, raw.__getitem__, needed)
             good &= ~mask

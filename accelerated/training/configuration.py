@@ -13,6 +13,7 @@ from pathlib import Path
 from ..accounting import Accounting
 from ..configuration import GROUPED, ModelConfig
 from ..errors import InputError
+from ..files import read_bytes
 from .mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
@@ -290,8 +291,8 @@ def read_toml(path: Path) -> dict:
         InputError: no such file, or not TOML; the message names the line.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_bytes(path).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from error

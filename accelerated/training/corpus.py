@@ -26,6 +26,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..files import opened
 from ..wording import in_short, plural
 
 SPLIT_RULE = "1"
@@ -153,7 +154,7 @@ def find_files(paths: Iterable[str]) -> list[Source]:
         elif glob.has_magic(path):
             matches = list(_match(path))
         else:
-            raise InputError(f"{path or repr(path)}: no such file or folder")
+            raise InputError(f"{path or repr(path)}: {_why_not_there(path)}")
         if not matches:
             raise InputError(f"{path}: no files there")
         found += matches
@@ -163,6 +164,16 @@ def find_files(paths: Iterable[str]) -> list[Source]:
     for source in sorted(found, key=lambda source: (source.name.count("/"), source)):
         once.setdefault(os.path.realpath(source.path), source)
     return sorted(once.values())
+
+
+def _why_not_there(path: str) -> str:
+    try:
+        os.stat(path)
+    except PermissionError as error:
+        return f"cannot be read: {error.strerror}"
+    except (OSError, ValueError):
+        pass
+    return "no such file or folder"
 
 
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
@@ -219,10 +230,9 @@ def _read_file(source: Source) -> list[Document] | None:
 
 def _read_bytes(path: str) -> bytes:
     """Return what is in the file, decompressed where it ends in `.gz`."""
-    opener = gzip.open if path.lower().endswith(".gz") else open
     try:
-        with opener(path, "rb") as file:
-            return file.read()
+        with opened(path) as file:
+            return (gzip.open(file) if path.lower().endswith(".gz") else file).read()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged gzip file: {error}") from error
     except OSError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
+from ..files import opened
 from ..routed_block import hash_table
 from .configuration import TrainConfig
 from .tokens import TokenFiles, load_tokens
@@ -68,9 +69,11 @@ def read_embeddings(path: Path, vocab_size: int, tokenizer: Path) -> np.ndarray:
         embeddings = np.asarray(load_own_params(path)["embedding"], np.float64)
     else:
         try:
-            embeddings = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({error})") from error
+            with opened(path) as file:
+                embeddings = np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"hash_embeddings {path}: cannot be read as a .npy file ({why})") from error
     if not isinstance(embeddings, np.ndarray) or not np.issubdtype(embeddings.dtype, np.number):
         raise InputError(f"hash_embeddings {path}: is no array of numbers")
     if embeddings.ndim != 2 or len(embeddings) != vocab_size or not np.isfinite(embeddings).all():

@@ -33,6 +33,7 @@ import numpy as np
 
 from ..configuration import GROUPED
 from ..errors import InputError
+from ..files import read_bytes
 from ..transformer import apply
 from .evaluate import changed_model
 from .result_rows import read_rows
@@ -131,7 +132,7 @@ def read_task(path: Path) -> list[Question]:
     """
     try:
         # Not splitlines(): it also breaks at characters that JSON allows within a string.
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+        lines = read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     questions = [_question(f"{path}, line {at}", line, at) for at, line in enumerate(lines, 1) if line.strip()]
@@ -229,7 +230,7 @@ def _question(where: str, line: str, at: int) -> Question:
     """Return the question of one line; InputError says what is wrong with it."""
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is no JSON ({error})") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: is no JSON object")

@@ -28,6 +28,7 @@ import numpy as np
 from ..caches import CACHE, cache_folder, private_folder, user_cache
 from ..errors import InputError
 from ..files import write_atomically
+from ..wording import in_line
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 
@@ -232,4 +233,4 @@ def _file_checksum(path: Path) -> str:
 
 
 def _tell_on_standard_error(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(in_line(line), file=sys.stderr, flush=True)

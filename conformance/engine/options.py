@@ -149,5 +149,7 @@ def check_report(file) -> None:
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {Path(file).parent}"
         raise BackendError(f"report {file}: it cannot be written ({why})")
+    if path.exists() and not path.is_file():
+        raise BackendError(f"report {file}: it cannot be written (it is no file)")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise BackendError(f"report {file}: nothing can be written there")
