@@ -44,6 +44,12 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
     Where a score is not finite, or there is no token, the numbers are NaN, and the experts are dealt out in turn: token
     t gets t k mod E and the next ones.
     """
+    scores = np.asarray(scores)
+    if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:
+        raise ValueError(
+            f"scores are {scores.dtype} {list(scores.shape)} and k is {k}; float32 or float64 [T, E] and 1 <= k <= E "
+            "are needed"
+        )
     num_tokens, num_experts = scores.shape
     largest = max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0)))
     if not np.isfinite(largest) or not num_tokens:
@@ -73,6 +79,11 @@ def assign(scores: np.ndarray, k: int = 1) -> Solution:
 
 def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> float:
     """Return the bound that prices [E] prove less the objective, as a sum of terms of which none is negative."""
+    num_tokens, num_experts = scores.shape
+    if prices.shape != (num_experts,) or expert.ndim != 2 or len(expert) != num_tokens:
+        raise ValueError(f"expert has shape {expert.shape} and prices {prices.shape}; [T, k] and [E] are needed")
+    if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
+        raise ValueError(f"experts reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     everyone, more = divmod(expert.size, len(prices))
     surplus = np.bincount(expert.ravel(), minlength=len(prices)) - everyone
     return float(_regret(scores, expert, prices) + np.sort(prices)[::-1][:more].sum() - (surplus * prices).sum())
@@ -105,7 +116,9 @@ def _regret(scores, expert, prices):
 @jit
 def in_order(scores, slots):
     """Return experts [T, k] of slots [k T], those of a token by falling score, then by index."""
-    num_tokens = len(scores)
+    num_tokens, num_experts = scores.shape
+    if num_tokens == 0 or slots.size % num_tokens or slots.min() < 0 or slots.max() >= num_experts:
+        raise ValueError("slots have to be [k T], one at least, each at least 0 and below E")
     k = len(slots) // num_tokens
     expert = np.empty((num_tokens, k), np.int32)
     for t in range(num_tokens):
@@ -124,6 +137,8 @@ def in_order(scores, slots):
 @jit_vector
 def whole_numbers(scores, scale, unit, whole, near):
     """Fill whole = scores times scale, rounded, and near = whole times unit; return the deviation of near."""
+    if whole.shape != scores.shape or near.shape != scores.shape:
+        raise ValueError("scores, whole and near have to be [T, E]")
     total, squares = 0.0, 0.0
     for t in range(scores.shape[0]):
         for e in range(scores.shape[1]):
@@ -143,6 +158,10 @@ def solve(whole, price, k, everyone, more):
     `price` [E + 1] (the last is that of the reserve) ends as one that proves the assignment.
     """
     num_tokens, reserve = whole.shape
+    if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
+        raise ValueError("whole [T, E] needs price [E + 1], 1 <= k <= E, and T k places")
+    if not 0 <= more < reserve:
+        raise ValueError("more has to be at least 0 and below E")
     expert = np.empty(k * num_tokens, np.int32)
     own = np.empty(k * num_tokens, np.int64)
     surplus = np.full(reserve + 1, -everyone)  # tokens too many at each node

@@ -48,6 +48,8 @@ def auction(near, price, k, places, increment, most):
     `near` [T, E] ends with `NOTHING` where a token has a place.
     """
     num_tokens, num_experts = near.shape
+    if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:
+        raise ValueError("near [T, E] needs price [E], 1 <= k <= E, and T k places at least")
     taken = np.zeros(num_experts, np.int64)
     bid = np.empty((num_experts, places), np.float32)  # of each expert a heap with the lowest bid first
     holder = np.empty((num_experts, places), np.int32)

@@ -46,6 +46,14 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
     """
     logs, log_loss, weight, delta = table[0].copy(), table[1].copy(), table[2].copy(), table[3]
     unknowns, rows = starts.shape[1], log_loss.size
+    if logs.shape != (centres.size, rows) or not (rows == weight.size == delta.size) or most.size != 2:
+        raise ValueError("logs have to be [columns, n], centres [columns], log losses, weights and delta [n], most [2]")
+    if theta.shape != starts.shape or points.shape != (starts.shape[0], centres.size):
+        raise ValueError("theta and starts have to be [starts, p], and points [starts, columns]")
+    if not (starts.shape[0] == asked.size == wanted.size == stiffness.size == value.size == said.size):
+        raise ValueError("what is asked, wanted, written and said has to be [starts]")
+    if rows == 0 and (asked != NOTHING).any():
+        raise ValueError("what is asked needs a row of its own, the last one")
     vectors, squares = np.empty((5, unknowns)), np.empty((2, unknowns, unknowns))
     work = np.empty(rows), np.empty((unknowns, rows)), vectors, squares, np.empty((2, rows))
     for s in range(starts.shape[0]):
@@ -112,6 +120,8 @@ def _look(law, centres, logs, asked, theta, work):
 @jit
 def huber_sum(predicted, log_loss, weight, delta):
     """Return the sum of Huber terms; infinite where it is no number."""
+    if not (log_loss.size == weight.size == delta.size == predicted.size):
+        raise ValueError("predicted, log_loss, weight and delta have to be [n]")
     total = 0.0
     for i in range(predicted.size):
         size = abs(predicted[i] - log_loss[i])

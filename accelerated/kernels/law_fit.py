@@ -55,9 +55,13 @@ def reduce_rows(log_size, log_loss, level, weights, levels):
     Returns:
         `problem` [6, 2 levels], and the part of the weighted residual sum that no shape can change.
     """
+    if not (log_loss.size == level.size == weights.size == log_size.size and levels > 0):
+        raise ValueError("log_size, log_loss, level and weights have to be [n], and levels above 0")
     problem = np.zeros((6, 2 * levels))
     total, mean_size, mean_loss = np.zeros(levels), np.zeros(levels), np.zeros(levels)
     for i in range(log_size.size):
+        if not 0 <= level[i] < levels:
+            raise ValueError("level has to be at least 0 and below levels")
         total[level[i]] += weights[i]
         mean_size[level[i]] += weights[i] * log_size[i]
         mean_loss[level[i]] += weights[i] * log_loss[i]
@@ -119,6 +123,8 @@ def _normalise(vector):
 @jit
 def fill_psi(psi, extra, alpha, ratio, rest):
     """Write psi at every level, divided by its value at the last (largest) one; rest = 1 - ratio, exact where small."""
+    if extra.size == 0 or psi.size != 2 * extra.size:
+        raise ValueError("extra has to be [levels], one at least, and psi [2 levels]")
     rise, bend, top = alpha * rest * rest, alpha * rest * ratio, extra[-1]
     if rise == 0.0:
         for j in range(extra.size):
@@ -140,6 +146,8 @@ def evaluate(problem, work):
     Returns:
         The residual sum without its constant.
     """
+    if problem.shape[0] != 6 or problem.shape != work.shape:
+        raise ValueError("problem and work have to be [6, 2 levels]")
     psi, tilt, level, residual = work[PSI], work[TILT], work[LEVEL], work[RESIDUAL]
     for i in range(psi.size):
         tilt[i] = psi[i] * problem[SIZE, i]
@@ -167,6 +175,8 @@ def _shape(t, w, log_top):
 @jit
 def scan_table(extra, scan):
     """Return psi at each point of the scan: [scan * scan, levels], for t = 1/scan ... 1 and w = 0 ... 1 - 1/scan."""
+    if scan < 1 or extra.size == 0:
+        raise ValueError("scan has to be at least 1, and extra [levels], one at least")
     table, psi = np.empty((scan * scan, extra.size)), np.empty(2 * extra.size)
     for i in range(scan):
         for j in range(scan):
@@ -185,6 +195,8 @@ def scan_values(problem, table, values):
     for each other.
     """
     levels = table.shape[1]
+    if problem.shape != (6, 2 * levels) or values.size > table.shape[0]:
+        raise ValueError("problem has to be [6, 2 levels], and table [points, levels]")
     moments = np.empty((levels, 9))
     one, size, target = problem[ONE], problem[SIZE], problem[TARGET]
     fixed_0, fixed_1 = problem[FIXED_0], problem[FIXED_1]
@@ -433,6 +445,8 @@ def _may_win(line, inside, constant):
 @jit
 def _determined(level, cell, weights, problem, extra, work):
     """Return whether the rows with a weight determine the law: see `fit_routed` in laws/fitting.py."""
+    if cell.size != weights.size or cell.min() < 0 or cell.max() >= cell.size:
+        raise ValueError("cell has to be [n], at least 0 and below n")
     seen_level, seen_cell = np.zeros(extra.size), np.zeros(cell.size)
     rows = levels = cells = 0.0
     for i in range(weights.size):

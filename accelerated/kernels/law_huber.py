@@ -61,6 +61,8 @@ def _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest):
             psi[j] = math.log1p(rise * extra[j] / (1.0 + bend * extra[j]))
         psi /= psi[-1]
     for i in range(log_size.size):
+        if not 0 <= level[i] < extra.size:
+            raise ValueError("level has to be at least 0 and below the number of levels")
         here = psi[level[i]]
         basis[0, i], basis[1, i], basis[2, i], basis[3, i] = 1.0, log_size[i], here, here * log_size[i]
     for k in range(4):
@@ -154,6 +156,10 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
     """
     log_size, log_loss, level, extra = problem
     basis, triangle, matrix, residual, change = work
+    if not (log_loss.size == level.size == log_size.size == residual.size == change.size == basis.shape[1]):
+        raise ValueError("log_size, log_loss, level and what is worked with have to be of the same rows")
+    if not (basis.shape[0] == triangle.size // 4 == matrix.size // 4 == linear.size == 4 and extra.size > 0):
+        raise ValueError("a law has four linear unknowns, and extra has to be [levels], one at least")
     _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest)
     moved, step = np.zeros(4), np.empty(4)
     for k in range(moved.size):
@@ -337,6 +343,8 @@ def fit(log_size, log_loss, level, extra, delta, scan, starts):
         [9]: piece, alpha, ratio, 1 - ratio, the sum of Huber terms, and intercept, size, gain and interaction at
         centred size 0.
     """
+    if scan < 1 or extra.size == 0:
+        raise ValueError("scan has to be at least 1, and extra [levels], one at least")
     rows = log_size.size
     problem = (log_size, log_loss, level, extra)
     work = (np.empty((4, rows)), np.empty((4, 4)), np.empty((4, 4)), np.empty(rows), np.empty(rows))

@@ -194,6 +194,8 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         effective_parameters, log10 L for losses. N_cutoff is an angle, that of the line of sight from the origin to
         (interaction, -gain): from -90 degrees (a size of 0) to 90 (infinite), and on to 270, where c is below 0.
     """
+    if problem.shape[0] != 6 or problem.shape != work.shape:
+        raise ValueError("problem and work have to be [6, 2 levels]")
     scores, triangle = np.empty(4), np.empty((4, 4))
     fill_psi(work[PSI], extra, alpha, ratio, rest)
     residual = _solve(problem, work, scores, triangle) + constant

@@ -29,6 +29,10 @@ def predict(law, theta, logs, predicted, turn, scratch):
         turn: [p, n], written.
         scratch: [2, n], written. Threads that ask for memory in a loop wait for each other.
     """
+    _need_unknowns(law, theta.size, logs.shape[0])
+    rows = logs.shape[1]
+    if turn.shape != (theta.size, rows) or predicted.size != rows or scratch.shape != (2, rows):
+        raise ValueError("logs [columns, n] need predicted [n], turn [p, n] and scratch [2, n]")
     number, multiplier, powers = law
     if number == ADDITIVE:
         _additive(multiplier, powers, theta, logs, predicted, turn, scratch)
@@ -36,6 +40,19 @@ def predict(law, theta, logs, predicted, turn, scratch):
         _kaplan(theta, logs, predicted, turn)
     else:
         _joint(theta, logs, predicted, turn)
+
+
+@jit
+def _need_unknowns(law, unknowns, columns):
+    """Raise ValueError where a law reads more unknowns or columns than there are."""
+    number, multiplier, powers = law
+    if number == ADDITIVE:
+        if multiplier.size == 0 or powers.shape != (multiplier.size, columns):
+            raise ValueError("multiplier has to be [terms], one at least, and powers [terms, columns]")
+        if multiplier.min() < 0 or multiplier.max() >= unknowns or (powers >= unknowns).any():
+            raise ValueError("multiplier and powers name more unknowns than theta has")
+    elif unknowns != (4 if number == KAPLAN else 11) or columns != (2 if number == KAPLAN else 3):
+        raise ValueError("theta has to be [4] with two columns, and [11] with three for the joint law")
 
 
 @jit
@@ -139,6 +156,9 @@ def coefficient(law, centres, which, theta, turn):
         which: number of the coefficient.
         turn: [p], written.
     """
+    _need_unknowns(law, theta.size, centres.size)
+    if not 0 <= which < theta.size or turn.size != theta.size:
+        raise ValueError("theta [p] needs turn [p], and a coefficient at least 0 and below p")
     number, multiplier, powers = law
     turn[:] = 0.0
     if number == ADDITIVE:

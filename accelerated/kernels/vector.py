@@ -29,6 +29,8 @@ def exp(values, whole):
         values: [n], overwritten. Those beyond `LEAST` and `MOST` count as these; NaN stays.
         whole: [n], scratch.
     """
+    if values.itemsize != 8 or whole.size < values.size:
+        raise ValueError("values have to be float64, and whole as long")
     for i in range(values.size):
         v = LEAST if values[i] < LEAST else values[i]
         v = MOST if v > MOST else v
@@ -52,6 +54,8 @@ def log(values, whole):
         values: [n], overwritten; above 0 and not below 2^-1022, which nobody checks. NaN stays.
         whole: [n], scratch.
     """
+    if values.itemsize != 8 or whole.size < values.size:
+        raise ValueError("values have to be float64, and whole as long")
     bits = values.view(np.int64)
     for i in range(values.size):
         whole[i] = (bits[i] >> EXPONENT) - (BIAS - 1) + 0.0 * values[i]

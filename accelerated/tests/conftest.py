@@ -66,9 +66,18 @@ def plain(monkeypatch):
     """Put the plain Python function in place of each compiled one: nothing is compiled."""
     import numpy as np
 
-    from routelaws.accelerated.kernels import assignment, auction, law_fit, law_huber, law_intervals
+    from routelaws.accelerated.kernels import (
+        assignment,
+        auction,
+        law_descent,
+        law_fit,
+        law_huber,
+        law_intervals,
+        law_terms,
+        vector,
+    )
 
-    for module in (assignment, auction, law_fit, law_huber, law_intervals):
+    for module in (assignment, auction, law_descent, law_fit, law_huber, law_intervals, law_terms, vector):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func"):
                 monkeypatch.setattr(module, name, value.py_func)
