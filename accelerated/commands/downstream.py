@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from ..findings.downstream import Study, as_dict, check_numbers, compare_laws
+from ..findings.downstream import Study, as_dict, check_numbers, compare_laws, rate_remarks
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table
 from ..tables.units import flops_of
@@ -56,10 +56,11 @@ def downstream(
     rates = None if tasks is None else read_guess_rates(tasks)
     with Working("fitting the laws of each task"):
         study = compare_laws(accuracies, budget, rates, loss, ratio, least_gain)
+    remarks = accuracies.remarks + rate_remarks(accuracies, rates)
     if json:
-        print(dump_json(as_dict(study) | {"remarks": accuracies.remarks}, allow_nan=False))
+        print(dump_json(as_dict(study) | {"remarks": remarks}, allow_nan=False))
     else:
-        print_study(study, accuracies.remarks)
+        print_study(study, remarks)
 
 
 def print_study(study: Study, remarks: list[str], console=None) -> None:
@@ -67,7 +68,7 @@ def print_study(study: Study, remarks: list[str], console=None) -> None:
 
     Args:
         study: of `compare_laws`.
-        remarks: of `read_accuracies`.
+        remarks: of `read_accuracies` and `rate_remarks`.
         console: a rich Console; a new one on standard output if None.
     """
 

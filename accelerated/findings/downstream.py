@@ -26,8 +26,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..laws import broken, downstream, downstream_sums, two_stage
-from ..tables.accuracies import Accuracies, guess_rate, loss_name
-from ..wording import plural
+from ..tables.accuracies import Accuracies, loss_name
+from ..tables.guess_rates import guess_rate
+from ..wording import in_short, plural
 
 RATIO_HUBER = 1e-3
 """Delta of the ratio law's fit, in ln(-ln Q'), as the paper has it."""
@@ -163,7 +164,7 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
     """
     laws, found, reasons = _laws(least_gain), {}, {}
     for task in table.accuracies:
-        rate = guess_rate(task, rates)
+        rate = guess_rate(task, rates) or 0.0
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
             sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
             empty = [side for side, rows in zip(("at or below", "above"), sides, strict=True) if not len(rows.flops)]
@@ -179,6 +180,13 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
                     misses = np.full(len(sides[1].flops), np.nan)
                 found.setdefault(law, {}).setdefault(task, []).append(misses)
     return {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in found.items()}, reasons
+
+
+def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
+    """Return a remark on the tasks whose rate of guessing is not known; arguments as `compare_laws`."""
+    known = table.guess_rates | (rates or {})
+    unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
+    return [f"the rate of guessing is not known and taken as 0: {in_short(unknown, 12)} (--tasks)"] if unknown else []
 
 
 def as_dict(study: Study) -> dict:

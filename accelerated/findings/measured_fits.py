@@ -15,16 +15,21 @@ import numpy as np
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.compute import fit_compute
+from ..laws.downstream import LEAST_GAIN
 from ..laws.held_out import HeldOut, leave_one_group_out
 from ..laws.intervals import Predicted, Range
-from ..tables.accuracies import Accuracies, guess_rate, is_guess_known, loss_name
+from ..tables.accuracies import Accuracies, loss_name
 from ..tables.conditions import row_mask
+from ..tables.guess_rates import guess_rate
 from ..tables.leverages import Leverages
 from ..tables.table import DENSE, RouterRows
 from ..wording import plural
 from .hull import beyond, extrapolation, inside_hull
 from .law_columns import COLUMNS, column_remarks, training_flops
 from .law_fits import check_huber
+
+SOME = 0.1
+"""Share of the accuracies of a task beyond which those far below the rate of guessing are no chance. Our choice."""
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
@@ -100,6 +105,7 @@ def accuracy_groups(
             *given, measured = (np.concatenate(parts) for parts in zip(*found, strict=True))
             whole = np.all([np.isfinite(column) for column in given], axis=0)
             option, remarks = _guess(law, task, guess, rates, table)
+            remarks += _below_guessing(measured[whole], option.get("guess_rate"))
             own, blank = tuple(column[whole] for column in given), int(mask.sum()) * len(found) - int(whole.sum())
             groups.append(Group(task, part, own, measured[whole], option | (options or {}), remarks, blank))
     return groups
@@ -220,9 +226,20 @@ def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -
         return ({} if guess is None else {"guess_rate": guess}), []  # which the law refuses by its name
     if guess is not None:
         return {"guess_rate": guess}, []
-    known = table.guess_rates | (rates or {})
-    remarks = [] if is_guess_known(task, known) else ["the rate of guessing is not known and taken as 0 (--guess-rate)"]
-    return {"guess_rate": guess_rate(task, known)}, remarks
+    rate = guess_rate(task, table.guess_rates | (rates or {}))
+    remarks = ["the rate of guessing is not known and taken as 0 (--guess-rate)"] if rate is None else []
+    return {"guess_rate": rate or 0.0}, remarks
+
+
+def _below_guessing(accuracies: np.ndarray, rate: float | None) -> list[str]:
+    """Return a warning where many accuracies are far below the rate of guessing: it may be that of another task."""
+    below = accuracies[accuracies < (rate or 0.0) - LEAST_GAIN]
+    if below.size <= SOME * accuracies.size:
+        return []
+    return [
+        f"{below.size} of {accuracies.size} accuracies are more than {LEAST_GAIN:g} below the rate of guessing, "
+        f"{rate:.4g}, the least {below.min():.4g}: is this the rate of the task (--guess-rate)?"
+    ]
 
 
 def _frame(table: Accuracies):

@@ -8,7 +8,8 @@ name that numbers the rows, `tpr` for tokens per parameter. One of these two tab
 Then N = tokens/tpr, which is good to some 10 per cent since their `tpr` is nominal (20 stands for 21.8 in the first run
 of the other table), and C = 6 N D. A run is one value each of tokens, tpr and params.
 
-An accuracy is between 0 and 1, a loss above 0; a blank cell is a run without that number. Of the metrics of the long
+An accuracy is between 0 and 1, a loss above 0; a blank cell is a run without that number. Accuracies in percent are
+divided by 100, which a remark says; a table that mixes both units is refused. Of the metrics of the long
 layout `acc`, `acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies, of a task named "benchmark metric",
 and `cross_entropy_loss` is a loss; the others (counts, standard errors, scores of probability) are passed over.
 """
@@ -24,20 +25,17 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import plural
+from ..wording import in_short, plural
 from .cells import harmless, printable_cells
 from .columns import CheckedColumns
 from .reading import read_blocks, read_cells, take_apart
-from .schema import Problems
+from .schema import Problems, shorten, to_numbers
+
+LEAST_PERCENT = 5.0
+"""Above which a number is an accuracy in percent and no slip in a share, such as 1.2. Our choice."""
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs for each parameter and token, where a table does not give the FLOPs."""
-
-GUESS_RATES = {
-    "arc_": 0.25, "hellaswag": 0.25, "mmlu": 0.25, "openbook_qa": 0.25, "openbookqa": 0.25, "commonsense_qa": 0.2,
-    "sciq": 0.25, "piqa": 0.5, "copa": 0.5, "winogrande": 0.5, "boolq": 0.5, "siqa": 1 / 3,
-}  # fmt: skip
-"""Share of right answers by guessing, by how the name of a task begins (our table); 0 for every other."""
 
 _ACCURACY = re.compile(r"acc|acc_norm|exact_match|sympy_equiv|pass@\d+")
 _WIDE, _LONG = ("params", "tokens"), ("tokens", "benchmark", "metric_type", "score", "tpr")
@@ -120,18 +118,6 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
     return name
 
 
-def guess_rate(task: str, rates: dict[str, float] | None = None) -> float:
-    """Return the guess rate of a task: that of a table, or that of GUESS_RATES."""
-    if rates and task in rates:
-        return rates[task]
-    return next((rate for name, rate in GUESS_RATES.items() if task.startswith(name)), 0.0)
-
-
-def is_guess_known(task: str, rates: dict[str, float] | None = None) -> bool:
-    """Return whether a table or GUESS_RATES has the guess rate of a task, which else is taken as 0."""
-    return bool(rates and task in rates) or any(task.startswith(name) for name in GUESS_RATES)
-
-
 def add_run(path, run: dict) -> None:
     """Put what is known of a run into a table of one row for each run: into the row of its name, or a new one.
 
@@ -183,27 +169,77 @@ def _wide(columns: CheckedColumns) -> Accuracies:
     if np.isnan(flops).any():
         remarks.append("flops: 6 · params · tokens" + ("" if "flops" not in columns.cells else ", where blank"))
         flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
+    named = {name: list(range(len(columns.rows))) for name in columns.cells if name.startswith("acc_")}
+    percent = _in_percent(columns, "column", {name: columns.cells[name] for name in named}, named)
+    remarks += _percent_remarks(percent)
     losses, accuracies = {}, {}
     for name in columns.cells:
         if name.startswith("loss_"):
             losses[name.removeprefix("loss_")] = columns.number(name, above=0.0, blank=True)
-        elif name.startswith("acc_"):
-            accuracies[name.removeprefix("acc_")] = columns.number(name, least=0.0, most=1.0, blank=True)
-    rates = _own_rates(columns, accuracies)
+        elif name in named:
+            whole = 100.0 if name in percent else 1.0
+            accuracies[name.removeprefix("acc_")] = columns.number(name, least=0.0, most=whole, blank=True) / whole
+    rates = _own_rates(columns, accuracies, {name.removeprefix("acc_") for name in percent})
     columns.raise_if_any()
     run = columns.text("run")
     run = np.where(run == "", [f"row {row}" for row in columns.rows], run)
     return Accuracies(run, columns.text("training_set"), parameters, tokens, flops, losses, accuracies, remarks, rates)
 
 
-def _own_rates(columns: CheckedColumns, accuracies: dict) -> dict[str, float]:
-    """Return the guess rates that the table has; a problem for every row that says another than the first."""
+def _in_percent(
+    columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
+) -> list[str]:
+    """Return the names whose accuracies are in percent: all of them, 0 apart, above 1, and some above 5.
+
+    Args:
+        columns: of the table.
+        what: the names are, for messages.
+        cells: {name: accuracies as text}.
+        rows: {name: the place of each in the table}.
+
+    Raises:
+        InputError: a name has accuracies in both units, or some names are in percent and others are not.
+    """
+    values = {name: to_numbers(texts)[0] for name, texts in cells.items()}
+    large = {name: (own > LEAST_PERCENT) & (own <= 100) for name, own in values.items()}
+    small = {name: (own > 0) & (own <= 1) for name, own in values.items()}
+    for name in cells:
+        if large[name].any() and small[name].any():
+            high, low = (int(np.flatnonzero(each[name])[0]) for each in (large, small))
+            row = [f"row {columns.rows[rows[name][i]]}: {shorten(cells[name][i])}" for i in (high, low)]
+            raise InputError(
+                f"{columns.path}: {what} {name}: {row[0]} is in percent and {row[1]} is not; needed: one unit, "
+                "best shares from 0 to 1"
+            )
+    percent = [name for name in cells if large[name].any() and large[name].size > 1]
+    other = next((name for name in cells if small[name].any()), None)
+    if percent and other:
+        raise InputError(
+            f"{columns.path}: {what} {percent[0]} is in percent and {other} is not; needed: one unit, "
+            "best shares from 0 to 1"
+        )
+    return percent
+
+
+def _percent_remarks(percent: list[str]) -> list[str]:
+    return [f"{in_short(percent, 12)}: in percent, divided by 100"] if percent else []
+
+
+def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
+    """Return the guess rates that the table has; a problem for every row that says another than the first.
+
+    Args:
+        columns: of the table.
+        accuracies: by task.
+        percent: tasks whose accuracies are in percent, and so is a rate above 1.
+    """
     rates = {}
     for name in accuracies:
         column = f"guess_{name}"
         if column not in columns.cells:
             continue
-        values = columns.number(column, least=0.0, most=1.0, blank=True)
+        values = columns.number(column, least=0.0, most=100.0 if name in percent else 1.0, blank=True)
+        values = np.where(values > 1, values / 100, values)
         known = values[np.isfinite(values)]
         if known.size:
             other = np.isfinite(values) & (values != known[0])
@@ -222,17 +258,23 @@ def _long(columns: CheckedColumns) -> Accuracies:
     parameters = columns.number("params", above=0.0, blank=True, where=wanted)
     flops = columns.number("flops", above=0.0, blank=True, where=wanted)
     # An accuracy is in 0 to 1, a loss above 0; a blank score is a run without that number.
-    score = columns.number("score", least=0.0, most=1.0, blank=True, where=right)
+    chosen, cells, rows = np.flatnonzero(wanted), {}, {}
+    for i in np.flatnonzero(right):
+        cells.setdefault(name := f"{benchmark[i]} {metric[i]}", []).append(columns.cells["score"][i])
+        rows.setdefault(name, []).append(i)
+    percent = _in_percent(columns, "score of", cells, rows)
+    whole = np.ones(len(columns.rows))
+    whole[[i for name in percent for i in rows[name]]] = 100.0
+    score = columns.number("score", least=0.0, most=100.0 if percent else 1.0, blank=True, where=right) / whole
     score = np.where(right, score, columns.number("score", above=0.0, blank=True, where=wanted & ~right))
     columns.raise_if_any()
-    chosen = np.flatnonzero(wanted)
     if not chosen.size:
         raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
     parameters, flops, remarks = _derived(tokens, tpr, parameters, flops, wanted)
     keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
     names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
     losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
-    remarks += _not_used(twice, len(columns.rows) - chosen.size)
+    remarks += _percent_remarks(percent) + _not_used(twice, len(columns.rows) - chosen.size)
     first: dict[tuple, int] = {}
     for key, i in zip(keys, chosen, strict=True):
         first.setdefault(key, i)

@@ -76,10 +76,14 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     """And these before well-known ones: a law that predicts the rate itself, where every accuracy is 0."""
     predictors = {"rate": lambda below, above, rate: np.full(len(above.flops), rate)}
     monkeypatch.setattr(findings, "_laws", lambda least_gain: predictors)
-    wrong = dict.fromkeys(("arc_given", "arc_own", "arc_known"), np.zeros(14))
-    table = made_table()._replace(accuracies=wrong, guess_rates={"arc_given": 0.5, "arc_own": 0.5})
-    study = compare_laws(table, 3e19, {"arc_given": 0.125})
-    assert study.errors["rate"] == {"arc_given": 0.125, "arc_own": 0.5, "arc_known": 0.25}
+    wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
+    table = made_table()._replace(accuracies=wrong, guess_rates={"arc_easy": 0.5, "arc_challenge": 0.5})
+    study = compare_laws(table, 3e19, {"arc_easy": 0.125})
+    assert study.errors["rate"] == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
+    assert findings.rate_remarks(table) == []
+    strange = table._replace(accuracies=dict.fromkeys(("mmlu_generative", "arc_easy", "quiz"), np.zeros(14)))
+    said = "the rate of guessing is not known and taken as 0: mmlu_generative (--tasks)"
+    assert findings.rate_remarks(strange, {"quiz": 0.2}) == [said]
 
 
 LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"

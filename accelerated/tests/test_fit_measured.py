@@ -110,6 +110,39 @@ def test_rows_tasks_and_the_loss_are_chosen(table, capsys):
     assert "the rate of guessing is not known and taken as 0 (--guess-rate)" in fits[1]["warnings"]
 
 
+def pro_like(tmp_path, task: str) -> str:
+    """Write runs whose accuracy rises from a rate of guessing of a tenth; the smaller ones are below a quarter."""
+    lines = [f"params,tokens,acc_{task}"]
+    for size in np.geomspace(1e9, 3.2e10, 6):
+        for ratio in (20, 60, 200):
+            share = 0.1 + 0.9 * math.exp(-1.4 * (2e22 / (6 * size * ratio * size)) ** 0.22)
+            lines.append(f"{size},{ratio * size},{share}")
+    path = tmp_path / "pro.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "rate", "warned"),
+    [
+        ("mmlu_pro", (), 0.1, []),
+        ("mmlu", (), 0.25, ["6 of 18 accuracies are more than 0.05 below the rate of guessing, 0.25, the least 0.1"]),
+        ("mmlu_pro", ("--guess-rate", "0.25"), 0.25, ["6 of 18 accuracies are more than 0.05 below"]),
+        ("mmlu_generative", (), 0, ["the rate of guessing is not known and taken as 0 (--guess-rate)"]),
+    ],
+)
+def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags, rate, warned):
+    """The law with a rate of a tenth is found again where it is the rate; else a warning says why it may not be."""
+    path = pro_like(tmp_path, task)
+    for flops, wanted in ((1e25, 0.730), (1e21, 0.160)):
+        words = ("predict", path, "--law", "direct", "--task", task, "--at", f"flops={flops}", *flags)
+        [fit] = said(capsys, *words)["fits"]
+        assert fit["options"] == {"guess_rate": rate}
+        found = [text for text in fit["warnings"] if "guessing" in text]
+        assert [text[: len(start)] for text, start in zip(found, warned, strict=True)] == warned
+        assert (abs(fit["prediction"]["value"] - wanted) < 0.002) == (rate == 0.1)
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
