@@ -7,6 +7,7 @@ first in the message; else the one called last. A share of a bound is that of th
 import collections
 import copy
 import dataclasses
+import operator
 import re
 from typing import Any, NamedTuple
 
@@ -39,6 +40,17 @@ class Call:
 
 KEPT = 200
 """Calls of one example that are kept; a test that makes more is a loop, and its last calls are as good as any."""
+
+
+MERGED = {
+    "examples": operator.add,
+    "shares": max,
+    "not_offered": operator.add,
+    "compared": operator.add,
+    "options": operator.or_,
+    "bounds": lambda ours, theirs: (ours[0] + theirs[0], max(ours[1], theirs[1])),
+}
+"""How the records of two processes become one, by field of `Ledger`."""
 
 
 class Slack(NamedTuple):
@@ -153,31 +165,16 @@ class Ledger:
 
     def as_lists(self) -> dict:
         """Return plain lists, for another process."""
-        return {
-            "examples": [[*key, value] for key, value in self.examples.items()],
-            "shares": [[*key, value] for key, value in self.shares.items()],
-            "not_offered": [[*key, value] for key, value in self.not_offered.items()],
-            "compared": [[*key, value] for key, value in self.compared.items()],
-            "options": [[*key, value] for key, value in self.options.items()],
-            "bounds": [[*key, *value] for key, value in self.bounds.items()],
-            "troubles": [list(trouble) for trouble in self.troubles],
-        }
+        counted = {name: [[list(key), value] for key, value in getattr(self, name).items()] for name in MERGED}
+        return counted | {"troubles": [list(trouble) for trouble in self.troubles]}
 
     def add(self, lists: dict) -> None:
         """Add what another process has seen."""
-        for backend, function, count in lists["examples"]:
-            self.examples[backend, function] = self.examples.get((backend, function), 0) + count
-        for backend, function, share in lists["shares"]:
-            self.shares[backend, function] = max(self.shares.get((backend, function), 0.0), share)
-        for *key, count in lists["not_offered"]:
-            self.not_offered[tuple(key)] = self.not_offered.get(tuple(key), 0) + count
-        for *key, count in lists["compared"]:
-            self.compared[tuple(key)] = self.compared.get(tuple(key), 0) + count
-        for *key, answered in lists["options"]:
-            self.options[tuple(key)] = self.options.get(tuple(key), False) or answered
-        for backend, name, more, share in lists["bounds"]:
-            checks, worst = self.bounds.get((backend, name), (0, 0.0))
-            self.bounds[backend, name] = checks + more, max(worst, share)
+        for name, merge in MERGED.items():
+            seen = getattr(self, name)
+            for key, value in lists[name]:
+                key, value = tuple(key), tuple(value) if isinstance(value, list) else value
+                seen[key] = merge(seen[key], value) if key in seen else value
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:

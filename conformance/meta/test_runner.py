@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import routelaws
+from routelaws.conformance import bounds
 from routelaws.conformance.engine import backends, harness, plugin, report, runner
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.engine.names import full_names, public_functions
@@ -582,13 +583,29 @@ class TestBlame:
         trouble = ledger.blame(ExceptionGroup("several", [error, ValueError()]), "mine", "t")
         assert (trouble.function, trouble.kind) == ("notation.softmax", "raises")
 
-    def test_other_processes(self):
+    @pytest.mark.parametrize("ours, theirs", [(0.75, 0.25), (0.25, 0.75)])
+    def test_other_processes(self, ours, theirs):
+        """Counts add up and the worst share stays, whichever process comes first."""
         first, second = self.ledger(), self.ledger()
-        second.share("bound", 0.5)
+        for ledger, share in ((first, ours), (second, theirs)):
+            ledger.share("bound", share)
+            ledger.declined("mine", "notation.softmax", "option mask", ["mask"])
+        (first if ours > theirs else second).answered("mine", "notation.softmax", ["mask"])
         second.blame(AssertionError("off"), "mine", "t")
+        second.ended()
         first.add(json.loads(json.dumps(second.as_lists())))
-        assert first.examples["mine", "notation.softmax"] == 2 and first.shares == {("mine", "notation.one_hot"): 0.5}
+        one_hot, softmax = ("mine", "notation.one_hot"), ("mine", "notation.softmax")
+        assert first.shares == {one_hot: 0.75} and first.bounds == {("mine", "bound"): (2, 0.75)}
+        assert first.examples == {one_hot: 2, softmax: 0} and first.compared == {one_hot: 1, softmax: 1}
+        assert first.not_offered == {(*softmax, "option mask"): 2} and first.options == {(*softmax, "mask"): True}
         assert len(first.troubles) == 1
+
+    def test_the_worst_share_of_a_bound_in_several_processes(self, monkeypatch):
+        """The shares of the report without a backend."""
+        monkeypatch.setattr(bounds, "worst_share", {})
+        for share in (0.5, 0.75, 0.25):
+            plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"worst_share": {"bound": share}}))
+        assert bounds.worst_share == {"bound": 0.75}
 
     def test_expected_failures(self):
         ledger = self.ledger()
