@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import inspect
 import os
+import random
 import sys
 import tempfile
 import typing
@@ -35,6 +36,14 @@ def parser() -> argparse.ArgumentParser:
         choices=("quick", "default", "nightly"),
         default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
         help="8, 40 or 400 examples of a property; quick leaves the slow tests out",
+    )
+    add(
+        "--shuffle",
+        type=int,
+        nargs="?",
+        const=-1,
+        metavar="SEED",
+        help="run the tests in random order; the report names the seed, which repeats that order",
     )
     add("--time-limit", type=float, metavar="SECONDS", help="for one call; 60 without it")
     add("--json", metavar="FILE", help="write the report as JSON")
@@ -113,6 +122,7 @@ def _run(options, names) -> int:
             only=_names(options.only),
             require=_names(options.require),
             time_limit=options.time_limit,
+            shuffle=random.randrange(10**6) if options.shuffle == -1 else options.shuffle,
             known_failures=options.known_failures,
             strict=options.strict,
             json=options.json and os.path.abspath(options.json),
@@ -147,7 +157,7 @@ def _replay(options) -> int:
     from routelaws.conformance.engine import backends
     from routelaws.conformance.replay import run as replay_run
 
-    others = ("only", "require", "html", "processes", "export_failing", "known_failures", "strict")
+    others = ("only", "require", "html", "processes", "shuffle", "export_failing", "known_failures", "strict")
     given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name)]
     if given:
         raise backends.BackendError(

@@ -274,6 +274,7 @@ BOUNDS["hash.balanced"] = Bound(1.01, "of the least possible, 1 or p E / k; the 
 BOUNDS["hash.drawn"] = Bound(4, "standard deviations above 1 + p E / k: tokens apart from id 0 by chance; measured 3.0")
 BOUNDS["hash.pairs"] = Bound(1 + 1e-13, "of the largest load by one token: it is a mean of its loads; measured 0.6")
 BOUNDS["hash.block"] = Bound(1, "p E / k + 2 mean loads, where p is the share in the batch; measured 0.7")
+BOUNDS["routers.record"] = Bound(2, "u (4 + 2 max |z|) of the value, as sinkhorn.plan: exp of up to 62; measured 0.4")
 BOUNDS["base.objective"] = Bound(3, "u sum of |chosen scores|: another order of the sum, one rounding; measured 0.8")
 BOUNDS["base.certificate"] = Bound(0.2, "u T (max |s| + max price): rounded prices and scores, T terms; measured 0.06")
 BOUNDS["base.optimum"] = Bound(1, "u T max |s|: multiples of 2^-51 of the largest, then a sum; measured 0")

@@ -26,6 +26,7 @@ class Options:
         require: paths of functions that have to be there.
         time_limit: seconds for one call.
         expected: reasons by path of functions that may fail.
+        shuffle: the seed of the order in which the tests run; None for that of the files.
         strict: whether one of these that does not fail counts as a failure.
         json, html: files for the report; "" for none.
         export_failing: the folder for failing calls as it was named; "" for none.
@@ -38,6 +39,7 @@ class Options:
     require: tuple[str, ...] = ()
     time_limit: float = TIME_LIMIT
     expected: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shuffle: int | None = None
     strict: bool = False
     json: str = ""
     html: str = ""
@@ -84,6 +86,7 @@ class Options:
             require=given("require") or (),
             time_limit=given("time-limit"),
             known_failures=given("known-failures"),
+            shuffle=given("shuffle"),
             strict=bool(given("strict")),
             json=given("json"),
             html=given("html"),

@@ -8,6 +8,7 @@ repository conftest.py registers it, and with neither an option nor ROUTELAWS_BA
 import functools
 import gc
 import json
+import random
 import time
 
 import pytest
@@ -72,6 +73,7 @@ class Suite:
             **backends.versions(),
             "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
             "seed": seed,
+            **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
             "time limit": f"{backend.time_limit:g} s a call",
         }
 
@@ -121,6 +123,7 @@ def pytest_addoption(parser):
     add("--routelaws-html", metavar="FILE", help="write the report as a page")
     add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, to be run again")
     add("--routelaws-known-failures", metavar="FILE", help="functions that may fail: `path: reason` in each line")
+    add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in an order drawn from this number")
     add("--routelaws-strict", action="store_true", help="fail where a known failure is right")
 
 
@@ -214,6 +217,8 @@ def asked_by(item) -> frozenset[str]:
 
 def pytest_collection_modifyitems(config, items):
     suite = config.stash[SUITE]
+    if suite.options.shuffle is not None:
+        random.Random(suite.options.shuffle).shuffle(items)
     if not suite.backends:
         return
 

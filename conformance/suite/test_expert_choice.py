@@ -53,11 +53,17 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
     assert_same(found.experts_per_token, counts, what=f"{what}: experts_per_token")
     counts = np.bincount(wanted.token.ravel(), minlength=len(z))
     assert_same(wanted.experts_per_token, counts, what=f"reference, {what}: experts_per_token")
+    own = wanted._replace(token=np.asarray(found.token))
+    check_gates(found, reference.expert_choice_router(z, held=own, **options), z, precision, what)
 
     held = backend.notation.ExpertChoice(*wanted)
     found = run_varied(backend, ROUTER, precision, z, traced={"held": held}, jit=jit, **options)
     assert_same(found.token, wanted.token, what=f"{what}: held token")
     assert_same(found.experts_per_token, wanted.experts_per_token, what=f"{what}: held experts_per_token")
+    check_gates(found, wanted, z, precision, f"held, {what}")
+
+
+def check_gates(found, wanted: ExpertChoice, z, precision: str, what: str) -> None:
     scale = unit_of(z, precision)[:, 0][wanted.token] * wanted.gate + np.finfo(precision).tiny
     assert_close_bounded("expert_choice.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
 

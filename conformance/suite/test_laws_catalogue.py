@@ -227,8 +227,8 @@ def test_a_law_of_one_s_own_is_a_record(backend):
         for scores in found:
             for score in scores:
                 check("laws.held_out.closed", score.held_out.rmsle)
-                assert score.held_out.predicted == 4
-    assert set(tops) == {1e10} and len(tops) == 2 * 2 * 5
+                assert score.held_out.predicted == score.held_out.folds == 4
+    assert set(tops) == {1e10}  # how often a law is fitted is the backend's affair
 
 
 def test_examples_of_the_reference():

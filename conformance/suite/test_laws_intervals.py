@@ -158,7 +158,7 @@ def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
         reach = 4.302652729911275 * math.sqrt(2 / 3 * 0.005)
         assert item.name == "slope"
         check("laws.intervals.hand", abs(item.high - (0.2 + reach)))
-    assert set(tops) == {1e9} and len(tops) == 2 * 4
+    assert set(tops) == {1e9} and len(tops) >= 2 * 4  # more where a backend is called twice
 
 
 # What this file does not test: bootstrap and jackknife of the bounded law (`test_laws_resampling.py`).

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, UNIT, central_difference, gradient, run
+from routelaws.conformance.engine.harness import (
+    CAPABILITIES,
+    PRECISIONS,
+    UNIT,
+    central_difference,
+    gradient,
+    precisions_of,
+    run,
+)
 from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
+from routelaws.reference.routers.hash_layer import fixed_router
 
 BIAS, ROUTER = "routers.quantile.quantile_bias", "routers.quantile.quantile_router"
 BOUND = "routers.base.dual_bound"
@@ -141,24 +150,14 @@ def test_the_bound_holds_at_two_experts_each(backend):
 
 
 def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate: str) -> None:
-    """Selection by logits less bias; gates of that selection by the logits alone."""
+    """Selection by logits less bias; everything else by that selection, gates by the logits alone."""
     values, bias = drawn.values, draw_bias(drawn, seed)
-    num_tokens, num_experts = values.shape
-    k = min(k, num_experts)
+    k = min(k, values.shape[1])
     found = run(backend, ROUTER, precision, values, bias, k=k, gate=gate)
     what = f"quantile_router, {drawn.family} {values.shape}, k {k}, {gate}, {precision}"
-    margin = UNIT[precision] * (np.abs(values).max() + np.abs(bias).max())
-    assert_admissible_top_k(found.expert, values - bias, margin, what=what)
-    load = np.bincount(np.asarray(found.expert).ravel(), minlength=num_experts) / (num_tokens * k)
-    unit = UNIT[precision] * num_tokens
-    assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
-    residual = np.abs(load * num_experts - 1).max()
-    assert_close_bounded("quantile.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
+    check_routing(found, values, bias, gate, precision, what)
     held = reference.quantile_router(values, bias, k)
     wanted = reference.quantile_router(values, bias, k, gate=gate, held=held)
-    with np.errstate(over="ignore"):
-        e = np.exp(values - values.max(axis=1, keepdims=True))
-        activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
     traced = {"held": backend.notation.Routing(*held)}
     found = run(backend, ROUTER, precision, values, bias, traced=traced, k=k, gate=gate)
     for name in ("expert", "load", "plan", "residual"):
@@ -167,11 +166,31 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
             np.asarray(getattr(held, name)).astype("int32" if name == "expert" else precision),
             what=f"{what}: held {name}",
         )
-    gates = np.take_along_axis(activated, held.expert, axis=1)
+    for routing in (found, wanted):
+        check_gates(routing, values, gate, precision, f"{what}, held")
+
+
+def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precision: str, what: str) -> None:
+    """A choice that rounding admits, and each other field of it."""
+    margin = UNIT[precision] * (np.abs(values).max() + np.abs(bias).max())
+    assert_admissible_top_k(found.expert, values - bias, margin, what=what)
+    own, unit = fixed_router(np.asarray(found.expert), values.shape[1]), UNIT[precision] * len(values)
+    for name in ("plan", "load", "residual"):
+        wanted = getattr(own, name)
+        scale = unit * (wanted + (name == "residual"))
+        assert_close_bounded("quantile.load", getattr(found, name), wanted, scale, what=f"{what}: {name}")
+    check_gates(found, values, gate, precision, what)
+
+
+def check_gates(found, values: np.ndarray, gate: str, precision: str, what: str) -> None:
+    """The gates of the experts that a routing has, by the test's own formula."""
+    with np.errstate(over="ignore"):
+        e = np.exp(values - values.max(axis=1, keepdims=True))
+        activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
+    gates = np.take_along_axis(activated, np.asarray(found.expert), axis=1)
     spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
     scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
-    for routing in (found, wanted):
-        assert_close_bounded("quantile.gate", routing.gate, gates, scale, what=f"{what}: gate")
+    assert_close_bounded("quantile.gate", found.gate, gates, scale, what=f"{what}: gate")
 
 
 @pytest.mark.asks("routers.quantile.quantile_router")
@@ -284,11 +303,8 @@ def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
     assert_close_bounded("quantile.bias", found, wanted, scale, what=f"{what}: bias")
     rows, held = reference.quantile_router(real, bias, k), reference.quantile_router(values, bias, k, mask=mask)
     found = run(backend, ROUTER, precision, values, bias, k=k, traced={"mask": mask})
-    margin = UNIT[precision] * (np.abs(real).max() + np.abs(bias).max())
-    assert_admissible_top_k(np.asarray(found.expert)[mask], real - bias, margin, what=f"{what}: router")
-    load = np.bincount(np.asarray(found.expert)[mask].ravel(), minlength=values.shape[1]) / (len(real) * k)
-    unit = UNIT[precision] * len(real)
-    assert_close_bounded("quantile.load", found.load, load, unit * load, what=f"{what}: load")
+    kept = {name: np.asarray(getattr(found, name))[mask] for name in ("expert", "gate", "plan")}
+    check_routing(found._replace(**kept), real, bias, "sigmoid", precision, what)
     for routing in (held, found):
         empty = np.asarray(routing.expert)[~mask]
         assert_same(empty, np.tile(np.arange(k), (len(empty), 1)), what=f"{what}: expert of padded tokens")
@@ -304,7 +320,7 @@ def check_mask(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
 @pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 @given(drawn=scores(shapes=SHAPES[2:3]), k=st.sampled_from(KS), seed=seeds)
 def test_mask(backend, drawn, k, seed):
-    check_mask(backend, drawn, k, seed, "float32", 2)
+    check_mask(backend, drawn, k, seed, precisions_of(backend)[-1], 2)
 
 
 def test_a_mask_needs_a_real_token():

@@ -163,7 +163,7 @@ def check_plan(found, wanted, z, precision, what):
 @pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.log_policy")
 @given(drawn=logits(shapes=SHAPES), nucleus=nuclei, seed=seeds, greedy=st.booleans())
 def test_router(backend, drawn, nucleus, seed, greedy):
-    check_router(backend, drawn, "float32", nucleus, seed, greedy=greedy)
+    check_router(backend, drawn, precisions_of(backend)[-1], nucleus, seed, greedy=greedy)
 
 
 @pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.log_policy")

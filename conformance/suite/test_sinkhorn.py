@@ -25,6 +25,7 @@ from routelaws.conformance.engine.harness import (
     UNIT,
     central_difference,
     gradient,
+    precisions_of,
     run,
     run_varied,
 )
@@ -101,16 +102,14 @@ def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
 
 
 def check_router(backend, drawn: Logits, precision: str, gate: str, training: bool) -> None:
-    """Selection by what the reference's scores admit; then everything else with the reference's selection."""
+    """Selection by what the reference's scores admit, and its gates; then all with the reference's selection held."""
     z, k = drawn.values, drawn.k
     options = dict(k=k, training=training, gate=gate, num_sweeps=30)
     found = run(backend, ROUTER, precision, z, **options)
     wanted = reference.sinkhorn_router(z, **options)
     what = f"sinkhorn_router, {drawn.family} {z.shape}, {options}, {precision}"
     check_selection(found, wanted, drawn, precision, training, what)
-    counts = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1])
-    load = counts / found.expert.size
-    assert_close_bounded("sinkhorn.load", found.load, load, UNIT[precision] * load, what=f"{what}: load")
+    check_gates(found, z, gate, precision, what)
 
     held = Routing(*wanted)
     found = run(backend, ROUTER, precision, z, traced={"held": backend.notation.Routing(*held)}, **options)
@@ -118,14 +117,22 @@ def check_router(backend, drawn: Logits, precision: str, gate: str, training: bo
     for name in ("load", "plan", "residual"):
         kept = np.asarray(getattr(held, name)).astype(precision)
         assert_same(getattr(found, name), kept, what=f"{what}: held {name}")
-    spread = 2 + np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True) + np.abs(z).max()
-    scale = UNIT[precision] * spread * wanted.gate + np.finfo(precision).tiny
-    assert_close_bounded("sinkhorn.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
+    check_gates(found, z, gate, precision, f"{what}, held")
+
+
+def check_gates(found, z: np.ndarray, gate: str, precision: str, what: str) -> None:
+    """The gates of the experts that a routing has."""
+    wanted = reference.gate_values(z, np.asarray(found.expert), gate)
+    spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
+    scale = UNIT[precision] * spread * wanted + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.gate", found.gate, wanted, scale, what=f"{what}: gate")
 
 
 def check_selection(found, wanted, drawn, precision, training, what):
-    """The experts of a routing, by the plan of 30 sweeps in training and by the logits in evaluation."""
+    """All but the gates: experts by the plan of 30 sweeps in training and by the logits in evaluation."""
     z, k = drawn.values, drawn.k
+    load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
+    assert_close_bounded("sinkhorn.load", found.load, load, UNIT[precision] * len(z) * load, what=f"{what}: load")
     if not training:  # the same floats in both twins
         assert_same(found.expert, wanted.expert, what=f"{what}: expert")
         unit = UNIT[precision] * len(z)
@@ -138,6 +145,9 @@ def check_selection(found, wanted, drawn, precision, training, what):
         scores = np.maximum(np.log(wanted.plan), np.log(np.finfo(precision).tiny))
     margin = BOUNDS["sinkhorn.plan"].limit * swept_unit(z, precision, 30)
     undecided = assert_admissible_top_k(found.expert, scores, margin, what=what)
+    assert_plan("sinkhorn.marginals", found.plan, found.residual, plan_unit(z, precision), what=what)
+    scale = swept_unit(z, precision, 30) * wanted.plan + np.finfo(precision).tiny
+    assert_close_bounded("sinkhorn.plan", found.plan, wanted.plan, scale, what=f"{what}: plan")
     if drawn.family == "skewed" and k == 1:
         assert undecided <= BOUNDS["sinkhorn.undecided"].limit, f"{what}: {undecided:.2f} of the rows are undecided"
 
@@ -315,11 +325,7 @@ def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool
             assert_same(empty, np.zeros(empty.shape), what=f"{what}: {name} of padded tokens")
     kept = found._replace(**{name: np.asarray(getattr(found, name))[mask] for name in ("expert", "gate", "plan")})
     check_selection(kept, rows, Logits(alone, "padded", k), precision, training, what)
-    scale = swept_unit(alone, precision, 30) * rows.plan + np.finfo(precision).tiny
-    assert_close_bounded("sinkhorn.plan", kept.plan, rows.plan, scale, what=f"{what}: plan")
-    load = np.bincount(kept.expert.ravel(), minlength=values.shape[1]) / kept.expert.size
-    scale = UNIT[precision] * len(alone) * load
-    assert_close_bounded("sinkhorn.load", found.load, load, scale, what=f"{what}: load")
+    check_gates(kept, alone, "softmax", precision, what)
     traced = {"mask": mask, "held": backend.notation.Routing(*wanted)}
     held = run_varied(backend, ROUTER, precision, values, k=k, traced=traced)
     spread = 2 + np.ptp(alone, axis=1, keepdims=True) + np.abs(alone).max()
@@ -332,7 +338,7 @@ def check_mask(backend, drawn: Logits, seed: int, precision: str, training: bool
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @given(drawn=logits(shapes=((13, 3),)), seed=st.integers(0, 2**32 - 1), training=st.booleans())
 def test_mask(backend, drawn, seed, training):
-    check_mask(backend, drawn, seed, "float32", training)
+    check_mask(backend, drawn, seed, precisions_of(backend)[-1], training)
 
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")

@@ -103,7 +103,7 @@ def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
 
 
 def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normalisation: str) -> None:
-    """Choose by score + bias, as far as rounding leaves it open; gates without the bias."""
+    """Choose by score + bias, as far as rounding leaves it open; gates of what was chosen, without the bias."""
     z, k = drawn.values, drawn.k
     options = options_of(k, score, normalisation)
     what = f"top_k_router with a bias, {drawn.family} {z.shape}, {options}, {precision}"
@@ -113,6 +113,10 @@ def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normali
     error = unit_of(z, precision) * scores + UNIT[precision] * np.abs(scores + bias) + np.finfo(precision).tiny
     margin = BOUNDS["top_k.score"].limit * error.max(axis=1)
     assert_admissible_top_k(found.expert, scores + bias, margin, what=what)
+    gates = reference.chosen_gates(z, np.asarray(found.expert), score, normalisation)
+    scale = unit_of(z, precision) * gates + np.finfo(precision).tiny
+    assert_close_bounded("top_k.gate", found.gate, gates, scale, what=f"{what}: gate")
+    check_mass(found, found.expert, np.ones(found.expert.shape), z.shape[1], precision, what)
     wanted = reference.top_k_router(z, bias=bias, **options)
     check_held(backend, TOP_K, drawn, wanted, precision, options, what, bias=bias)
 
@@ -122,6 +126,20 @@ def check_bias(backend, drawn: Logits, bias, precision: str, score: str, normali
 def test_bias(backend, drawn, precision, form, seed):
     bias = np.random.default_rng(seed).standard_normal(drawn.values.shape[1])
     check_bias(backend, drawn, bias.astype(np.float32).astype(float), precision, *form)
+
+
+TINY = -np.array([[18, 19, 18.5, 20], [60, 62, 61, 60.5], [95, 97, 94, 96], [900, 901, 903, 902], [3, 18, 60, 95.0]])
+"""Logits whose sigmoids are 1e-8, 1e-26, and 0 in float32: their sums are less than what is added lest they be 0."""
+
+
+@pytest.mark.asks("routers.top_k.top_k_router")
+@pytest.mark.parametrize("normalisation", ["none", "sum"])
+def test_tiny_sigmoids(backend, normalisation):
+    """With a bias so large that the sum of both is the bias: the gate cannot be got back from it."""
+    drawn = Logits(TINY[[0, 1, 2, 3, 4, 0, 1]], "tiny", 3)
+    for precision in precisions_of(backend):
+        check_top_k(backend, drawn, precision, 3, "sigmoid", normalisation)
+        check_bias(backend, drawn, np.array([12.0, 14.0, -16.0, 13.0]), precision, "sigmoid", normalisation)
 
 
 def check_bias_ties(backend) -> None:

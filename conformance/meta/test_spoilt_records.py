@@ -1,0 +1,122 @@
+"""A router whose record is spoilt in one field, in one call, is wrong: each router, field and combination of options.
+
+The calls are those of the suite (`test_records.VALUES`), which here are shown to leave nothing out.
+"""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from routelaws import reference
+from routelaws.conformance.engine import runner
+from routelaws.conformance.engine.harness import altered
+from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
+from routelaws.conformance.meta.planting import own_shares  # noqa: F401
+from routelaws.conformance.suite import test_records
+from routelaws.conformance.suite.test_records import LOGITS, MASK, ROUTERS, cases, check_record
+
+TRIPLES = 1894
+"""Routers, fields and combinations of options; a new router or option makes them more."""
+
+
+def off(values: np.ndarray, row: int) -> np.ndarray:
+    """Return the values with the last entry of a row off by a thousandth, or with another index there."""
+    values = np.array(values)
+    flat = values.reshape(len(values) if values.ndim else 1, -1)
+    entry = flat[row % len(flat)]
+    entry[-1] += 1 if values.dtype.kind == "i" else 1e-3 * (abs(entry[-1]) or 1)
+    return values
+
+
+SPOILT = {
+    "a real token": functools.partial(off, row=2),
+    "a padded token": functools.partial(off, row=int(np.flatnonzero(~MASK)[0])),
+    "another order": lambda values: np.flip(values, axis=-1) if np.ndim(values) else values,
+    "nothing": np.zeros_like,
+}
+"""Ways to spoil a field; those that change nothing of it do not count."""
+
+
+def spoilt(path: str, field: str, spoil):
+    """Return the reference with one field of what one router returns spoilt."""
+    right = public_functions()[path]
+
+    @functools.wraps(right)
+    def wrong(*arguments, **options):
+        found = right(*arguments, **options)
+        return found._replace(**{field: spoil(getattr(found, field))})
+
+    backend = altered(reference, path, wrong)
+    backend.capabilities, backend.dtypes = (), ("float64",)
+    return backend
+
+
+def call_right(backend, path: str, case) -> bool:
+    try:
+        check_record(backend, path, case, "float64")
+    except AssertionError:
+        return False
+    return True
+
+
+def test_every_field_of_every_call():
+    """And what is not spoilt is right."""
+    triples = 0
+    for path in ROUTERS:
+        for case in cases(path):
+            assert call_right(spoilt(path, case.wanted._fields[0], np.array), path, case)
+            for field, value in case.wanted._asdict().items():
+                ways = {name: spoil for name, spoil in SPOILT.items() if not np.array_equal(spoil(value), value)}
+                missed = [name for name, spoil in ways.items() if call_right(spoilt(path, field, spoil), path, case)]
+                assert ways and not missed, f"{path}, {case}: {field} spoilt by {missed}, and the suite says right"
+                triples += 1
+    assert triples >= TRIPLES, triples
+
+
+def test_every_value_of_every_option_is_in_a_call():
+    for path in ROUTERS:
+        for name in defaults_of(path):
+            menu = test_records.menu_of(path, name)
+            used = [value for value in menu if any(case.given[name] is value for case in cases(path))]
+            assert len(used) == len(menu) > (name in options_of(path)), f"{path}: {name} is never one of {menu}"
+
+
+@pytest.mark.parametrize("capabilities, most", [((), np.inf), (("jit", "grad"), 1)])
+def test_the_suite_makes_every_call(monkeypatch, capabilities, most):
+    asked = []
+    monkeypatch.setattr(test_records, "check_record", lambda backend, path, case, precision: asked.append(case))
+    for path in ROUTERS:
+        asked.clear()
+        test_records.test_every_field(SimpleNamespace(capabilities=capabilities), path)
+        assert asked == [case for case in cases(path) if case.changed <= most]
+
+
+def test_choices_are_clear():
+    """Logits off by a ten-thousandth, more than any rounding, change no choice: the tests may ask for indices."""
+    moved = LOGITS + 1e-4 * np.random.default_rng(1).standard_normal(LOGITS.shape)
+    for path in ROUTERS:
+        for case in cases(path):
+            if "logits" in case.arguments:
+                logits = np.where(np.isnan(case.arguments["logits"]), np.nan, moved)
+                found = public_functions()[path](**case.arguments | {"logits": logits})
+                assert np.array_equal(found[0], case.wanted[0]), f"{path}, {case}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ROUTERS)
+def test_the_verdict(path):
+    """As a stranger sees it: the first field but the choice, spoilt where no choice is held."""
+    right = public_functions()[path]
+
+    @functools.wraps(right)
+    def wrong(*arguments, **options):
+        found = right(*arguments, **options)
+        field = found._fields[1]
+        spoil = np.array if options.get("held") is not None else SPOILT["a real token"]
+        return found._replace(**{field: spoil(getattr(found, field))})
+
+    for router, verdict in ((right, "right"), (wrong, "wrong")):
+        backend = SimpleNamespace(dtypes=("float64",), **{path.rpartition(".")[2]: router})
+        assert runner.check_backend(backend, only=[path])[path].verdict == verdict
